@@ -1,0 +1,275 @@
+"""What differs from TensorFlow on purpose: one table of named rules.
+
+A rule is a pure function of the recorded case: it rewrites the *expected* side into what we
+promise. It never sees what was observed. The runner counts the cases that each rule changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tests.golden import facts, spec_rules
+from tests.golden.errors import CALLER, accepted, error_of
+from tests.golden.expected import (
+    Grid,
+    each_epoch,
+    each_grid,
+    each_worker,
+    failing,
+    is_empty,
+    steps_of,
+)
+from tests.golden.programs import Env, file_records, run
+from tests.golden.values import Json, encode, joined, leaves, map_leaves, num_rows, sliced
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A difference: ``rewrite`` turns TensorFlow's answer into ours, or gives the case back."""
+
+    name: str
+    reason: str
+    rewrite: Callable[[Json], Json]
+
+
+# ---- errors
+
+
+def _file_policy_needs_files(case: Json) -> Json:
+    if case["kind"] != "distribute_dataset" or facts.policy(case) != "FILE":
+        return case
+    return case if facts.finds_reader(case["pipeline"]) else failing(case, ("ValueError",))
+
+
+def _scalars_are_refused(case: Json) -> Json:
+    delivered = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
+    scalars = any(leaf["s"] == [] for value in delivered for leaf in leaves(value))
+    return failing(case, CALLER) if scalars else case
+
+
+def _rows_must_agree(case: Json) -> Json:
+    delivered = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
+    uneven = any(len({leaf["s"][0] for leaf in leaves(value)}) > 1 for value in delivered)
+    return failing(case, CALLER) if uneven else case
+
+
+def _too_few_files_everywhere(case: Json) -> Json:
+    errors = [error_of(seen) for seen in case["expected"]]
+    too_few = ("TooFewFilesError",)
+    return failing(case, too_few) if any(e and accepted(e) == too_few for e in errors) else case
+
+
+def _errors_reach_all_ranks(case: Json) -> Json:
+    """Peers of a failed rank hang or die in TensorFlow."""
+    lost = ("ProcessDied", "UnavailableError")
+    errors = [error_of(seen) for seen in case["expected"]]
+    causes = [accepted(error) for error in errors if error and error.get("type") not in lost]
+    if len(causes) in (0, len(case["expected"])):
+        return case
+    told = {"ours": ["PeerFailedError", *causes[0]]}
+
+    def changed(seen: Json) -> Json:
+        error = error_of(seen)
+        if error and error.get("type") not in lost:
+            return seen
+        return {"num_replicas_in_sync": facts.num_in_sync(case), "error": told}
+
+    return each_worker(case, changed)
+
+
+# ---- steps
+
+
+def _pieces_rotate(case: Json) -> Json:
+    """TensorFlow's first splitter plays the pieces of each own batch unrotated."""
+    own_batches = case["kind"] == "distribute_dataset" and not facts.deals_pieces(case)
+    if not own_batches or facts.cycles(case) or facts.num_workers(case) == 1:
+        return case
+    replicas, in_sync = facts.replicas_per_worker(case), facts.num_in_sync(case)
+
+    def rotated(grid: Grid) -> Grid:
+        return [
+            _rotated(steps, in_sync, worker * replicas, replicas)
+            for worker, steps in enumerate(grid)
+        ]
+
+    return each_grid(case, rotated)
+
+
+def _rotated(steps: list[list[Json]], in_sync: int, by: int, replicas: int) -> list[list[Json]]:
+    """The same rows of each batch of ``in_sync`` pieces, in sizes rotated left."""
+    pieces = [value for step in steps for value in step]
+    played: list[Json] = []
+    for start in range(0, len(pieces), in_sync):
+        batch = pieces[start : start + in_sync]
+        sizes = [num_rows(piece) for piece in batch]
+        bounds = np.cumsum([0, *sizes[by:], *sizes[:by]]).tolist()
+        whole = joined(batch)
+        played += [sliced(whole, *pair) for pair in pairwise(bounds)]
+    return [played[i : i + replicas] for i in range(0, len(played), replicas)]
+
+
+def _pieces_in_order(case: Json) -> Json:
+    """TensorFlow deals the pieces of a global batch to workers in turn: w, w + W, ..."""
+    if case["kind"] != "distribute_dataset" or not facts.deals_pieces(case):
+        return case
+    workers, replicas = facts.num_workers(case), facts.replicas_per_worker(case)
+
+    def ordered(grid: Grid) -> Grid:
+        places = [
+            [divmod(w * replicas + r, workers) for r in range(replicas)] for w in range(workers)
+        ]
+        return [
+            [[grid[w][step][r] for r, w in mine] for step in range(len(grid[0]))] for mine in places
+        ]
+
+    return each_grid(case, ordered)
+
+
+def _no_empty_step(case: Json) -> Json:
+    def filled(grid: Grid) -> Grid:
+        kept = [step for step in range(len(grid[0])) if not all(is_empty(w[step]) for w in grid)]
+        return [[worker[step] for step in kept] for worker in grid]
+
+    return each_grid(case, filled) if case["kind"] in facts.ITERATION else case
+
+
+def _static_tail_is_delivered(case: Json) -> Json:
+    """With static shapes on one worker, TensorFlow loses a last step that lacks a replica."""
+    seen = case["expected"][0]
+    replicas = facts.replicas_per_worker(case)
+    per_worker = case.get("input_options", {}).get("experimental_replication_mode") != "PER_REPLICA"
+    if (
+        case["kind"] != "from_function"
+        or not per_worker
+        or facts.num_workers(case) > 1
+        or seen.get("partial_batch_handling") is not False
+        or seen.get("cardinality") == -1
+        or case["iterate"]["mode"] == "optional"
+    ):
+        return case
+
+    def whole(epoch: Json) -> Json:
+        if epoch["end"]["event"] == "steps_done":
+            return epoch
+        batches = [encode(batch) for batch in run(case["pipeline"], _one_worker(case))()]
+        tail = batches[len(epoch["steps"]) * replicas :]
+        empty = [sliced(batches[0], 0, 0)] * (-len(tail) % replicas)
+        return {**epoch, "steps": [*epoch["steps"], *([[*tail, *empty]] if tail else [])]}
+
+    return each_epoch(case, whole)
+
+
+def _one_worker(case: Json) -> Env:
+    """The environment of the only dataset_fn."""
+    replicas = facts.replicas_per_worker(case)
+    values = {"$num_input_pipelines": 1, "$input_pipeline_id": 0, "$num_replicas_in_sync": replicas}
+
+    def resolve(name: str) -> int:
+        word, _, size = name.partition(":")
+        return int(size) // replicas if word == "$per_replica" else values[word]
+
+    return Env(files=file_records(case), resolve=resolve)
+
+
+def _zero_rows_keep_trailing(case: Json) -> Json:
+    """TensorFlow's dummies have 0 where a trailing dimension is unknown."""
+    firsts = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
+    first = next((value for value in firsts if num_rows(value)), None)
+    if case["kind"] not in facts.ITERATION or first is None:
+        return case
+
+    def changed(seen: Json) -> Json:
+        last = first
+
+        def shaped(value: Json) -> Json:
+            nonlocal last
+            if num_rows(value):
+                last = value
+                return value
+            return map_leaves(lambda leaf, like: {**leaf, "s": [0, *like["s"][1:]]}, value, last)
+
+        epochs = [
+            {**epoch, "steps": [[shaped(value) for value in step] for step in epoch["steps"]]}
+            for epoch in seen.get("epochs", ())
+        ]
+        return {**seen, "epochs": epochs} if epochs else seen
+
+    return each_worker(case, changed)
+
+
+def _end_is_stop_iteration(case: Json) -> Json:
+    def renamed(name: str) -> str:
+        return "StopIteration" if name == "OutOfRangeError" else name
+
+    def changed(epoch: Json) -> Json:
+        end = {**epoch["end"], "event": renamed(epoch["end"]["event"])}
+        past = {"past_end": list(map(renamed, epoch["past_end"]))} if "past_end" in epoch else {}
+        return {**epoch, "end": end, **past}
+
+    return each_epoch(case, changed)
+
+
+# ---- the table; the order matters: errors first, then steps, then what describes them
+
+RULES = (
+    Rule(
+        "FILE needs files",
+        "FILE on a source without files is an error (5.2)",
+        _file_policy_needs_files,
+    ),
+    Rule(
+        "scalars are refused",
+        "a leaf without rows cannot be empty (5.4, 5.5)",
+        _scalars_are_refused,
+    ),
+    Rule(
+        "rows must agree", "the leaves of a batch have one number of rows (5.4)", _rows_must_agree
+    ),
+    Rule(
+        "too few files fail everywhere",
+        "on every rank, before the first step (5.2)",
+        _too_few_files_everywhere,
+    ),
+    Rule(
+        "errors reach all ranks", "no rank waits for one that failed (5.3)", _errors_reach_all_ranks
+    ),
+    Rule(
+        "pieces rotate",
+        "a worker's own batches are cut rotated, by every splitter (5.2)",
+        _pieces_rotate,
+    ),
+    Rule("pieces in order", "under DATA piece p goes to replica p in sync (5.2)", _pieces_in_order),
+    Rule(
+        "no empty step",
+        "a step in which no replica has an example is not delivered (5.1)",
+        _no_empty_step,
+    ),
+    Rule(
+        "static tail is delivered",
+        "no example is lost when shapes are static (5.5)",
+        _static_tail_is_delivered,
+    ),
+    Rule(
+        "zero rows keep trailing",
+        "a zero-row batch looks like the last real one (5.4)",
+        _zero_rows_keep_trailing,
+    ),
+    Rule("end is StopIteration", "get_next() ends as next() does (4)", _end_is_stop_iteration),
+    *(Rule(*row) for row in spec_rules.ROWS),
+)
+
+
+def rewritten(case: Json) -> tuple[Json, list[str]]:
+    """What we promise for a case, and the names of the rules that changed it."""
+    touched = []
+    for rule in RULES:
+        after = rule.rewrite(case)
+        if after != case:
+            touched.append(rule.name)
+        case = after
+    return case, touched

@@ -1,0 +1,192 @@
+"""Rules about what describes the data: specs, types, results of single calls. See ``rules``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import numpy as np
+
+from tests.golden import facts
+from tests.golden.expected import each_worker, steps_of
+from tests.golden.programs import env_of, run
+from tests.golden.values import Json, is_leaf, leaves, map_leaves, num_rows
+
+SPECS = ("element_spec", "iterator_element_spec")
+
+
+def _each_spec(case: Json, change: Callable[[Json], Json]) -> Json:
+    def changed(seen: Json) -> Json:
+        specs = {name: seen[name] for name in SPECS if name in seen}
+        known = {name: spec for name, spec in specs.items() if "error" not in spec}
+        return {**seen, **{name: change(spec) for name, spec in known.items()}}
+
+    return each_worker(case, changed) if case["kind"] in facts.ITERATION else case
+
+
+def _one_spec(case: Json) -> Json:
+    """TensorFlow repeats a leaf's spec for each local replica."""
+
+    def once(leaf: Json) -> Json:
+        specs = leaf.get("per_replica", [leaf])
+        if any(spec != specs[0] for spec in specs):
+            raise ValueError(f"specs that differ between replicas: {specs}")
+        return specs[0]
+
+    return _each_spec(case, lambda spec: map_leaves(once, spec))
+
+
+def _measured_dimensions(case: Json) -> Json:
+    """TensorFlow knows sizes from the program; ours are seen in the data, None where they vary."""
+    batches = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
+    shapes = [[leaf["s"][1:] for leaf in leaves(value)] for value in batches if num_rows(value)]
+    by_leaf = list(zip(*shapes, strict=True))
+
+    def changed(spec: Json) -> Json:
+        numbers = count()
+
+        def measured(leaf: Json) -> Json:
+            number = next(numbers)
+            return _measured_leaf(leaf, by_leaf[number] if by_leaf else ())
+
+        return map_leaves(measured, spec)
+
+    return _each_spec(case, changed)
+
+
+def _measured_leaf(leaf: Json, shapes: Sequence[list[int]]) -> Json:
+    if not is_leaf(leaf):
+        return leaf
+    sizes = [
+        {"one_of": [None, *sorted({shape[place] for shape in shapes})]} if size is None else size
+        for place, size in enumerate(leaf["s"][1:])
+    ]
+    return {**leaf, "s": [*leaf["s"][:1], *sizes]}
+
+
+def _no_spec_without_examples(case: Json) -> Json:
+    """TensorFlow knows the spec of what it has never seen."""
+    if case["kind"] != "distribute_dataset" or not all("epochs" in s for s in case["expected"]):
+        return case
+    first_batch = next(
+        (place for place, op in enumerate(case["pipeline"]) if "batch" in op["op"]),
+        len(case["pipeline"]),
+    )
+    records = run(case["pipeline"][:first_batch], env_of(case))()
+    if next(records, None) is not None:
+        return case
+    return _each_spec(case, lambda _: {"error": {"ours": ["SourceError"]}})
+
+
+def _bare_for_one_replica(case: Json) -> Json:
+    """TensorFlow wraps one replica's value where there are several workers."""
+    if facts.replicas_per_worker(case) > 1:
+        return case
+
+    def changed(seen: Json) -> Json:
+        return {**seen, "value_types": ["EagerTensor"]} if seen.get("value_types") else seen
+
+    return each_worker(case, changed)
+
+
+def _bare_value_is_everybodys(case: Json) -> Json:
+    """TensorFlow refuses to sum a value that is not per replica."""
+    replicas = facts.replicas_per_worker(case)
+    if case["kind"] != "reduce_plain" or case["reduce_op"] != "SUM" or replicas == 1:
+        return case
+    result = {**case["value"], "v": case["value"]["v"] * facts.num_in_sync(case)}
+    seen = {"num_replicas_in_sync": facts.num_in_sync(case), "result": result}
+    return {**case, "expected": [seen] * facts.num_workers(case)}
+
+
+def _integer_mean(case: Json) -> Json:
+    def changed(seen: Json) -> Json:
+        result = seen.get("result", {})
+        if case.get("reduce_op") != "MEAN" or result.get("d") != "float64":
+            return seen
+        rounded = np.float32(result["v"]).tolist()
+        return {**seen, "result": {**result, "d": "float32", "v": rounded}}
+
+    return each_worker(case, changed)
+
+
+def _no_default_context(case: Json) -> Json:
+    def changed(seen: Json) -> Json:
+        contexts = seen.get("contexts_seen")
+        if contexts is None:
+            return seen
+        outside = {**contexts["outside"], "replica_context_is_none": True}
+        return {**seen, "contexts_seen": {**contexts, "outside": outside}}
+
+    return each_worker(case, changed)
+
+
+def _result_for_each_replica(case: Json) -> Json:
+    """TensorFlow does not wrap a result that is one object for all replicas."""
+
+    def changed(seen: Json) -> Json:
+        results = seen["local_results"] * facts.replicas_per_worker(case)
+        return {**seen, "local_results": results}
+
+    return each_worker(case, changed) if case["kind"] == "merge_call" else case
+
+
+def _iterators_have_state(case: Json) -> Json:
+    if case["kind"] != "save_iterator":
+        return case
+    return each_worker(case, lambda seen: {"num_replicas_in_sync": seen["num_replicas_in_sync"]})
+
+
+def _our_options(case: Json) -> Json:
+    """The options that TensorFlow alone has, numbers of enums and other constants."""
+    if case["kind"] != "input_options_defaults":
+        return case
+
+    def ours(options: Json) -> Json:
+        names = ("fetch_to_device", "replication_mode", "per_replica_buffer_size")
+        return {name: options[f"experimental_{name}"] for name in names}
+
+    def changed(seen: Json) -> Json:
+        return {
+            "defaults": ours(seen["defaults"]),
+            "fetch_false": ours(seen["fetch_false"]),
+            "auto_shard_policy": sorted({*seen["auto_shard_policy"]} - {"HINT"}),
+            "default_policy": seen["default_policy"],
+            "replication_modes": seen["replication_modes"],
+        }
+
+    return each_worker(case, changed)
+
+
+ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
+    ("one spec", "a leaf has one spec, the same for any R (5.4)", _one_spec),
+    (
+        "no spec without examples",
+        "an empty source has shown no structure to anybody (5.4)",
+        _no_spec_without_examples,
+    ),
+    (
+        "measured dimensions",
+        "sizes are seen in the data, not in a graph (5.4)",
+        _measured_dimensions,
+    ),
+    (
+        "bare for one replica",
+        "with R = 1 a leaf is the bare value, for any W (4)",
+        _bare_for_one_replica,
+    ),
+    (
+        "bare value is everybody's",
+        "a bare value stands for the same value on each replica (4)",
+        _bare_value_is_everybodys,
+    ),
+    ("integer mean", "integers average to float32 (4)", _integer_mean),
+    ("no default context", "outside run() there is no replica context (4)", _no_default_context),
+    (
+        "a result for each replica",
+        "run() regroups results alike, whatever they are (4)",
+        _result_for_each_replica,
+    ),
+    ("iterators have state", "state_dict() of a DistributedIterator (5.5)", _iterators_have_state),
+    ("our options", "the closed list of options; no HINT (4)", _our_options),
+)

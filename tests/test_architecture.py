@@ -1,0 +1,169 @@
+"""Prove the floors, the owners and the house's numbers from the source itself."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "torch_distinput"
+GROUND = {"errors", "options", "values", "communicator"}
+# Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
+FLOORS = {
+    **dict.fromkeys(GROUND, GROUND),
+    "plan": {*GROUND, "plan"},
+    "data": {*GROUND, "plan", "data"},
+    "cluster": {*GROUND, "plan", "cluster"},
+    "device": {*GROUND, "plan", "device", "data.structure", "data.element_spec"},
+    "distribute": {*GROUND, "plan", "data", "cluster", "device", "distribute"},
+    "preprocessing": {*GROUND, "plan", "data", "preprocessing"},
+}
+UNBOUND = {"__init__", "testing"}  # the front door, and the test kit: they see everything
+ROOMS = {*FLOORS, *UNBOUND, *(path.stem for path in PACKAGE.iterdir())}
+PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
+    *("datetime", "io", "os", "random", "socket", "time"),
+}
+# Each dangerous thing, and the files or folders that own it. A lazy import is an import.
+OWNERS = {
+    "fsspec": ("data/files.py",),
+    "torchdata": ("data/loader.py",),
+    "DataLoader": ("data/loader.py",),
+    "StatefulDataLoader": ("data/loader.py",),
+    "torch.distributed": ("cluster/", "testing/"),
+    "torch.cuda": ("device/",),
+    "torch.Stream": ("device/",),
+    "torch.Event": ("device/",),
+    "torch.accelerator.current_stream": ("device/",),
+    "torch.accelerator.set_stream": ("device/",),
+    "record_stream": ("device/",),
+    "wait_stream": ("device/",),
+}
+HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Line, local name and full name of each import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.asname or "", alias.name
+                if not alias.asname:
+                    yield node.lineno, alias.name.split(".")[0], alias.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and full name of each import and of each attribute, seen through any alias."""
+    full_names = {local: full for _, local, full in imports(tree)}
+    yield from ((line, full) for line, _, full in imports(tree))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    inner = {id(node.value) for node in attributes}
+    for node in attributes:
+        if id(node) not in inner:
+            root, _, rest = ast.unparse(node).partition(".")
+            yield node.lineno, f"{full_names.get(root, '')}.{rest}"
+
+
+def check_floors(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    room = Path(path).parts[0].removesuffix(".py")
+    for line, name in names(tree):
+        package, _, target = name.partition(".")
+        if room == "plan" and package and package not in PURE:
+            yield line, f"plan is pure and must not see {name}"
+        if package != "torch_distinput" or not target or room in UNBOUND:
+            continue
+        if room not in FLOORS and target.split(".")[0] not in ROOMS:
+            continue  # a room at the edge uses a public name
+        if not any(f"{target}.".startswith(f"{other}.") for other in FLOORS.get(room, {room})):
+            yield line, f"{room} must not see {target}"
+
+
+def check_owners(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for line, name in names(tree):
+        for thing, owners in OWNERS.items():
+            met = f".{thing}." in f".{name}." and name not in HARMLESS
+            if met and not path.startswith(owners):
+                yield line, f"{thing} belongs to {' and '.join(owners)}"
+
+
+def check_house(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    if Path(path).stem in {"utils", "common", "helpers", "manager"}:
+        yield 1, f"a file named {Path(path).stem} has no subject"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "imports are absolute"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            if body and (size := (body[-1].end_lineno or 0) - body[0].lineno + 1) > 40:
+                yield node.lineno, f"{node.name} has a body of {size} lines; 40 are allowed"
+            positional = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+            if len(positional) - (positional[:1] in (["self"], ["cls"])) > 5:
+                yield node.lineno, f"{node.name} has more than 5 positional parameters"
+
+
+def findings(path: str, source: str) -> list[str]:
+    tree = ast.parse(source)
+    found = {*check_floors(path, tree), *check_owners(path, tree), *check_house(path, tree)}
+    if (num_lines := len(source.splitlines())) > 350:
+        found.add((351, f"the file has {num_lines} lines; 350 are allowed"))
+    return [f"torch_distinput/{path}:{line}: {what}" for line, what in sorted(found)]
+
+
+def test_the_package_keeps_to_its_floors() -> None:
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    assert "plan/topology.py" in paths
+    found = [line for name, path in paths.items() for line in findings(name, path.read_text())]
+    assert not found, "\n".join(sorted(found))
+
+
+BROKEN = [
+    ("plan/x.py", "import torch", "plan is pure and must not see torch"),
+    ("plan/x.py", "def f():\n    from time import sleep", "x.py:2: plan is pure"),
+    ("plan/x.py", "from torch_distinput.data.rows import cut", "plan must not see data.rows.cut"),
+    ("plan/x.py", "from torch_distinput import Strategy", "plan must not see Strategy"),
+    ("options.py", "import torch_distinput.plan.order", "options must not see plan.order"),
+    ("data/x.py", "from torch_distinput import cluster", "data must not see cluster"),
+    ("cluster/x.py", "from torch_distinput.data import rows", "cluster must not see data.rows"),
+    ("device/x.py", "from torch_distinput.data import rows", "device must not see data.rows"),
+    ("distribute/x.py", "import torch_distinput as t\nt.testing.run()", "must not see testing.run"),
+    ("preprocessing/x.py", "from torch_distinput import device", "must not see device"),
+    ("preprocessing/x.py", "import torch.distributed", "torch.distributed belongs to cluster/"),
+    ("lightning/x.py", "from torch_distinput.plan import order", "lightning must not see plan"),
+    ("distribute/x.py", "from torch import distributed as d", "torch.distributed belongs to"),
+    ("distribute/x.py", "import torch as t\nt.distributed.barrier()", "x.py:2: torch.distributed"),
+    ("data/x.py", "import fsspec.core", "fsspec belongs to data/files.py"),
+    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/loader.py"),
+    ("data/x.py", "from torch.utils import data\ndata.DataLoader(1)", "x.py:2: DataLoader belongs"),
+    ("data/x.py", "from y import StatefulDataLoader as S", "StatefulDataLoader belongs to"),
+    ("data/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda belongs to device/"),
+    ("data/x.py", "import torch\ntorch.Stream(0)", "torch.Stream belongs to device/"),
+    ("data/x.py", "from torch import Event", "torch.Event belongs to device/"),
+    ("data/x.py", "x.record_stream(s)", "record_stream belongs to device/"),
+    ("data/x.py", "from . import rows", "imports are absolute"),
+    ("data/utils.py", "", "a file named utils has no subject"),
+    ("data/x.py", "\n" * 351, "the file has 351 lines"),
+    ("data/x.py", "def f():\n" + "    1\n" * 41, "f has a body of 41 lines"),
+    ("data/x.py", "def f(a, b, c, d, e, f): ...", "f has more than 5 positional parameters"),
+]
+SOUND = [
+    ("device/x.py", "from torch_distinput.data.structure import rows\nimport torch\ntorch.cuda.x"),
+    ("cluster/x.py", "import torch\nfrom torch import distributed\ntorch.cuda.is_available()"),
+    ("lightning/x.py", "import torch_distinput as tdi\nfrom torch_distinput import Strategy"),
+    ("plan/x.py", "import math, numpy as np\nfrom torch_distinput import errors\nself.time.torch"),
+    ("data/x.py", "def f(self, a, b, c, d, e, *, g):\n    '" + "\\\n" * 50 + "'" + "\n    1" * 40),
+]
+
+
+@pytest.mark.parametrize(("path", "source", "expected"), BROKEN)
+def test_a_broken_rule_is_reported(path: str, source: str, expected: str) -> None:
+    assert any(expected in line for line in findings(path, source)), findings(path, source)
+
+
+@pytest.mark.parametrize(("path", "source"), SOUND)
+def test_what_keeps_to_the_rules_is_not(path: str, source: str) -> None:
+    assert findings(path, source) == []

@@ -1,0 +1,103 @@
+"""The front door shows what was promised: these names, each with a docstring."""
+
+from __future__ import annotations
+
+import inspect
+import types
+
+import pytest
+
+import torch_distinput
+
+PROMISED = {
+    # strategies, and what they make
+    "DistributedDataset",
+    "DistributedIterator",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "OneDeviceStrategy",
+    "Strategy",
+    "get_strategy",
+    "init_distributed",
+    # sources and building blocks
+    "DataShardDataset",
+    "FileDataset",
+    "FileShardDataset",
+    "RebatchSampler",
+    "collate",
+    # options and contexts
+    "AutoShardPolicy",
+    "InputContext",
+    "InputOptions",
+    "ReduceOp",
+    "ValueContext",
+    # what a step yields, and what is done with it
+    "OptionalStep",
+    "PerReplica",
+    "ReplicaContext",
+    "StepInfo",
+    "TensorSpec",
+    "compute_average_loss",
+    "get_replica_context",
+    # errors
+    "ConfigurationError",
+    "DistinputError",
+    "MismatchError",
+    "PeerFailedError",
+    "PeerTimeoutError",
+    "SourceError",
+    "TooFewFilesError",
+    "UsageError",
+    # the test kit
+    "testing",
+}
+
+
+def is_room(value: object) -> bool:
+    """Tell whether a value is a module of the package, which importing it leaves behind."""
+    return isinstance(value, types.ModuleType) and value.__name__.startswith("torch_distinput.")
+
+
+def test_all_is_sorted_and_holds_each_name_once() -> None:
+    assert list(torch_distinput.__all__) == sorted(set(torch_distinput.__all__))
+
+
+def test_all_holds_what_was_promised() -> None:
+    assert set(torch_distinput.__all__) == PROMISED
+
+
+def test_all_holds_what_is_public() -> None:
+    public = {
+        name
+        for name, value in vars(torch_distinput).items()
+        if not name.startswith("_") and not is_room(value) and name != "annotations"
+    }
+    rooms = {name for name in torch_distinput.__all__ if is_room(getattr(torch_distinput, name))}
+    assert public | rooms == set(torch_distinput.__all__)
+
+
+def test_the_front_door_has_a_docstring() -> None:
+    assert inspect.getdoc(torch_distinput)
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_a_public_object_has_a_docstring_of_its_own(name: str) -> None:
+    value = getattr(torch_distinput, name)
+    own = value.__doc__ or ""
+    generated = isinstance(value, type) and own.startswith(f"{value.__name__}(")  # by dataclass
+    assert own.strip(), f"{name} has no docstring"
+    assert not generated, f"{name} has only the docstring that dataclass writes"
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_what_a_public_class_offers_has_docstrings(name: str) -> None:
+    value = getattr(torch_distinput, name)
+    members = vars(value) if isinstance(value, type) else {}
+    bare = [
+        member
+        for member, held in members.items()
+        if not member.startswith("_")
+        and isinstance(held, types.FunctionType | property | classmethod | staticmethod)
+        and not held.__doc__
+    ]
+    assert not bare, f"{name} has public members without a docstring: {', '.join(bare)}"

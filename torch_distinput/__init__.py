@@ -1,0 +1,82 @@
+"""Distributed input for PyTorch, after TensorFlow's tf.distribute.
+
+State the *global* batch size, hand over the data, and train: every example reaches exactly one
+replica once per epoch, and all ranks make the same number of steps.
+
+    source -> shard -> batch / rebatch -> end-of-data agreement -> device prefetch -> per replica
+    |---------- data ----------------|    |----- cluster -----|    |--- device ---|   distribute
+    |------------------------- plan: who gets what, integers only ------------------------------|
+
+Each folder is a station of that street and imports only what lies beneath it.
+"""
+
+from torch_distinput import errors, testing
+from torch_distinput.cluster.launch import init_distributed
+from torch_distinput.data.collate import collate
+from torch_distinput.data.file_dataset import FileDataset
+from torch_distinput.data.rebatch import RebatchSampler
+from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
+from torch_distinput.distribute.current import get_replica_context, get_strategy
+from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.distribute.iterator import DistributedIterator
+from torch_distinput.distribute.loss import compute_average_loss
+from torch_distinput.distribute.replica import ReplicaContext
+from torch_distinput.distribute.strategies import (
+    MirroredStrategy,
+    MultiWorkerMirroredStrategy,
+    OneDeviceStrategy,
+)
+from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.errors import (
+    ConfigurationError,
+    DistinputError,
+    MismatchError,
+    PeerFailedError,
+    PeerTimeoutError,
+    SourceError,
+    TooFewFilesError,
+    UsageError,
+)
+from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
+from torch_distinput.plan.topology import InputContext, Topology, ValueContext
+from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo, TensorSpec
+
+__all__ = [
+    "AutoShardPolicy",
+    "ConfigurationError",
+    "DataShardDataset",
+    "DistinputError",
+    "DistributedDataset",
+    "DistributedIterator",
+    "FileDataset",
+    "FileShardDataset",
+    "InputContext",
+    "InputOptions",
+    "InputStats",
+    "MirroredStrategy",
+    "MismatchError",
+    "MultiWorkerMirroredStrategy",
+    "OneDeviceStrategy",
+    "OptionalStep",
+    "PeerFailedError",
+    "PeerTimeoutError",
+    "PerReplica",
+    "RebatchSampler",
+    "ReduceOp",
+    "ReplicaContext",
+    "SourceError",
+    "StepInfo",
+    "Strategy",
+    "TensorSpec",
+    "TooFewFilesError",
+    "Topology",
+    "UsageError",
+    "ValueContext",
+    "collate",
+    "compute_average_loss",
+    "errors",
+    "get_replica_context",
+    "get_strategy",
+    "init_distributed",
+    "testing",
+]

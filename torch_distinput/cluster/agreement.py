@@ -1,0 +1,280 @@
+"""How many steps may everybody play? Votes ahead of use, where lengths are not known.
+
+Three threads meet in one :class:`_Desk`, under one condition variable:
+
+    the reader     pulls this worker's steps and lays them on the pile of *ready* steps
+    the voter      tells the others what is ready, hears what they have, and moves the steps that
+                   all can play to the pile of *agreed* ones; the only user of the channel
+    the consumer   the caller of ``next``; takes agreed steps
+
+The reader's work and the voter's waiting overlap the training step. Both threads hold the desk,
+never the :class:`Agreement`, so that an abandoned iterator is collected and closes the desk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+
+from torch_distinput.communicator import Channel, ChannelBrokenError
+from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
+
+
+class Votable(Protocol):
+    """What a vote must know of a step; nothing of its examples."""
+
+    @property
+    def count(self) -> int:
+        """Examples of this worker in the step."""
+
+    @property
+    def mark(self) -> int:
+        """Fingerprint of what all workers should have read alike, or 0."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory that the step holds."""
+
+
+S = TypeVar("S", bound=Votable)
+
+_HELD_BYTES = 64 << 20
+"""Host memory for steps ahead of use; one ready step is always allowed."""
+_LOW_WATER = 8
+"""Agreed steps at which the voter asks for more: enough to hide a vote behind the steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreed(Generic[S]):
+    """A step that all workers play: this worker's part, None if it has ended, and the total."""
+
+    step: S | None
+    num_examples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """Why there are no more steps.
+
+    Attributes:
+        outcome: ``ENDED``, or what went wrong.
+        workers: the workers it names.
+        words: what failed workers said, by worker.
+        error: this worker's own error, or that of the channel.
+    """
+
+    outcome: Outcome
+    workers: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()
+    error: BaseException | None = None
+
+
+@dataclass(kw_only=True)
+class _Desk(Generic[S]):
+    """What the three threads share; every field is guarded by ``changed``."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    ready: deque[S] = field(default_factory=deque)
+    agreed: deque[Agreed[S]] = field(default_factory=deque)
+    held_bytes: int = 0
+    state: State = State.RUNNING
+    failure: BaseException | None = None
+    introduced: list[Any] | None = None
+    ending: Ending | None = None
+
+    def has_room(self) -> bool:
+        held = len(self.ready) + len(self.agreed)
+        return not self.ready or (held < WINDOW and self.held_bytes < _HELD_BYTES)
+
+    def can_introduce(self) -> bool:
+        """A step with examples is there, or none will come soon."""
+        if self.state is not State.RUNNING or len(self.ready) >= WINDOW:
+            return True
+        return any(step.count for step in self.ready)
+
+    def may_vote(self) -> bool:
+        """Not while many agreed steps wait, or a vote could wait for a worker that is busy."""
+        if self.state is State.CLOSED:
+            return True
+        news = bool(self.ready) or self.state is not State.RUNNING
+        return news and len(self.agreed) <= _LOW_WATER
+
+    def leave(self, state: State, failure: BaseException | None = None) -> None:
+        """Say what follows the ready steps; closing overrules the rest."""
+        with self.changed:
+            if self.state is not State.CLOSED:
+                self.state, self.failure = state, failure
+            self.changed.notify_all()
+
+
+class Agreement(Generic[S]):
+    """Iterates agreed steps; closing it tells the other workers.
+
+    Args:
+        steps: this worker's steps; pulled in the reader's thread.
+        channel: used by the voter's thread until it ends.
+        shared: all workers read one stream, so they must end together.
+        introduce: from a worker's first step with examples to what all workers should know of it.
+    """
+
+    def __init__(
+        self,
+        steps: Iterator[S],
+        channel: Channel,
+        *,
+        shared: bool,
+        introduce: Callable[[S], Any],
+    ) -> None:
+        """Start reading and voting."""
+        self._desk: _Desk[S] = _Desk()
+        self._threads = [
+            threading.Thread(target=_read, args=(self._desk, steps), daemon=True),
+            threading.Thread(
+                target=_vote, args=(self._desk, channel, shared, introduce), daemon=True
+            ),
+        ]
+        for thread in self._threads:
+            thread.name = f"torch_distinput-{thread.name}"
+            thread.start()
+
+    def next(self, timeout: float) -> Agreed[S] | Ending | None:
+        """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
+        desk = self._desk
+        with desk.changed:
+            desk.changed.wait_for(lambda: desk.agreed or desk.ending, timeout)
+            if not desk.agreed:
+                return desk.ending
+            taken = desk.agreed.popleft()
+            desk.held_bytes -= taken.step.num_bytes if taken.step else 0
+            desk.changed.notify_all()
+            return taken
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why there will be no more agreed steps; None while there may be."""
+        return self._desk.ending
+
+    def introductions(self, timeout: float) -> list[Any] | None:
+        """What each worker's first step introduced, None for one that had none.
+
+        Returns None altogether if the introductions did not take place in time.
+        """
+        desk = self._desk
+        with desk.changed:
+            desk.changed.wait_for(lambda: desk.introduced is not None or desk.ending, timeout)
+            return desk.introduced
+
+    def close(self) -> None:
+        """Tell the threads to leave; the other workers hear of it in their next vote."""
+        self._desk.leave(State.CLOSED)
+
+    def join(self, timeout: float) -> bool:
+        """Wait until the threads have left; whether they have.
+
+        The voter leaves after one more vote, in which the other workers take part when they close
+        or need steps.
+        """
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+
+def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
+    """The reader: pull steps while there is room."""
+    while True:
+        with desk.changed:
+            desk.changed.wait_for(lambda: desk.has_room() or desk.state is State.CLOSED)
+            if desk.state is State.CLOSED or desk.ending:
+                break
+        try:
+            step = next(steps, None)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+            desk.leave(State.FAILED, error)
+            break
+        if step is None:
+            desk.leave(State.ENDED)
+            break
+        with desk.changed:
+            desk.ready.append(step)
+            desk.held_bytes += step.num_bytes
+            desk.changed.notify_all()
+
+
+def _vote(
+    desk: _Desk[S], channel: Channel, shared: bool, introduce: Callable[[S], Any]  # noqa: FBT001
+) -> None:
+    """The voter: one collective a round until the outcome is known."""
+    try:
+        _introduce(desk, channel, introduce)
+        while _round(desk, channel, shared=shared):
+            pass
+    except ChannelBrokenError as error:
+        _end(desk, Ending(outcome=Outcome.LEFT, error=error))
+
+
+def _introduce(desk: _Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> None:
+    with desk.changed:
+        desk.changed.wait_for(desk.can_introduce)
+        first = next((step for step in desk.ready if step.count), None)
+    introduced = channel.gather_objects(None if first is None else introduce(first))
+    with desk.changed:
+        desk.introduced = introduced
+        desk.changed.notify_all()
+
+
+def _round(desk: _Desk[S], channel: Channel, *, shared: bool) -> bool:
+    """Vote once; whether the voting goes on."""
+    with desk.changed:
+        desk.changed.wait_for(desk.may_vote)
+        vote = _vote_of(desk)
+    votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
+    verdict = decide(votes, shared=shared)
+    words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
+    with desk.changed:
+        _move(desk, verdict)
+    if verdict.outcome is Outcome.GO_ON:
+        return True
+    error = desk.failure if verdict.outcome is Outcome.FAILED else None
+    _end(desk, Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
+    return False
+
+
+def _vote_of(desk: _Desk[S]) -> Vote:
+    spoken_of = list(desk.ready)[:WINDOW]
+    # An end is told only when all that comes before it fits into the window.
+    known = desk.state if len(desk.ready) <= WINDOW else State.RUNNING
+    return Vote(
+        state=State.CLOSED if desk.state is State.CLOSED else known,
+        counts=tuple(step.count for step in spoken_of),
+        marks=tuple(step.mark for step in spoken_of),
+    )
+
+
+def _words(desk: _Desk[S], channel: Channel) -> tuple[str, ...]:
+    """Every worker hears what the failed ones have to say."""
+    failure = desk.failure
+    said = "" if failure is None else f"{type(failure).__name__}: {failure}"
+    return tuple(channel.gather_objects(said))
+
+
+def _move(desk: _Desk[S], verdict: Verdict) -> None:
+    """Move agreed steps on; one without any example in sync is not delivered."""
+    for total in verdict.totals:
+        step = desk.ready.popleft() if desk.ready else None
+        if total:
+            desk.agreed.append(Agreed(step=step, num_examples=total))
+        elif step is not None:
+            desk.held_bytes -= step.num_bytes
+    desk.changed.notify_all()
+
+
+def _end(desk: _Desk[S], ending: Ending) -> None:
+    with desk.changed:
+        desk.ending = ending
+        desk.changed.notify_all()

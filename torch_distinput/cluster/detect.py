@@ -1,0 +1,75 @@
+"""Which workers take part: from the environment, a process group, or a device mesh."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from torch_distinput.cluster.process_group import ProcessGroupCommunicator
+from torch_distinput.communicator import Alone, Communicator
+from torch_distinput.errors import ConfigurationError, UsageError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def find_cluster(
+    process_group: dist.ProcessGroup | None,
+    device_mesh: DeviceMesh | None,
+    data_dims: Sequence[str] | None,
+) -> Communicator:
+    """Return the communicator of the ranks over which data is parallel."""
+    if process_group is not None and device_mesh is not None:
+        msg = "Expected process_group or device_mesh, got both. Pass the one that holds the data."
+        raise ConfigurationError(msg)
+    if data_dims is not None and device_mesh is None:
+        msg = "data_dims names dimensions of a mesh, but no device_mesh came with it."
+        raise ConfigurationError(msg)
+    if not (dist.is_available() and dist.is_initialized()):
+        return _alone()
+    if device_mesh is not None:
+        return ProcessGroupCommunicator(_data_group(device_mesh, data_dims))
+    if process_group is None and dist.get_world_size() == 1:
+        return Alone()
+    return ProcessGroupCommunicator(process_group)
+
+
+def _alone() -> Alone:
+    """One worker; but not by mistake, where torchrun has started several."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != "1":
+        msg = (
+            f"Expected a process group, because torchrun started {started} ranks (WORLD_SIZE), but "
+            "torch.distributed is not initialized. Call torch_distinput.init_distributed() first."
+        )
+        raise UsageError(msg)
+    return Alone()
+
+
+def _data_group(mesh: DeviceMesh, data_dims: Sequence[str] | None) -> dist.ProcessGroup:
+    """The group of ranks that agree in all other dimensions of the mesh."""
+    names = mesh.mesh_dim_names or ()
+    dims = tuple(data_dims) if data_dims is not None else names
+    if data_dims is None and mesh.ndim != 1:
+        msg = (
+            f"Expected data_dims for a mesh of {mesh.ndim} dimensions {names}, got None. Name "
+            'those over which data is parallel, as in data_dims=("dp_replicate", "dp_shard").'
+        )
+        raise ConfigurationError(msg)
+    if unknown := [dim for dim in dims if dim not in names]:
+        msg = f"data_dims must be among the mesh's dimensions {names}, got {unknown}."
+        raise ConfigurationError(msg)
+    if mesh.ndim == 1 or len(dims) == 1:
+        return mesh.get_group(dims[0] if dims else 0)
+    axes = [names.index(dim) for dim in dims]
+    rest = [axis for axis in range(mesh.ndim) if axis not in axes]
+    size = 1
+    for axis in axes:
+        size *= mesh.mesh.shape[axis]
+    # (other dimensions, ranks that share them), the data dimensions in the order given
+    rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size).tolist()
+    group, _ = dist.new_subgroups_by_enumeration(rows)
+    return group

@@ -1,0 +1,59 @@
+"""At ``iter()`` the workers compare what they are about to do, before any collective."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.errors import MismatchError, PeerFailedError
+
+Facts = Mapping[str, object]
+
+
+def shake_hands(
+    communicator: Communicator, topic: str, prepare: Callable[[], Facts], *, timeout: float
+) -> None:
+    """Compare facts that must be equal on all workers.
+
+    ``prepare`` makes this worker's facts; if it raises, here it raises on, and the others hear of
+    it at once instead of waiting.
+
+    Raises:
+        MismatchError: the facts differ; names workers and difference.
+        PeerFailedError: another worker could not prepare.
+        PeerTimeoutError: another worker did not come within ``timeout`` seconds.
+    """
+    try:
+        facts = dict(prepare())
+    except Exception as error:
+        text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
+        communicator.exchange(topic, text, timeout=timeout)
+        raise
+    texts = communicator.exchange(topic, json.dumps(facts, default=repr), timeout=timeout)
+    shown = [json.loads(text) for text in texts]
+    _check_prepared(shown)
+    _check_equal(shown)
+
+
+def _check_prepared(shown: list[dict[str, object]]) -> None:
+    failed = {worker: facts["failed"] for worker, facts in enumerate(shown) if "failed" in facts}
+    if failed:
+        words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
+        msg = f"Expected all workers to open their data, but {words}"
+        raise PeerFailedError(msg)
+
+
+def _check_equal(shown: list[dict[str, object]]) -> None:
+    """Name the first fact that differs, and the workers that differ from worker 0."""
+    for name in dict.fromkeys(name for facts in shown for name in facts):
+        values = [facts.get(name) for facts in shown]
+        odd = [worker for worker, value in enumerate(values) if value != values[0]]
+        if odd:
+            dataset = shown[0].get("dataset")
+            msg = (
+                f"Expected the same {name} on all workers when dataset {dataset} is iterated, got "
+                f"{values[0]!r} on worker 0 and {values[odd[0]]!r} on {named_workers(odd)}. "
+                "Every worker must run the same code on the same data."
+            )
+            raise MismatchError(msg)

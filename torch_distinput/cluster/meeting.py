@@ -1,0 +1,40 @@
+"""Where the workers of one dataset meet: its channel, kept from epoch to epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch_distinput.cluster.agreement import Agreement, S
+from torch_distinput.communicator import Channel, Communicator
+from torch_distinput.errors import PeerTimeoutError
+
+
+class Meeting:
+    """Owns a channel and makes sure that one agreement at a time uses it."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        """Open nothing yet."""
+        self._communicator = communicator
+        self._channel: Channel | None = None
+        self._last: Agreement[Any] | None = None
+
+    def start(
+        self,
+        steps: Iterator[S],
+        *,
+        shared: bool,
+        introduce: Callable[[S], Any],
+        timeout: float,
+    ) -> Agreement[S]:
+        """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        if self._last is not None and not self._last.join(timeout):
+            msg = (
+                f"Expected the votes of the epoch before to end within {timeout:g} s, but another "
+                "worker still waits in them. Every worker must leave the loop at the same step."
+            )
+            raise PeerTimeoutError(msg)
+        if self._channel is None:
+            self._channel = self._communicator.open_channel()
+        self._last = Agreement(steps, self._channel, shared=shared, introduce=introduce)
+        return self._last

@@ -1,0 +1,147 @@
+"""The Communicator over torch.distributed: the user's group for tensors, its store for words.
+
+Collectives on the user's group run in the caller's thread only. A :class:`GlooChannel` is a gloo
+group of its own, so its collectives may run in a background thread while the main thread trains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.distributed.distributed_c10d import _get_default_store
+
+from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
+from torch_distinput.errors import PeerTimeoutError
+
+_FOREVER = timedelta(days=7)
+"""Channels wait without a limit of their own: who waits in ``next`` keeps the time, and a vote that
+waits while nobody needs it (a long evaluation, say) is no failure."""
+
+
+class ProcessGroupCommunicator:
+    """The workers of a process group."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """Take a group of torch.distributed; None is the default group."""
+        self._group = group or dist.group.WORLD
+        self._ranks = dist.get_process_group_ranks(self._group)
+        self.rank = dist.get_rank(self._group)
+        self.size = len(self._ranks)
+        self._store = self._own_store()
+
+    def _own_store(self) -> dist.Store:
+        """A corner of the default store for this communicator, found alike by all ranks.
+
+        Ranks make their communicators in one order; the store itself counts them, so that a
+        process that joins another job starts from zero.
+        """
+        store = _get_default_store()
+        members = hashlib.blake2b(repr(self._ranks).encode(), digest_size=8).hexdigest()
+        number = store.add(f"torch_distinput/{members}/{self.rank}", 1)
+        return dist.PrefixStore(f"torch_distinput/{members}/{number}", store)
+
+    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
+        """Show a text under a topic and return all workers' texts, in worker order."""
+        keys = [f"{topic}/{rank}" for rank in range(self.size)]
+        self._store.set(keys[self.rank], text)
+        try:
+            self._store.wait(keys, timedelta(seconds=timeout))
+        except dist.DistStoreError as error:
+            late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            msg = (
+                f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
+                f"{named_workers(late)} did not come. Every worker must iterate the same datasets "
+                "in the same order; raise InputOptions.timeout if it is only slow."
+            )
+            raise PeerTimeoutError(msg, tuple(late)) from error
+        return [self._store.get(key).decode() for key in keys]
+
+    def open_channel(self) -> Channel:
+        """Make a gloo group over the same workers."""
+        return GlooChannel(self._ranks)
+
+    def post(self, board: str, text: str) -> None:
+        """Leave a note; the count of notes comes last, so that who sees it finds them all."""
+        self._store.set(f"{board}/{self.rank}", text)
+        self._store.add(f"{board}/count", 1)
+
+    def read(self, board: str) -> dict[int, str]:
+        """The notes on a board by worker."""
+        if not self._store.check([f"{board}/count"]):
+            return {}
+        keys = {rank: f"{board}/{rank}" for rank in range(self.size)}
+        return {r: self._store.get(k).decode() for r, k in keys.items() if self._store.check([k])}
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over the workers."""
+        summed = self._reachable(tensor).clone()
+        dist.all_reduce(summed, group=self._group)
+        return summed.to(tensor.device)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Gather tensors whose numbers of rows may differ, padded to the longest for the wire."""
+        lengths = self.gather_objects(tensor.shape[0])
+        own = self._reachable(tensor)
+        padded = own.new_zeros((max(lengths), *own.shape[1:]))
+        padded[: own.shape[0]] = own
+        gathered = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(gathered, padded, group=self._group)
+        pairs = zip(gathered, lengths, strict=True)
+        return [part[:length].to(tensor.device) for part, length in pairs]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather one picklable value from each worker."""
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, value, group=self._group)
+        return gathered
+
+    def _reachable(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Move a tensor to a device that the group has a backend for."""
+        kinds = {device.type for device in self._group._device_types}  # noqa: SLF001
+        if tensor.device.type in kinds:
+            return tensor.detach().contiguous()
+        return tensor.detach().to(min(kinds)).contiguous()
+
+
+class GlooChannel:
+    """A gloo group of one dataset, used by one thread at a time."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        """Make the group; all its ranks come here in one order, others need not."""
+        everybody = len(ranks) == dist.get_world_size()
+        self._group: Any = dist.new_group(
+            ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=not everybody
+        )
+        self._size = len(ranks)
+
+    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gather an int64 vector from each worker."""
+        mine = torch.from_numpy(vector)
+        gathered = mine.new_empty((self._size, len(vector)))
+        try:
+            dist.all_gather(list(gathered.unbind()), mine, group=self._group)
+        except (RuntimeError, ValueError) as error:  # gloo raises these when a peer is gone
+            raise ChannelBrokenError(str(error)) from error
+        return gathered.numpy()
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather one picklable value from each worker."""
+        gathered: list[Any] = [None] * self._size
+        try:
+            dist.all_gather_object(gathered, value, group=self._group)
+        except (RuntimeError, ValueError) as error:
+            raise ChannelBrokenError(str(error)) from error
+        return gathered
+
+    def close(self) -> None:
+        """Destroy the group, unless the user has destroyed all groups already."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+

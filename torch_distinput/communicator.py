@@ -1,0 +1,112 @@
+"""What the rest of the house asks of the ranks together, and nothing about how it is done.
+
+Two implementations: ``cluster/process_group`` over torch.distributed and ``testing/simulated`` in
+memory. A :class:`Channel` belongs to one background thread at a time; the methods of a
+:class:`Communicator` are called from the thread that runs the training loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+
+class ChannelBrokenError(Exception):
+    """A collective of a channel did not complete: a peer died or its connection closed."""
+
+
+class Channel(Protocol):
+    """Collectives of one dataset, apart from everybody else's; every rank calls in one order."""
+
+    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gather an int64 vector of shape ``(k,)`` from each worker: shape ``(workers, k)``."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather one picklable value from each worker, in worker order."""
+
+    def close(self) -> None:
+        """Release the channel; a peer that still waits in a collective gets an error."""
+
+
+class Communicator(Protocol):
+    """All workers together, as one of them sees it."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's index, from 0."""
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+
+    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
+        """Show a text under a topic and return all workers' texts, in worker order.
+
+        Needs no collective, so it can name the workers that did not come within ``timeout``
+        seconds: raises :class:`~torch_distinput.errors.PeerTimeoutError`.
+        """
+
+    def open_channel(self) -> Channel:
+        """Make a channel; called by all workers in one order."""
+
+    def post(self, board: str, text: str) -> None:
+        """Leave a note for the other workers on a board, at once and without waiting."""
+
+    def read(self, board: str) -> dict[int, str]:
+        """The notes on a board by worker, without waiting."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum tensors of one shape and dtype over the workers; the same result on each."""
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Gather each worker's tensor of shape ``(rows, ...)``; the numbers of rows may differ."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather one picklable value from each worker, in worker order."""
+
+
+def named_workers(workers: Iterable[int]) -> str:
+    """Name workers in a message: ``worker 1``, or ``workers 1, 2``."""
+    names = [str(worker) for worker in workers]
+    return ("worker " if len(names) == 1 else "workers ") + ", ".join(names)
+
+
+class Alone:
+    """The communicator of a single worker: nobody to wait for."""
+
+    rank = 0
+    size = 1
+
+    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:  # noqa: ARG002
+        """Return the worker's own text."""
+        return [text]
+
+    def open_channel(self) -> Channel:
+        """Refuse: one worker has nobody to agree with."""
+        msg = "a single worker needs no channel"
+        raise AssertionError(msg)
+
+    def post(self, board: str, text: str) -> None:
+        """Leave no note: nobody reads it."""
+
+    def read(self, board: str) -> dict[int, str]:  # noqa: ARG002
+        """Find no notes."""
+        return {}
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return tensor.detach()
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensor alone."""
+        return [tensor.detach()]
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the value alone."""
+        return [value]

@@ -1,0 +1,1 @@
+"""Bytes to this worker's batches, in host memory. No process group enters here."""

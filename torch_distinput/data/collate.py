@@ -1,0 +1,73 @@
+"""From examples to a batch that keeps their structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from torch_distinput.data.element_spec import zero_rows
+from torch_distinput.data.structure import Batch, flatten_example, leaf_names, unflatten
+
+CollateFn = Callable[[list[Any]], Batch]
+
+
+def collate_examples(examples: Sequence[Any]) -> Batch:
+    """Stack examples leaf by leaf; tuples stay tuples and dataclasses keep their class.
+
+    Leaves follow ``torch.utils.data.default_collate``: tensors, arrays and numbers become tensors
+    of shape ``(rows, ...)``, strings and bytes become lists.
+
+    Raises:
+        ValueError: if the structures or shapes of the examples differ.
+    """
+    flat = [flatten_example(example) for example in examples]
+    structure = flat[0][1]
+    for number, (_, other) in enumerate(flat):
+        if other != structure:
+            msg = (
+                "All examples of a batch need one structure, got leaves "
+                f"{leaf_names(structure, 'example')} in example 0 and "
+                f"{leaf_names(other, 'example')} in example {number}. Pass a collate_fn."
+            )
+            raise ValueError(msg)
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    names = leaf_names(structure, "example")
+    return unflatten(structure, [_stack(n, c) for n, c in zip(names, columns, strict=True)])
+
+
+def collate(spec: Any) -> CollateFn:
+    """Return a collate function that also accepts no examples at all.
+
+    For plain DataLoaders behind a :class:`RebatchSampler`, whose index lists may be empty where
+    ``default_collate([])`` raises.
+
+    Args:
+        spec: the element spec of a batch, as ``DistributedDataset.element_spec`` gives it: a
+            structure with a :class:`TensorSpec` for each leaf. An empty list of examples becomes
+            its zero-row batch.
+    """
+    return _CollateOrNone(spec)
+
+
+class _CollateOrNone:
+    """Picklable, so that it can travel to loader processes."""
+
+    def __init__(self, spec: Any) -> None:
+        self._spec = spec
+
+    def __call__(self, examples: list[Any]) -> Batch:
+        return collate_examples(examples) if examples else zero_rows(self._spec)
+
+
+def _stack(name: str, column: Sequence[Any]) -> Any:
+    try:
+        return default_collate(list(column))
+    except (TypeError, RuntimeError, ValueError) as error:
+        shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})
+        msg = (
+            f"Cannot stack {len(column)} values of type {type(column[0]).__name__} with shapes "
+            f"{', '.join(shapes)} at {name}: {error}. Pass a collate_fn."
+        )
+        raise ValueError(msg) from error

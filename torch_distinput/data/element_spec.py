@@ -1,0 +1,61 @@
+"""The shape of a batch without its rows: specs, and zero-row batches made from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_distinput.data.structure import Batch, flatten, map_leaves, unflatten
+from torch_distinput.values import TensorSpec
+
+
+def spec_of(batch: Batch) -> Any:
+    """Return the structure of a batch with a :class:`TensorSpec` for each leaf."""
+    return map_leaves(_leaf_spec, batch)
+
+
+def zero_rows(spec: Any) -> Batch:
+    """Return a batch of zero rows that fits a spec; unknown trailing sizes are 0."""
+    return map_leaves(_leaf_zero_rows, spec)
+
+
+def merged(one: Any, other: Any) -> Any:
+    """Return the spec that two batches share: sizes that differ between them become None."""
+    leaves, structure = flatten(one)
+    others, other_structure = flatten(other)
+    if structure != other_structure:
+        return one
+    pairs = zip(leaves, others, strict=True)
+    return unflatten(structure, [_merged_leaf(left, right) for left, right in pairs])
+
+
+def _merged_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:
+    if one == other or len(one.shape) != len(other.shape):
+        return one
+    sizes = zip(one.shape, other.shape, strict=True)
+    shape = tuple(left if left == right else None for left, right in sizes)
+    return TensorSpec(shape, one.dtype, one.layout)
+
+
+def _leaf_spec(leaf: Any) -> TensorSpec:
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        return TensorSpec((None, None, *leaf.values().shape[1:]), leaf.dtype, torch.jagged)
+    if isinstance(leaf, (torch.Tensor, np.ndarray)):
+        return TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
+    first = type(leaf[0]) if leaf else object
+    return TensorSpec((None,), first if first in (str, bytes) else object)
+
+
+def _leaf_zero_rows(spec: TensorSpec) -> Any:
+    trailing = tuple(size or 0 for size in spec.shape[1:])
+    if spec.layout is torch.jagged:
+        values = torch.empty((0, *trailing[1:]), dtype=spec.dtype)
+        offsets = torch.zeros(1, dtype=torch.int64)
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+    if isinstance(spec.dtype, torch.dtype):
+        return torch.empty((0, *trailing), dtype=spec.dtype)
+    if isinstance(spec.dtype, np.dtype):
+        return np.empty((0, *trailing), dtype=spec.dtype)
+    return []

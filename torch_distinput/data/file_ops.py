@@ -1,0 +1,214 @@
+"""What a FileDataset does to its records: each operation takes a stream of chunks and yields one.
+
+All randomness is keyed by (seed, epoch, place), never drawn from a process's generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from torch_distinput.data.stream import Chunk, ChunkReader, source_error
+from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.plan.order import permutation
+
+Reader = Callable[[IO[bytes], str], Iterator[Batch]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """What random choices depend on: the seed, the epoch, and which repetition of a repeat."""
+
+    seed: int
+    epoch: int
+    repetition: int = 0
+
+    def words(self, purpose: str, *numbers: int) -> tuple[int, ...]:
+        """The key of one choice."""
+        name = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
+        return (name, self.seed, self.epoch, self.repetition, *numbers)
+
+
+Upstream = Callable[[Key], Iterator[Chunk]]
+
+
+class Operation(Protocol):
+    """One step of a recipe."""
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Yield the chunks after this step; ``upstream(key)`` starts those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``fn(record)`` for each record."""
+
+    fn: Callable[..., Any]
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Map each chunk."""
+        return (self.mapped(chunk, key) for chunk in upstream(key))
+
+    def mapped(self, chunk: Chunk, key: Key) -> Chunk:
+        """Map the records of one chunk."""
+        call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
+        return Chunk(data=Examples(_each(call, chunk)), ids=chunk.ids)
+
+    def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
+        def call(record: Any, place: Any) -> Any:
+            words = key.words("map", *np.atleast_1d(place).tolist())
+            return self.fn(record, rng=np.random.default_rng(words))
+
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the records for which ``fn`` is true."""
+
+    fn: Callable[[Any], bool]
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Filter each chunk."""
+        for chunk in upstream(key):
+            kept = [bool(keep) for keep in _each(lambda record, _: self.fn(record), chunk)]
+            yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Permute windows of records."""
+
+    buffer_size: int
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Collect a window and hand it over in keyed order."""
+        reader = ChunkReader(upstream(key))
+        for window in count():
+            chunk = reader.take(self.buffer_size)
+            if chunk is None:
+                return
+            order = permutation(chunk.num_rows, key=key.words("window", window))
+            yield chunk.take(order)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The first records."""
+
+    n: int
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Pass chunks on until there are enough."""
+        missing = self.n
+        chunks = upstream(key) if missing else iter(())
+        for chunk in chunks:
+            rows = chunk.num_rows
+            yield chunk if rows <= missing else chunk.slice(0, missing)
+            missing -= rows
+            if missing <= 0:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Play again."""
+
+    n: int | None
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Start the stream again and again; without any record there is nothing to repeat."""
+        for repetition in count() if self.n is None else range(self.n):
+            nothing = True
+            for chunk in upstream(replace(key, repetition=repetition)):
+                nothing = False
+                yield chunk
+            if nothing:
+                return
+
+
+def run(upstream: Upstream, operations: Sequence[Operation], key: Key) -> Iterator[Chunk]:
+    """Start a stream through all operations."""
+    if not operations:
+        return upstream(key)
+    *before, last = operations
+    return last.apply(lambda inner: run(upstream, before, inner), key)
+
+
+def split_final_maps(
+    operations: tuple[Operation, ...],
+) -> tuple[tuple[Operation, ...], tuple[Map, ...]]:
+    """Part the maps at the end, which do not change the numbering, from the rest."""
+    end = len(operations)
+    while end and isinstance(operations[end - 1], Map):
+        end -= 1
+    maps = tuple(op for op in operations[end:] if isinstance(op, Map))
+    return operations[:end], maps
+
+
+def numbered(chunks: Iterator[Batch], file_number: int) -> Iterator[Chunk]:
+    """Give records their ids: (file number, record number)."""
+    start = 0
+    for data in chunks:
+        rows = Chunk(data=data, ids=None).num_rows
+        numbers = np.arange(start, start + rows)
+        ids = np.stack([np.full(rows, file_number), numbers], axis=1)
+        yield Chunk(data=data, ids=ids)
+        start += rows
+
+
+def interleaved(
+    opened: Iterator[Iterator[Chunk]], cycle: tuple[int, int] | None
+) -> Iterator[Chunk]:
+    """Read files one after another, or ``cycle_length`` of them in turn, a block from each.
+
+    As in ``tf.data.Dataset.interleave``: a file that ends gives its place to the next file, whose
+    turn comes when the place is visited again.
+    """
+    if cycle is None:
+        for chunks in opened:
+            yield from chunks
+        return
+    cycle_length, block_length = cycle
+    places: list[ChunkReader | None] = [None] * cycle_length
+    more = True
+    while more or any(places):
+        for place in range(cycle_length):
+            if places[place] is None and more:
+                chunks = next(opened, None)
+                more = chunks is not None
+                places[place] = ChunkReader(chunks) if chunks is not None else None
+            places[place], block = _block(places[place], block_length)
+            if block is not None:
+                yield block
+
+
+def _block(reader: ChunkReader | None, length: int) -> tuple[ChunkReader | None, Chunk | None]:
+    """Take a block; a reader that fell short has ended."""
+    block = reader.take(length) if reader else None
+    ended = block is None or block.num_rows < length
+    return (None if ended else reader), block
+
+
+def _each(call: Callable[[Any, Any], Any], chunk: Chunk) -> Iterator[Any]:
+    """Call for each record with its id; name the record at which the user's function raises."""
+    assert isinstance(chunk.data, list), "records of text are lists"
+    places = chunk.ids if chunk.ids is not None else [None] * len(chunk.data)
+    for record, place in zip(chunk.data, places, strict=True):
+        try:
+            yield call(record, place)
+        except Exception as error:
+            raise source_error(error, f"record {place} (file number, record number)") from error
+
+
+def _wants_rng(fn: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False

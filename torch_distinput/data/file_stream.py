@@ -1,0 +1,42 @@
+"""A FileDataset as a stream: its listing, its shards, and what is left to do after the cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_distinput.data.file_dataset import FileDataset, read_chunks
+from torch_distinput.data.file_ops import Key, split_final_maps
+from torch_distinput.data.files import FileInfo
+from torch_distinput.data.stream import Chunk, ChunkReader, Collate, RowReader, Shard
+from torch_distinput.data.structure import Batch, Examples
+
+
+@dataclass(frozen=True, slots=True)
+class FileStream:
+    """The records of listed files."""
+
+    dataset: FileDataset
+    listing: tuple[FileInfo, ...]
+    collate: Collate
+
+    def open(self, shard: Shard) -> RowReader:
+        """Start reading the files of a shard, up to the final maps."""
+        chunks = read_chunks(
+            self.dataset, self.listing, _key(shard), num_shards=shard.num_shards, index=shard.index
+        )
+        return ChunkReader(chunks)
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:
+        """Run the final maps, for these rows only, and collate what they made."""
+        data = self.mapped(chunk, shard).data
+        return self.collate(data) if isinstance(data, Examples) else data
+
+    def mapped(self, chunk: Chunk, shard: Shard) -> Chunk:
+        """Run the final maps."""
+        for final_map in split_final_maps(self.dataset.operations)[1]:
+            chunk = final_map.mapped(chunk, _key(shard))
+        return chunk
+
+
+def _key(shard: Shard) -> Key:
+    return Key(seed=shard.seed, epoch=shard.epoch)

@@ -1,0 +1,224 @@
+"""Loader processes, and what there is to know about a user's DataLoader.
+
+The only room that imports torch's DataLoader. Work reaches loader processes as tasks or as one
+stream; results come back in order. The position is kept by whoever iterates, never in a sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from torch_distinput.data.stream import source_error
+from torch_distinput.errors import ConfigurationError, SourceError
+
+T = TypeVar("T")
+Task = TypeVar("Task")
+
+_KEPT = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderOptions:
+    """How many loader processes to run, and how; the keywords are DataLoader's."""
+
+    num_workers: int = 0
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    persistent: bool = False
+
+
+class TaskLoader(Generic[Task, T]):
+    """Runs ``fetch(task)`` for a stream of tasks, in order, here or in loader processes.
+
+    Lives as long as the dataset, so that persistent loader processes serve several epochs.
+    """
+
+    def __init__(self, fetch: Callable[[Task], T], options: LoaderOptions) -> None:
+        """Start nothing yet."""
+        self._fetch = fetch
+        self._tasks: _Tasks[Task] = _Tasks()
+        self._loader: DataLoader[T] | None = None
+        if options.num_workers:
+            self._loader = DataLoader(
+                _Fetching(fetch),
+                batch_size=None,
+                sampler=self._tasks,
+                collate_fn=_as_it_is,
+                num_workers=options.num_workers,
+                persistent_workers=options.persistent,
+                **options.keywords,
+            )
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[T]:
+        """Yield the results of the tasks; loader processes start now, in the calling thread."""
+        if self._loader is None:
+            return map(self._fetch, tasks)
+        self._tasks.pending = tasks
+        return _results(iter(self._loader))
+
+
+def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T]:
+    """Iterate a stream here, or in one loader process that starts now.
+
+    One process whatever ``num_workers`` says: two would each play the whole stream.
+    """
+    if not options.num_workers:
+        return iter(stream)
+    loader = DataLoader(
+        stream, batch_size=None, collate_fn=_as_it_is, num_workers=1, **options.keywords
+    )
+    return _results(iter(loader))
+
+
+def _results(iterator: Iterator[T]) -> Iterator[T]:
+    """Say that a loader process was lost: torch's own words name a pid only."""
+    number = 0
+    try:
+        for result in iterator:
+            yield result
+            number += 1
+    except SourceError:
+        raise
+    except Exception as error:
+        raise source_error(error, f"batch {number} of this worker's loader processes") from error
+
+
+def _as_it_is(value: T) -> T:
+    return value
+
+
+class _Tasks(Generic[Task]):
+    """The tasks of the epoch that starts next."""
+
+    pending: Iterator[Task] = iter(())
+
+    def __iter__(self) -> Iterator[Task]:
+        pending, self.pending = self.pending, iter(())
+        return pending
+
+
+class _Fetching(Dataset[T]):
+    """A fetch function in the shape of a map-style dataset."""
+
+    def __init__(self, fetch: Callable[[Any], T]) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, task: Any) -> T:
+        return self._fetch(task)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderParts:
+    """What a user's DataLoader consists of.
+
+    Attributes:
+        dataset: the dataset it reads.
+        ready: the loader itself is the stream of global batches (over an IterableDataset, or
+            without batches of its own).
+        batch_size: examples in a global batch; None with a batch sampler of the user's own.
+        shuffle: it has a plain RandomSampler, which becomes our own order.
+        sampler: the user's own sampler, or batch sampler where ``batch_size`` is None.
+    """
+
+    dataset: Any
+    ready: bool
+    batch_size: int | None
+    drop_last: bool
+    shuffle: bool
+    sampler: Iterable[Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    loader: LoaderOptions
+
+
+def is_loader(source: object) -> bool:
+    """Whether the source is a torch DataLoader or a class made from it."""
+    return isinstance(source, DataLoader)
+
+
+def look_through(loader: DataLoader[Any]) -> LoaderParts:
+    """Take a DataLoader apart.
+
+    Raises:
+        ConfigurationError: for a DistributedSampler, or ``in_order=False``.
+    """
+    _refuse(loader)
+    batches, sampler = loader.batch_sampler, loader.sampler
+    ready = isinstance(loader.dataset, IterableDataset) or batches is None
+    plain = not ready and _is_plain_batching(batches)
+    order: Iterable[Any] | None = None
+    if not ready:
+        own_order = _is_plain(sampler)
+        order = batches if not plain else (None if own_order else sampler)
+    collate_fn = loader.collate_fn
+    return LoaderParts(
+        dataset=loader.dataset,
+        ready=ready,
+        batch_size=loader.batch_size if plain else None,
+        drop_last=loader.drop_last if plain else False,
+        shuffle=plain and order is None and not isinstance(sampler, SequentialSampler),
+        sampler=order,
+        collate_fn=None if collate_fn is default_collate else collate_fn,
+        loader=LoaderOptions(
+            num_workers=loader.num_workers,
+            keywords=_kept_keywords(loader),
+            persistent=loader.persistent_workers,
+        ),
+    )
+
+
+def _kept_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
+    if not loader.num_workers:
+        return {}
+    return {name: getattr(loader, name) for name in _KEPT}
+
+
+def _refuse(loader: DataLoader[Any]) -> None:
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            msg = (
+                "Expected a DataLoader over the whole dataset with the global batch size, got one "
+                "with a DistributedSampler, which already cuts (and repeats) examples. Leave the "
+                "sampler out; shuffle=True on the DataLoader shuffles by distribute_dataset's seed."
+            )
+            raise ConfigurationError(msg)
+    if not getattr(loader, "in_order", True):
+        msg = (
+            "Expected a DataLoader with in_order=True, got in_order=False: batches that overtake "
+            "each other differ between ranks. Leave in_order out."
+        )
+        raise ConfigurationError(msg)
+
+
+def _is_plain_batching(batches: object) -> bool:
+    """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
+    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(batches)
+
+
+def _is_plain(sampler: Sampler[Any] | Iterable[Any]) -> bool:
+    """Whether a sampler's order can be made by the seed and the epoch alone."""
+    if isinstance(sampler, SequentialSampler):
+        return True
+    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(sampler)
+    return (
+        random
+        and not getattr(sampler, "replacement", False)
+        and getattr(sampler, "_num_samples", None) is None
+    )
+
+
+def _is_of_torch(value: object) -> bool:
+    """By module name, so that torchdata need not be imported for its own samplers."""
+    return type(value).__module__.partition(".")[0] in ("torch", "torchdata")

@@ -1,0 +1,1 @@
+"""One file a format: from an open file to chunks of records."""

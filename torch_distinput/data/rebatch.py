@@ -1,0 +1,219 @@
+"""Global batches in, this worker's steps out: for index lists and for streams."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Literal
+
+from torch.utils.data import IterableDataset, Sampler
+
+from torch_distinput.data import rows
+from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
+from torch_distinput.data.stream import Chunk, ReadyStream, RowReader, Shard, Stream
+from torch_distinput.data.structure import Batch
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import Rebatch, parse_enum
+from torch_distinput.plan.batching import Cut, Splitter
+from torch_distinput.plan.topology import Topology
+
+_log = logging.getLogger(__name__)
+NUM_MARKED = 4
+"""Global batches at the start of a shared stream that the workers compare."""
+_HELD_BYTES = 256 << 20
+
+
+class RebatchSampler(Sampler[list[list[int]]]):
+    """Cuts the index lists of a batch sampler for the replicas of one worker.
+
+    A building block for plain DataLoaders; ``Strategy.distribute_dataset`` does all of this. Every
+    worker iterates the same global batches and keeps its own pieces: no index is lost or repeated.
+
+    Yields, per step, a list of ``replicas_per_worker`` index lists, in replica order; a list may be
+    empty (see :func:`collate` for a collate function that accepts that). TensorFlow does the same
+    in its rebatching rewrite of ``experimental_distribute_dataset``.
+
+    Args:
+        batch_sampler: yields the index lists of global batches, in the same order on all workers.
+        topology: the cluster, and which worker this is: ``Strategy.topology``.
+        rebatch: ``"split"``, ``"even"`` or ``"cycle"``, as in :class:`InputOptions`. ``"cycle"``
+            needs ``batch_sampler.batch_size``.
+    """
+
+    def __init__(
+        self,
+        batch_sampler: Iterable[Sequence[int]],
+        topology: Topology,
+        rebatch: Literal["split", "even", "cycle"] = "split",
+    ) -> None:
+        """See the class."""
+        self._batch_sampler = batch_sampler
+        rule = parse_enum(Rebatch, rebatch, "rebatch")
+        size = getattr(batch_sampler, "batch_size", None)
+        if rule is Rebatch.CYCLE and size is None:
+            msg = (
+                'rebatch="cycle" needs the size of a full batch, got a batch sampler without '
+                'batch_size. Use "split" or "even".'
+            )
+            raise ConfigurationError(msg)
+        self._splitter = Splitter(
+            topology=topology, rebatch=rule, global_batch_size=size, shared=True
+        )
+
+    def __iter__(self) -> Iterator[list[list[int]]]:
+        """Yield this worker's index lists of each step."""
+        for batch in self._batch_sampler:
+            indices = list(batch)
+            for cut in self._splitter.cuts(len(indices)):
+                mine = iter(indices[cut.start :])
+                yield [list(islice(mine, size)) for size in cut.sizes]
+
+    def __len__(self) -> int:
+        """The number of steps, where the batch sampler knows it."""
+        return len(self._batch_sampler)  # type: ignore[arg-type]
+
+
+class RebatchDataset(IterableDataset[LocalStep]):
+    """Cuts a stream into global batches, and those into this worker's steps.
+
+    Args:
+        stream: examples that arrive in order.
+        shard: which part of the stream this worker plays.
+        splitter: the cuts of a global batch; holds the global batch size.
+        drop_last: leave the last partial global batch out.
+    """
+
+    def __init__(
+        self, stream: Stream, shard: Shard, *, splitter: Splitter, drop_last: bool = False
+    ) -> None:
+        """See the class."""
+        assert splitter.global_batch_size is not None, "streams of examples have a batch size"
+        self._stream = stream
+        self._shard = shard
+        self._splitter = splitter
+        self._drop_last = drop_last
+        self._size = splitter.global_batch_size
+
+    def __iter__(self) -> Iterator[LocalStep]:
+        """Yield this worker's steps."""
+        reader = self._stream.open(self._shard)
+        if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
+            return self._held(reader)
+        return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
+
+    def _held(self, reader: RowReader) -> Iterator[LocalStep]:
+        """Hold a whole global batch, undecoded, because its size decides the sizes of the pieces."""
+        number = 0
+        while (chunk := reader.take(self._size)) is not None:
+            count = chunk.num_rows
+            if count < self._size and self._drop_last:
+                _log.info("drop_last leaves out the last %d examples of this worker", count)
+                return
+            if number == 0:
+                _warn_if_heavy(chunk)
+            shared = self._splitter.shared and number < NUM_MARKED
+            mark = fingerprint(chunk.data) if shared else 0
+            for cut in self._splitter.cuts(count):
+                yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
+            number += 1
+
+    def _flowing(self, reader: RowReader) -> Iterator[LocalStep]:
+        """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
+        cuts = self._splitter.cuts(self._size)
+        for cut in itertools.cycle(cuts):
+            chunk = reader.take(cut.num_rows) if cut.num_rows else None
+            count = chunk.num_rows if chunk else 0
+            if count or not cut.num_rows:
+                yield self._flowing_step(cut, chunk)
+            if count < cut.num_rows:
+                return
+
+    def _flowing_shared(self, reader: RowReader) -> Iterator[LocalStep]:
+        """The same where all workers read the stream: pass over the pieces of the others."""
+        (cut,) = self._splitter.cuts(self._size)
+        seen = self._size
+        while seen == self._size:
+            seen = reader.skip(cut.start)
+            chunk = reader.take(cut.num_rows) if cut.num_rows else None
+            seen += chunk.num_rows if chunk else 0
+            if not seen:  # a piece that starts at row 0 is never empty: the stream has ended
+                return
+            yield self._flowing_step(cut, chunk)
+            seen += reader.skip(self._size - cut.start - cut.num_rows)
+
+    def _flowing_step(self, cut: Cut, chunk: Chunk | None) -> LocalStep:
+        if chunk is None:
+            return empty_step(len(cut.sizes))
+        return self._step(chunk, cut.filled(chunk.num_rows), 0)
+
+    def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> LocalStep:
+        if not sum(sizes):
+            return empty_step(len(sizes), mark=mark)
+        return cut_step(self._stream.finish(chunk, self._shard), sizes, ids=chunk.ids, mark=mark)
+
+
+class RebatchReadyDataset(IterableDataset[LocalStep]):
+    """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
+
+    def __init__(self, stream: ReadyStream, shard: Shard, *, splitter: Splitter) -> None:
+        """See the class."""
+        self._stream = stream
+        self._shard = shard
+        self._splitter = splitter
+
+    def __iter__(self) -> Iterator[LocalStep]:
+        """Yield this worker's steps; a batch without rows is no step."""
+        number = 0
+        for batch in self._stream.batches(self._shard):
+            count = rows.num_rows(batch)
+            shared = self._splitter.shared and number < NUM_MARKED
+            mark = fingerprint(batch) if shared else 0
+            for cut in self._splitter.cuts(count):
+                mine = rows.slice_rows(batch, cut.start, cut.start + cut.num_rows)
+                yield cut_step(mine, cut.sizes, mark=mark)
+            number += 1
+
+
+class PlayedDataset(IterableDataset[LocalStep]):
+    """Plays replica batches that are the user's own: as many elements a step as local replicas."""
+
+    def __init__(self, streams: Sequence[ReadyStream], *, num_replicas: int) -> None:
+        """Take one stream for the worker, or one for each of its replicas."""
+        self._streams = streams
+        self._num_replicas = num_replicas
+
+    def __iter__(self) -> Iterator[LocalStep]:
+        """Yield steps; a replica whose stream has ended gets no rows."""
+        started = [stream.batches(Shard()) for stream in self._streams]
+        per_stream = self._num_replicas // len(started)
+        while True:
+            batches = [b for stream in started for b in _padded(stream, per_stream)]
+            if all(batch is None for batch in batches):
+                return
+            sizes = tuple(0 if batch is None else rows.num_rows(batch) for batch in batches)
+            yield LocalStep(batches=tuple(batches), sizes=sizes)
+
+
+def _padded(stream: Iterator[Batch], count: int) -> list[Batch | None]:
+    taken: list[Batch | None] = list(islice(stream, count))
+    return taken + [None] * (count - len(taken))
+
+
+@lru_cache(maxsize=1)
+def _advise_cycle(num_bytes: int) -> None:
+    """Say it once."""
+    _log.warning(
+        'rebatch="split" and "even" hold a whole global batch on every worker until its size is '
+        'known: about %d MiB here. rebatch="cycle" needs no such look-ahead.',
+        num_bytes >> 20,
+    )
+
+
+def _warn_if_heavy(chunk: Chunk) -> None:
+    num_bytes = rows.num_bytes(chunk.data)
+    if num_bytes > _HELD_BYTES:
+        _advise_cycle(num_bytes)

@@ -1,0 +1,154 @@
+"""The rows of leaves and batches: count, slice, take, concatenate, and none at all.
+
+Each function is a dispatch over the kinds of leaf: dense tensors, jagged tensors, NumPy arrays and
+lists. Slices are views; a batch without rows never keeps the storage of a large one alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_distinput.data.structure import (
+    Batch,
+    Examples,
+    flatten,
+    leaf_names,
+    map_leaves,
+    unflatten,
+)
+
+_KINDS = "Leaves are tensors, NumPy arrays and lists, with one row per example."
+
+
+def num_rows(batch: Batch) -> int:
+    """Return the number of rows that all leaves share.
+
+    Raises:
+        TypeError: for a leaf that cannot have rows.
+        ValueError: for a leaf with 0 dimensions, leaves of different row counts, or no leaf.
+    """
+    leaves, structure = flatten(batch)
+    counts = [leaf_rows(leaf) for leaf in leaves]
+    if counts and all(count == counts[0] for count in counts):
+        return int(counts[0])
+    named = ", ".join(f"{n}: {c}" for n, c in zip(leaf_names(structure), counts, strict=True))
+    msg = (
+        "All leaves of a batch need the same number of rows (dimension 0), got "
+        f"{named or 'a batch without any leaf'}. Check the collate_fn or the dataset."
+    )
+    raise ValueError(msg)
+
+
+def leaf_rows(leaf: Any) -> int:
+    """Return the number of rows of one leaf."""
+    if isinstance(leaf, (torch.Tensor, np.ndarray)):
+        if leaf.ndim == 0:
+            msg = (
+                "A leaf of a batch needs rows (dimension 0), got a 0-dim "
+                f"{type(leaf).__name__} of dtype {leaf.dtype}. Give it shape (rows, ...)."
+            )
+            raise ValueError(msg)
+        return int(leaf.shape[0])
+    if isinstance(leaf, list):
+        return len(leaf)
+    msg = f"{_KINDS} Got {leaf!r} of type {type(leaf).__name__}."
+    raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
+
+
+def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
+    """Return the rows from ``start`` (inclusive) to ``stop`` (exclusive) as views."""
+    if start == stop:
+        return no_rows(batch)
+    return map_leaves(lambda leaf: _slice(leaf, start, stop), batch)
+
+
+def take_rows(batch: Batch, indices: NDArray[np.int64]) -> Batch:
+    """Return the rows at ``indices``, in that order, as copies."""
+    rows = torch.from_numpy(indices)
+    return map_leaves(lambda leaf: _take(leaf, rows), batch)
+
+
+def concat_rows(batches: Sequence[Batch]) -> Batch:
+    """Join batches of one structure; a single one is returned as it is."""
+    if len(batches) == 1:
+        return batches[0]
+    flat = [flatten(batch) for batch in batches]
+    structure = flat[0][1]
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return unflatten(structure, [_concat(column) for column in columns])
+
+
+def no_rows(batch: Batch) -> Batch:
+    """Return a batch like this one with zero rows and storage of its own."""
+    return map_leaves(_empty, batch)
+
+
+def num_bytes(batch: Batch) -> int:
+    """Bytes held by tensors and arrays, and roughly by strings."""
+    return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
+
+
+def _leaf_bytes(leaf: Any) -> int:
+    if isinstance(leaf, torch.Tensor):
+        return int((leaf.values() if leaf.is_nested else leaf).nbytes)
+    if isinstance(leaf, np.ndarray):
+        return int(leaf.nbytes)
+    if isinstance(leaf, (str, bytes)):
+        return len(leaf)
+    if isinstance(leaf, (list, tuple)):
+        return sum(num_bytes(row) for row in leaf)
+    return 8
+
+
+def _slice(leaf: Any, start: int, stop: int) -> Any:
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        offsets = leaf.offsets()[start : stop + 1]
+        return _jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
+    rows = leaf[start:stop]
+    return Examples(rows) if isinstance(leaf, Examples) else rows
+
+
+def _take(leaf: Any, rows: torch.Tensor) -> Any:
+    if isinstance(leaf, list):
+        taken = [leaf[row] for row in rows.tolist()]
+        return Examples(taken) if isinstance(leaf, Examples) else taken
+    if isinstance(leaf, np.ndarray):
+        return leaf[rows.numpy()]
+    if leaf.is_nested:
+        return _concat([_slice(leaf, row, row + 1) for row in rows.tolist()])
+    return leaf.index_select(0, rows)
+
+
+def _concat(leaves: Sequence[Any]) -> Any:
+    first = leaves[0]
+    if isinstance(first, list):
+        return type(first)(row for leaf in leaves for row in leaf)
+    if isinstance(first, np.ndarray):
+        return np.concatenate(leaves)
+    if first.is_nested:
+        lengths = torch.cat([leaf.offsets().diff() for leaf in leaves])
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        return _jagged(torch.cat([leaf.values() for leaf in leaves]), offsets)
+    return torch.cat(list(leaves))
+
+
+def _empty(leaf: Any) -> Any:
+    if isinstance(leaf, Examples):
+        return Examples()
+    if isinstance(leaf, list):
+        return []
+    if isinstance(leaf, np.ndarray):
+        return np.empty((0, *leaf.shape[1:]), dtype=leaf.dtype)
+    if leaf.is_nested:
+        values = leaf.values()
+        return _jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
+    return leaf.new_empty((0, *leaf.shape[1:]))
+
+
+def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch.nested.nested_tensor_from_jagged(values, offsets)  # type: ignore[no-any-return]

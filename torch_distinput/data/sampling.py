@@ -1,0 +1,43 @@
+"""The order that a sampler of the user gives: the same on every rank, whatever it draws from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_distinput.plan.order import GivenBatches, GivenOrder, GlobalBatches, UniformBatches
+
+
+def sampled_batches(
+    sampler: Iterable[Any], batch_size: int | None, *, drop_last: bool, key: tuple[int, int]
+) -> GlobalBatches:
+    """Iterate a sampler, or a batch sampler where ``batch_size`` is None, under a forked RNG.
+
+    ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
+    """
+    with _seeded(key):
+        drawn = list(sampler)
+    if batch_size is None:
+        return GivenBatches(tuple(np.asarray(batch, dtype=np.int64) for batch in drawn if len(batch)))
+    order = GivenOrder(np.asarray(drawn, dtype=np.int64))
+    return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
+
+
+@contextmanager
+def _seeded(key: tuple[int, int]) -> Iterator[None]:
+    words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(words[0])
+        np.random.seed(words[1])
+        random.seed(words[2])
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

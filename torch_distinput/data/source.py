@@ -1,0 +1,318 @@
+"""What a source is: the first kind that matches, and what its parts ask for.
+
+A source becomes one of three values. :class:`IndexedSource` answers by index and knows its length;
+a :class:`StreamSource` is read in order; a :class:`ReadySource` streams ready global batches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+from torch_distinput.data import loader as loaders
+from torch_distinput.data.collate import collate_examples
+from torch_distinput.data.file_dataset import FileDataset, with_shuffled_files
+from torch_distinput.data.file_stream import FileStream
+from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
+from torch_distinput.data.loader import LoaderOptions
+from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, ReadyStream, Stream
+from torch_distinput.data.structure import Batch, flatten, map_leaves
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import check_count
+from torch_distinput.plan.order import Indices
+
+KINDS = (
+    "a DataLoader; a FileDataset; a tensor, array, or tuple or dict of them; a map-style dataset "
+    "or list (__getitem__ and __len__); an object with num_shards and shard(); an IterableDataset, "
+    "generator function or torchdata node"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the caller asked for beside the source."""
+
+    global_batch_size: int | None = None
+    shuffle: bool = False
+    drop_last: bool = False
+    collate_fn: Collate | None = None
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that are no sizes."""
+        if self.global_batch_size is not None:
+            check_count("global_batch_size", self.global_batch_size, minimum=1)
+        check_count("num_workers", self.num_workers, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedSource:
+    """Examples by index; their number is known on all ranks."""
+
+    name: str
+    fetch: Callable[[Indices], Batch]
+    num_examples: int
+    request: Request
+    sampler: Iterable[Any] | None = None
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    has_shards = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A stream that is ready to be opened.
+
+    Attributes:
+        stream: the stream.
+        num_shards: files or shards that can be dealt out.
+        contents: text that is equal on all ranks when they found the same files.
+    """
+
+    stream: Stream
+    num_shards: int
+    contents: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSource:
+    """Examples in order.
+
+    ``prepare`` lists files: late, so that a listing that fails on one rank is told to all.
+    """
+
+    name: str
+    prepare: Callable[[], Prepared]
+    has_shards: bool
+    request: Request
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadySource:
+    """Global batches in order."""
+
+    name: str
+    stream: ReadyStream
+    num_shards: int | None
+    request: Request
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether the batches come in shards that can be dealt out."""
+        return self.num_shards is not None
+
+
+Source = IndexedSource | StreamSource | ReadySource
+
+
+def open_source(source: Any, request: Request) -> Source:
+    """Find out what a source is; the first kind that matches counts.
+
+    Raises:
+        TypeError: if it is none of the kinds.
+        ConfigurationError: if the request does not fit the kind.
+    """
+    if loaders.is_loader(source):
+        return _from_loader(source, request)
+    columns = _columns(source)
+    if isinstance(source, FileDataset) or columns is not None or _is_indexable(source):
+        _need_batch_size(request, type(source).__name__)
+    if isinstance(source, FileDataset):
+        return _from_files(source, request)
+    if columns is not None:
+        return _from_columns(columns, type(source).__name__, request)
+    if _is_indexable(source):
+        return _from_indexable(source, request)
+    if hasattr(source, "num_shards") and hasattr(source, "shard"):
+        return _from_stream(source, request, num_shards=int(source.num_shards))
+    if is_stream(source):
+        return _from_stream(source, request, num_shards=None)
+    msg = f"Expected a source: {KINDS}. Got {type(source).__name__}{_hint(source)}."
+    raise TypeError(msg)
+
+
+def _from_loader(source: Any, request: Request) -> Source:
+    _refuse_twice(request)
+    parts = loaders.look_through(source)
+    name = type(source).__name__
+    if parts.ready:
+        return ReadySource(
+            name=name, stream=ReadyStream(source), num_shards=None, request=Request()
+        )
+    asked = Request(
+        global_batch_size=parts.batch_size,
+        shuffle=parts.shuffle,
+        drop_last=parts.drop_last,
+        collate_fn=parts.collate_fn,
+    )
+    columns = _columns(parts.dataset) if parts.collate_fn is None else None
+    if columns is None:
+        inner = _from_indexable(parts.dataset, asked)
+    else:
+        inner = _from_columns(columns, name, asked)
+    return replace(inner, name=name, sampler=parts.sampler, loader=parts.loader)
+
+
+def _refuse_twice(request: Request) -> None:
+    default = Request()
+    for name in Request.__dataclass_fields__:
+        if getattr(request, name) != getattr(default, name):
+            msg = (
+                f"Expected {name} to be set once, got {name}={getattr(request, name)!r} beside a "
+                f"DataLoader, which sets it too. Build the DataLoader with it"
+                f"{' as its batch_size' if name == 'global_batch_size' else ''}, or pass its "
+                "dataset instead of the loader."
+            )
+            raise ConfigurationError(msg)
+
+
+def _from_files(source: FileDataset, request: Request) -> StreamSource:
+    dataset = with_shuffled_files(source) if request.shuffle else source
+    collate = request.collate_fn or collate_examples
+
+    def prepare() -> Prepared:
+        listing = dataset.list_files()
+        contents = repr([(os.path.basename(info.path), info.size) for info in listing])
+        stream = FileStream(dataset, listing, collate)
+        return Prepared(stream=stream, num_shards=len(listing), contents=contents)
+
+    return StreamSource(
+        name=f"FileDataset({', '.join(map(repr, source.patterns[:3]))}"
+        f"{', ...' if len(source.patterns) > 3 else ''})",
+        prepare=prepare,
+        has_shards=True,
+        request=request,
+        loader=LoaderOptions(num_workers=request.num_workers),
+    )
+
+
+def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
+    fetch = ColumnFetch.of(columns)
+    collate = request.collate_fn
+    return IndexedSource(
+        name=name,
+        fetch=ExampleFetch(_Rows(fetch.columns), collate) if collate else fetch,
+        num_examples=fetch.num_examples,
+        request=request,
+        loader=LoaderOptions(num_workers=request.num_workers),
+    )
+
+
+def _from_indexable(source: Any, request: Request) -> IndexedSource:
+    return IndexedSource(
+        name=type(source).__name__,
+        fetch=ExampleFetch(source, request.collate_fn or collate_examples),
+        num_examples=len(source),
+        request=request,
+        loader=LoaderOptions(num_workers=request.num_workers),
+    )
+
+
+def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> Source:
+    name = getattr(source, "__name__", type(source).__name__)
+    if request.shuffle:
+        msg = (
+            f"shuffle=True needs a source with an index or files, got the stream {name}. Shuffle "
+            "the stream itself by a seed that is the same on all ranks, as "
+            "FileDataset.shuffle(buffer_size) does."
+        )
+        raise ConfigurationError(msg)
+    options = LoaderOptions(num_workers=request.num_workers)
+    if request.global_batch_size is None:
+        return _from_batches(source, request, num_shards=num_shards)
+    collate = request.collate_fn or collate_examples
+    stream: Stream = ExampleStream(source, collate)
+    if num_shards is not None:
+        stream = DealableStream(source, collate)
+    prepared = Prepared(stream=stream, num_shards=num_shards or 0, contents=str(num_shards))
+    return StreamSource(
+        name=name,
+        prepare=lambda: prepared,
+        has_shards=num_shards is not None,
+        request=request,
+        loader=options,
+    )
+
+
+def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> ReadySource:
+    name = getattr(source, "__name__", type(source).__name__)
+    if request.drop_last or request.collate_fn is not None:
+        msg = (
+            f"Without global_batch_size the elements of {name} are ready global batches, got "
+            "drop_last or collate_fn, which act on examples. Pass global_batch_size too, or leave "
+            "them out."
+        )
+        raise ConfigurationError(msg)
+    return ReadySource(
+        name=name,
+        stream=ReadyStream(source),
+        num_shards=num_shards,
+        request=request,
+        loader=LoaderOptions(num_workers=request.num_workers),
+    )
+
+
+def _need_batch_size(request: Request, what: str) -> None:
+    """Only streams may go without."""
+    if request.global_batch_size is None:
+        msg = (
+            f"distribute_dataset needs global_batch_size for {what}: the number of examples over "
+            "all replicas in one step. Got None."
+        )
+        raise ConfigurationError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Columns as examples, for a collate_fn that wants them."""
+
+    columns: Batch
+
+    def __getitem__(self, index: int) -> Any:
+        return map_leaves(lambda column: column[index], self.columns)
+
+
+def _columns(source: Any) -> Batch | None:
+    """The columns of a source that consists of tensors and arrays; None if it does not."""
+    if isinstance(source, TensorDataset):
+        return source.tensors
+    if isinstance(source, (torch.Tensor, np.ndarray)):
+        return source
+    if isinstance(source, (tuple, Mapping)) and source:
+        leaves = flatten(source)[0]
+        if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
+            return source
+    return None
+
+
+def _is_indexable(source: Any) -> bool:
+    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)):
+        return False
+    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
+
+
+def is_stream(source: Any) -> bool:
+    """Whether it can be started again and again: not an iterator that is used up once."""
+    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)):
+        return False
+    if hasattr(source, "reset") and hasattr(source, "get_state"):
+        return True
+    if hasattr(source, "__iter__"):
+        return not hasattr(source, "__next__")
+    return callable(source)
+
+
+def _hint(source: Any) -> str:
+    if hasattr(source, "__next__"):
+        return ", which can be iterated only once; pass the function that makes it"
+    if hasattr(source, "last_step") or hasattr(source, "element_spec"):
+        return ", which is distributed already"
+    return ""

@@ -1,0 +1,230 @@
+"""Rows that arrive one after another: chunks, and readers that take and skip rows.
+
+What a stream hands over is a :class:`Chunk`: rows that are not collated yet, with ids that tell
+the examples apart. A reader answers ``take(n)`` with up to n rows, fewer only at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.data import rows
+from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.errors import SourceError
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Some rows of a stream.
+
+    Attributes:
+        data: :class:`Examples`, to be collated, or a batch tree that is one already.
+        ids: int64, ``(rows,)`` or ``(rows, k)``; None where examples cannot be told apart.
+    """
+
+    data: Batch
+    ids: Ids | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the chunk."""
+        return rows.num_rows(self.data)
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Return the rows from ``start`` to ``stop`` as views."""
+        ids = None if self.ids is None else self.ids[start:stop]
+        return Chunk(data=rows.slice_rows(self.data, start, stop), ids=ids)
+
+    def take(self, indices: NDArray[np.int64]) -> Chunk:
+        """Return the rows at ``indices``."""
+        ids = None if self.ids is None else self.ids[indices]
+        return Chunk(data=rows.take_rows(self.data, indices), ids=ids)
+
+
+def concat_chunks(chunks: list[Chunk]) -> Chunk:
+    """Join chunks of one structure."""
+    if len(chunks) == 1:
+        return chunks[0]
+    ids = [chunk.ids for chunk in chunks if chunk.ids is not None]
+    return Chunk(
+        data=rows.concat_rows([chunk.data for chunk in chunks]),
+        ids=np.concatenate(ids) if len(ids) == len(chunks) else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """Which part of a source to open, in which epoch."""
+
+    seed: int = 0
+    epoch: int = 0
+    num_shards: int = 1
+    index: int = 0
+
+
+class RowReader(Protocol):
+    """A stream of rows, read once."""
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next rows: ``num_rows`` of them, fewer at the end, None after it."""
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next rows without mapping or collating them; return how many there were."""
+
+
+class Stream(Protocol):
+    """A source that is read in order. Picklable where loader processes are spawned."""
+
+    def open(self, shard: Shard) -> RowReader:
+        """Start reading a shard from its beginning."""
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:
+        """Map what is left to map and collate: from rows to a batch."""
+
+
+class ExampleReader:
+    """Rows of an iterable that yields one example at a time; ids are running numbers."""
+
+    def __init__(self, examples: Iterable[Any]) -> None:
+        """Start an iterable."""
+        self._examples = iter(examples)
+        self._position = 0
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next examples, not collated."""
+        start = self._position
+        taken = Examples(self._next(num_rows))
+        return Chunk(data=taken, ids=np.arange(start, self._position)) if taken else None
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next examples; return how many there were."""
+        return sum(1 for _ in self._next(num_rows))
+
+    def _next(self, num_rows: int) -> Iterator[Any]:
+        """Yield the next examples, and name the one at which the source raises."""
+        try:
+            for example in islice(self._examples, num_rows):
+                self._position += 1
+                yield example
+        except Exception as error:
+            raise source_error(error, f"example {self._position}") from error
+
+
+class ChunkReader:
+    """Rows of an iterable that yields chunks of any size."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        """Start a stream of chunks."""
+        self._chunks = chunks
+        self._rest: Chunk | None = None
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next rows: views where they lie in one chunk, else a joined copy."""
+        parts = list(self._next(num_rows))
+        return concat_chunks(parts) if parts else None
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next rows, without joining chunks; return how many there were."""
+        return sum(chunk.num_rows for chunk in self._next(num_rows))
+
+    def _next(self, num_rows: int) -> Iterator[Chunk]:
+        """Yield the next rows in pieces, as the chunks fall."""
+        while num_rows:
+            chunk = self._rest or next(self._chunks, None)
+            if chunk is None:
+                return
+            count = chunk.num_rows
+            used = min(count, num_rows)
+            self._rest = chunk.slice(used, count) if used < count else None
+            num_rows -= used
+            if used:
+                yield chunk if used == count else chunk.slice(0, used)
+
+
+def source_error(error: Exception, where: str) -> SourceError:
+    """Name the place at which a source raised; an error that names its place is left alone."""
+    if isinstance(error, SourceError):
+        return error
+    return SourceError(f"The source raised {type(error).__name__} at {where}: {error}")
+
+
+def iterate(source: Any) -> Iterator[Any]:
+    """Start a stream of the user's from its beginning.
+
+    A generator function is called; a torchdata node is reset; anything else is iterated.
+    """
+    if callable(source) and not hasattr(source, "__iter__"):
+        source = source()
+    if hasattr(source, "reset") and hasattr(source, "get_state"):
+        source.reset()
+    return iter(source)
+
+
+Collate = Callable[[list[Any]], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleStream:
+    """An opaque stream of examples: an IterableDataset, a generator function or a node."""
+
+    source: Any
+    collate: Collate
+
+    def open(self, shard: Shard) -> RowReader:
+        """Start the stream; nothing of it can be dealt out, so the shard is all of it."""
+        assert shard.num_shards == 1, "an opaque stream has no shards"
+        return ExampleReader(iterate(self.source))
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
+        """Collate."""
+        return self.collate(chunk.data)
+
+
+@dataclass(frozen=True, slots=True)
+class DealableStream:
+    """A source with ``num_shards`` and ``shard(num_shards, index)`` (Hugging Face streams)."""
+
+    source: Any
+    collate: Collate
+
+    def open(self, shard: Shard) -> RowReader:
+        """Start one shard of the source, or all of it."""
+        return ExampleReader(iterate(_part(self.source, shard)))
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
+        """Collate."""
+        return self.collate(chunk.data)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStream:
+    """A stream whose elements already are batches."""
+
+    source: Any
+
+    def batches(self, shard: Shard) -> Iterator[Batch]:
+        """Yield the batches, and name the one at which the source raises."""
+        number = 0
+        try:
+            for batch in iterate(_part(self.source, shard)):
+                yield batch
+                number += 1
+        except Exception as error:
+            raise source_error(error, f"batch {number}") from error
+
+
+def _part(source: Any, shard: Shard) -> Any:
+    """Deal out a shard; Hugging Face streams shuffle by the epoch that they are told."""
+    if hasattr(source, "set_epoch"):
+        source.set_epoch(shard.epoch)
+    if shard.num_shards == 1:
+        return source
+    return source.shard(num_shards=shard.num_shards, index=shard.index)

@@ -1,0 +1,134 @@
+"""A batch as a tree: containers, and leaves that have rows.
+
+Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors.
+Leaves are tensors (also jagged), NumPy arrays, and lists of strings, bytes or other plain objects:
+one object a row. ``None`` belongs to the structure and has no rows. No private torch pytree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_distinput.values import PerReplica, TensorSpec
+
+Batch = Any
+"""A tree whose leaves all have the same number of rows."""
+
+
+class Examples(list[Any]):
+    """Examples of a stream that are not collated yet: a leaf with one example a row."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Structure:
+    """The containers of a tree, without its leaves."""
+
+    kind: type | None
+    """The container's class; None for a leaf, ``NoneType`` for None."""
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+
+_LEAF = Structure(None)
+_Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """Return the leaves in order, and the structure that puts them back."""
+    leaves: list[Any] = []
+    return leaves, _walk(tree, leaves, _parts)
+
+
+def flatten_example(example: Any) -> tuple[list[Any], Structure]:
+    """Flatten one example: it has no rows, so a list in it is a container like a tuple."""
+    leaves: list[Any] = []
+    return leaves, _walk(example, leaves, _example_parts)
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Put leaves back into a structure."""
+    return _build(structure, iter(leaves))
+
+
+def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply ``fn`` to each leaf, together with the leaves of other trees of the same structure."""
+    leaves, structure = flatten(tree)
+    columns = [flatten(other)[0] for other in others]
+    return unflatten(structure, [fn(*row) for row in zip(leaves, *columns, strict=True)])
+
+
+def leaf_names(structure: Structure, prefix: str = "batch") -> list[str]:
+    """A readable name for each leaf, as in ``batch['x'][0]``."""
+    if structure.kind is None:
+        return [prefix]
+    pairs = zip(structure.keys, structure.children, strict=True)
+    return [name for key, child in pairs for name in leaf_names(child, f"{prefix}[{key!r}]")]
+
+
+def _walk(tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts]) -> Structure:
+    parts = parts_of(tree)
+    if parts is None:
+        leaves.append(tree)
+        return _LEAF
+    keys, values = parts
+    kind = tuple if isinstance(tree, list) and parts_of is _example_parts else type(tree)
+    return Structure(kind, keys, tuple(_walk(value, leaves, parts_of) for value in values))
+
+
+def _example_parts(tree: Any) -> _Parts:
+    return _parts(tuple(tree) if isinstance(tree, list) else tree)
+
+
+def _parts(tree: Any) -> _Parts:
+    """Keys and values of a container; None for a leaf."""
+    if isinstance(tree, (torch.Tensor, np.ndarray, str, bytes, PerReplica, TensorSpec)):
+        return None
+    if tree is None:
+        return (), ()
+    if isinstance(tree, Mapping):
+        return tuple(tree.keys()), list(tree.values())
+    if isinstance(tree, tuple) or (isinstance(tree, list) and not is_row_list(tree)):
+        return tuple(range(len(tree))), tree
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        names = tuple(field.name for field in dataclasses.fields(tree))
+        return names, [getattr(tree, name) for name in names]
+    return None
+
+
+def is_row_list(value: list[Any]) -> bool:
+    """Whether a list is a leaf, one object a row: it holds no tensor, array or container."""
+    if isinstance(value, Examples) or not value:
+        return True
+    first = value[0]
+    return not isinstance(first, (torch.Tensor, np.ndarray)) and _parts(first) is None
+
+
+def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
+    kind = structure.kind
+    if kind is None:
+        return next(leaves)
+    if kind is type(None):
+        return None
+    values = [_build(child, leaves) for child in structure.children]
+    if issubclass(kind, Mapping):
+        pairs = dict(zip(structure.keys, values, strict=True))
+        return pairs if kind is dict or issubclass(kind, defaultdict) else kind(pairs)  # type: ignore[call-arg]
+    if issubclass(kind, tuple) and hasattr(kind, "_make"):
+        return kind._make(values)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, structure.keys, values)
+    return kind(values)  # type: ignore[call-arg]
+
+
+def _build_dataclass(kind: type, names: tuple[str, ...], values: list[Any]) -> Any:
+    """Set the fields directly: ``__post_init__`` was written for examples, not for batches."""
+    instance = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(instance, name, value)
+    return instance

@@ -1,0 +1,1 @@
+"""Host to accelerator: the only room with streams. No rank enters here."""

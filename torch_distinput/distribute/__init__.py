@@ -1,0 +1,1 @@
+"""The facade, with tf.distribute's names."""

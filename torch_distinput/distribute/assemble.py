@@ -1,0 +1,129 @@
+"""From what the caller wrote to a DistributedDataset: the one place where stations are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput.data.source import (
+    IndexedSource,
+    ReadySource,
+    Request,
+    Source,
+    is_stream,
+    open_source,
+)
+from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.distribute.inputs import IndexedInput, Input, PlayedInput, ReadyInput, StreamInput
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
+from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.sharding import resolve_policy
+from torch_distinput.plan.topology import InputContext
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.strategy import Strategy
+
+_LARGEST_SEED = 2**64 - 1
+
+
+def distributed(
+    strategy: Strategy, source: Any, request: Request, *, seed: int, options: InputOptions
+) -> DistributedDataset:
+    """Shard, cut and agree on a source."""
+    if options.replication_mode == "per_replica":
+        msg = (
+            'replication_mode="per_replica" is for distribute_datasets_from_function; '
+            "distribute_dataset reads once per worker."
+        )
+        raise NotImplementedError(msg)
+    if check_count("seed", seed, minimum=0) > _LARGEST_SEED:
+        msg = f"seed must be below 2**64, got {seed}."
+        raise ValueError(msg)
+    opened = open_source(source, request)
+    asked = AutoShardPolicy(options.auto_shard_policy)
+    policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
+    splitter = Splitter(
+        topology=strategy.topology,
+        rebatch=_rebatch(options, opened),
+        global_batch_size=opened.request.global_batch_size,
+        shared=policy is AutoShardPolicy.DATA,
+    )
+    facts = {
+        "replicas per worker": strategy.topology.replicas_per_worker,
+        "global_batch_size": opened.request.global_batch_size,
+        "shuffle": opened.request.shuffle,
+        "drop_last": opened.request.drop_last,
+        "seed": seed,
+        "auto_shard_policy": policy.value,
+        "rebatch": options.rebatch,
+    }
+    return DistributedDataset(
+        strategy,
+        _input(opened, splitter, policy, seed),
+        name=opened.name,
+        facts=facts,
+        options=options,
+    )
+
+
+def played(
+    strategy: Strategy, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
+) -> DistributedDataset:
+    """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
+    if not callable(dataset_fn):
+        msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
+        raise TypeError(msg)
+    topology = strategy.topology
+    per_worker = 1 if options.replication_mode == "per_worker" else topology.replicas_per_worker
+    datasets = [
+        dataset_fn(
+            InputContext(
+                num_input_pipelines=topology.num_workers * per_worker,
+                input_pipeline_id=topology.worker_index * per_worker + pipeline,
+                num_replicas_in_sync=topology.num_replicas_in_sync,
+            )
+        )
+        for pipeline in range(per_worker)
+    ]
+    for dataset in datasets:
+        _check_playable(dataset)
+    splitter = Splitter(
+        topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
+    )
+    return DistributedDataset(
+        strategy,
+        PlayedInput(datasets, splitter),
+        name=getattr(dataset_fn, "__name__", "dataset_fn"),
+        facts={"replicas per worker": topology.replicas_per_worker},
+        options=options,
+    )
+
+
+def _rebatch(options: InputOptions, source: Source) -> Rebatch:
+    rebatch = Rebatch(options.rebatch)
+    if rebatch is Rebatch.CYCLE and source.request.global_batch_size is None:
+        msg = (
+            'rebatch="cycle" needs global_batch_size, the size of a full batch, got a source of '
+            f"ready batches ({source.name}). Use \"split\" or \"even\", or pass examples."
+        )
+        raise ConfigurationError(msg)
+    return rebatch
+
+
+def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int) -> Input:
+    if isinstance(source, IndexedSource):
+        return IndexedInput(source, splitter, seed=seed)
+    if isinstance(source, ReadySource):
+        return ReadyInput(source, splitter, policy=policy, seed=seed)
+    return StreamInput(source, splitter, policy=policy, seed=seed)
+
+
+def _check_playable(dataset: Any) -> None:
+    if not is_stream(dataset):
+        msg = (
+            "dataset_fn must return replica batches that can be iterated once per epoch (a "
+            "DataLoader, an IterableDataset, a list, or a generator function), got "
+            f"{type(dataset).__name__}. Return the function instead of the generator it makes."
+        )
+        raise TypeError(msg)

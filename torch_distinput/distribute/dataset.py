@@ -1,0 +1,134 @@
+"""The recipe of a distributed dataset; ``iter()`` makes the run."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput.cluster.handshake import shake_hands
+from torch_distinput.cluster.meeting import Meeting
+from torch_distinput.cluster.watch import Watch
+from torch_distinput.distribute import current
+from torch_distinput.distribute.inputs import Input, Opening
+from torch_distinput.distribute.iterator import DistributedIterator, no_spec
+from torch_distinput.options import InputOptions, check_count
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.strategy import Strategy
+
+
+class DistributedDataset:
+    """A source together with a strategy (``tf.distribute.DistributedDataset``).
+
+    Made by ``Strategy.distribute_dataset`` and ``distribute_datasets_from_function``. Each
+    ``iter()`` plays a new epoch from its beginning: 0, 1, 2, ..., or what :meth:`set_epoch` says;
+    also after the loop was left early. A new ``iter()`` closes the iterator before it; whoever
+    needs two at once distributes twice. ``iter()`` is collective: all ranks call it, in one order.
+
+    Not a DataLoader and not a subclass of one: trainers that wrap DataLoaders would cut it again.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        source: Input,
+        *,
+        name: str,
+        facts: dict[str, object],
+        options: InputOptions,
+    ) -> None:
+        """Called by the strategy."""
+        self._strategy = strategy
+        self._input = source
+        self._name = name
+        self._facts = {"dataset": f"{strategy.count_dataset()} ({name})", **facts}
+        self._options = options
+        self._meeting = Meeting(strategy.communicator)
+        self._epoch = 0
+        self._spec: Any = None
+        self._running: weakref.ref[DistributedIterator] | None = None
+
+    def __iter__(self) -> DistributedIterator:
+        """Start the next epoch on all ranks.
+
+        Raises:
+            MismatchError: the ranks do not iterate the same dataset in the same way.
+            TooFewFilesError: FILE has fewer files than workers; on all ranks.
+            PeerFailedError: another rank could not open its data.
+            PeerTimeoutError: another rank did not come within ``InputOptions.timeout``.
+        """
+        iterator = self._start()
+        self._epoch += 1
+        return iterator
+
+    def __len__(self) -> int:
+        """The number of steps of an epoch.
+
+        Raises:
+            TypeError: where it is not known before the data is read.
+        """
+        steps = self._input.num_steps(self._epoch)
+        if steps is None:
+            msg = (
+                f"{self._name} has no length before it is read: only indexable sources know how "
+                "many examples they have. Iterate it; the end is the same step on all ranks."
+            )
+            raise TypeError(msg)
+        return steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter()`` plays, from 0."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter()`` plays; the same on all ranks."""
+        self._epoch = check_count("epoch", epoch, minimum=0)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of a replica batch with a :class:`TensorSpec` for each leaf.
+
+        Sources without an index must be read to know, so ask on all ranks. (TensorFlow wraps the
+        specs in a PerReplicaSpec; here they are the same for any number of replicas.)
+        """
+        if self._spec is None:
+            self._spec = self._input.spec()
+        if self._spec is None:
+            if isinstance(self._known_steps(), int):
+                raise no_spec()
+            with self._start() as iterator:
+                self._spec = iterator.element_spec
+        return self._spec
+
+    def _known_steps(self) -> int | None:
+        return self._input.num_steps(self._epoch)
+
+    def _start(self) -> DistributedIterator:
+        current.check_cross_replica(self._strategy, "iter(dataset)")
+        earlier = self._running() if self._running else None
+        if earlier is not None:
+            earlier.close()
+        communicator, options = self._strategy.communicator, self._options
+        topic = f"iteration {self._strategy.count_iteration()}"
+        shake_hands(communicator, topic, self._all_facts, timeout=options.timeout)
+        feed = self._input.open(
+            Opening(
+                epoch=self._epoch,
+                watch=Watch(communicator, f"failures of {topic}"),
+                meeting=self._meeting,
+                timeout=options.timeout,
+            )
+        )
+        iterator = DistributedIterator(
+            feed,
+            self._strategy,
+            spec=self._spec if self._spec is not None else self._input.spec(),
+            fetch_to_device=options.fetch_to_device,
+            buffer_size=options.per_replica_buffer_size,
+        )
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _all_facts(self) -> dict[str, object]:
+        return {**self._facts, "epoch": self._epoch, **self._input.facts(self._epoch)}

@@ -1,0 +1,207 @@
+"""Three ways to this worker's next step, by what is known of the lengths.
+
+    PlannedFeed   all workers know all lengths: arithmetic, no communication per step
+    OwnFeed       one worker: nobody to ask
+    VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
+from torch_distinput.cluster.watch import Watch
+from torch_distinput.communicator import named_workers
+from torch_distinput.data.element_spec import merged, spec_of
+from torch_distinput.data.local_step import LocalStep
+from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, SourceError
+from torch_distinput.plan.end_of_data import Outcome
+
+_POLL_SECONDS = 0.2
+"""Time between two looks at the board while a step is waited for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """One step: this worker's part, None if it has ended, and the examples in sync."""
+
+    step: LocalStep | None
+    num_examples: int
+
+
+class Feed(Protocol):
+    """Hands over steps until the end of data, which is the same step on all workers."""
+
+    def next(self) -> Delivery | None:
+        """The next step; None after the last one."""
+
+    def spec(self) -> Any:
+        """The element spec as far as the first steps tell it; None where there is none."""
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+
+
+class PlannedFeed:
+    """Steps whose counts are known to all."""
+
+    def __init__(self, steps: Iterator[tuple[LocalStep, int]], watch: Watch, worker: int) -> None:
+        """Take planned steps with their totals."""
+        self._steps = steps
+        self._watch = watch
+        self._worker = worker
+        self._number = 0
+
+    def next(self) -> Delivery | None:
+        """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
+        self._watch.look()
+        try:
+            planned = next(self._steps, None)
+        except Exception as error:
+            self._watch.tell(error)
+            raise _located(error, self._worker, self._number) from error
+        if planned is None:
+            return None
+        self._number += 1
+        return Delivery(step=planned[0], num_examples=planned[1])
+
+    def spec(self) -> Any:
+        """Nothing: the dataset collates an example to know."""
+        return None
+
+    def close(self) -> None:
+        """Drop the steps, and with them the loader processes of this epoch."""
+        self._steps = iter(())
+
+
+class OwnFeed:
+    """The steps of a single worker."""
+
+    def __init__(self, steps: Iterator[LocalStep]) -> None:
+        """Take the worker's steps; one without examples is not delivered."""
+        self._steps = (step for step in steps if step.count)
+        self._first: LocalStep | None = None
+        self._number = 0
+
+    def next(self) -> Delivery | None:
+        """Read the next step."""
+        step = self._first or self._read()
+        self._first = None
+        return None if step is None else Delivery(step=step, num_examples=step.count)
+
+    def spec(self) -> Any:
+        """Read the first step if need be."""
+        if self._first is None and not self._number:
+            self._first = self._read()
+        return None if self._first is None else introduction(self._first)
+
+    def close(self) -> None:
+        """Drop the steps."""
+        self._steps = (step for step in ())
+
+    def _read(self) -> LocalStep | None:
+        try:
+            step = next(self._steps, None)
+        except Exception as error:
+            raise _located(error, 0, self._number) from error
+        self._number += 1
+        return step
+
+
+class VotedFeed:
+    """The steps that all workers agreed on."""
+
+    def __init__(
+        self, agreement: Agreement[LocalStep], watch: Watch, *, worker: int, timeout: float
+    ) -> None:
+        """Take a running agreement."""
+        self._agreement = agreement
+        self._watch = watch
+        self._worker = worker
+        self._timeout = timeout
+        self._number = 0
+
+    def next(self) -> Delivery | None:
+        """Wait for the next step, and look for failures meanwhile."""
+        deadline = time.monotonic() + self._timeout
+        while (taken := self._agreement.next(_POLL_SECONDS)) is None:
+            self._watch.look()
+            self._check_time(deadline)
+        if isinstance(taken, Agreed):
+            self._number += 1
+            return Delivery(step=taken.step, num_examples=taken.num_examples)
+        return self._end(taken)
+
+    def spec(self) -> Any:
+        """What the workers' first steps introduced, in worker order."""
+        deadline = time.monotonic() + self._timeout
+        while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
+            self._watch.look()
+            self._check_time(deadline)
+            ending = self._agreement.ending
+            if ending is not None:
+                self._end(ending)
+        specs = [spec for spec in introduced if spec is not None]
+        spec = specs[0] if specs else None
+        for other in specs[1:]:
+            spec = merged(spec, other)
+        return spec
+
+    def close(self) -> None:
+        """Leave the agreement; the others hear of it."""
+        self._agreement.close()
+
+    def _end(self, ending: Ending) -> None:
+        """Return at the end of data; raise anything else."""
+        if ending.outcome is Outcome.ENDED:
+            return
+        if ending.outcome is Outcome.FAILED:
+            self._raise_failed(ending)
+        if ending.outcome is Outcome.DIFFER:
+            msg = (
+                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but at "
+                f"step {self._number} {named_workers(ending.workers)} differ from the others. "
+                "Shuffle by a seed that is the same on all ranks, or deal out files (FILE)."
+            )
+            raise MismatchError(msg)
+        if ending.error is not None:
+            self._watch.call_roll(ending.error)
+        msg = (
+            f"Expected a step from every worker after step {self._number}, but "
+            f"{named_workers(ending.workers)} closed the iterator or left its loop. "
+            "Every worker must leave the loop at the same step."
+        )
+        raise PeerFailedError(msg)
+
+    def _raise_failed(self, ending: Ending) -> None:
+        if ending.error is not None:
+            raise _located(ending.error, self._worker, self._number) from ending.error
+        words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
+        msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
+        raise PeerFailedError(msg)
+
+    def _check_time(self, deadline: float) -> None:
+        if time.monotonic() < deadline:
+            return
+        msg = (
+            f"Expected step {self._number} within {self._timeout:g} s, but another worker has "
+            "neither delivered nor failed. Raise InputOptions.timeout if its source is only slow."
+        )
+        raise PeerTimeoutError(msg)
+
+
+def introduction(step: LocalStep) -> Any:
+    """The spec of a step's first batch; None without one."""
+    batch = next((batch for batch in step.batches if batch is not None), None)
+    return None if batch is None else spec_of(batch)
+
+
+def _located(error: BaseException, worker: int, step: int) -> BaseException:
+    """Say on which worker and at which step; what is no error of the data stays what it is."""
+    if not isinstance(error, Exception):
+        return error
+    said = str(error) if isinstance(error, SourceError) else f"{type(error).__name__}: {error}"
+    return SourceError(f"Worker {worker}, step {step}: {said}")

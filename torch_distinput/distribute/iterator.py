@@ -1,0 +1,239 @@
+"""The run over one epoch: it owns threads, streams, the position and ``close()``."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_distinput.data import rows
+from torch_distinput.data.element_spec import merged, spec_of, zero_rows
+from torch_distinput.data.structure import Batch, flatten, unflatten
+from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
+from torch_distinput.distribute import current
+from torch_distinput.errors import MismatchError, SourceError, UsageError
+from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.feed import Delivery, Feed
+    from torch_distinput.distribute.strategy import Strategy
+
+
+class DistributedIterator(Iterator[Any]):
+    """Yields one step after another (``tf.distribute.DistributedIterator``).
+
+    A step has the structure of a batch. With one local replica its leaves are tensors of shape
+    ``(rows, ...)``; with several they are :class:`PerReplica`. A replica without data gets a batch
+    of zero rows with the right dtypes and trailing sizes. End of data is StopIteration, on all
+    ranks at the same step.
+
+    Made by ``iter(dataset)``; a context manager that closes itself.
+    """
+
+    def __init__(
+        self, feed: Feed, strategy: Strategy, *, spec: Any, fetch_to_device: bool, buffer_size: int
+    ) -> None:
+        """Assemble the last stations of the street."""
+        self._feed = feed
+        self._strategy = strategy
+        self._shapes = _Shapes(spec)
+        self._stats = InputStats(
+            steps=0, examples=0, zero_row_batches=0, wait_seconds=0.0
+        )
+        self._last_step: StepInfo | None = None
+        self._ending: BaseException | None = None
+        devices = strategy.devices if fetch_to_device else _HOST * len(strategy.devices)
+        host_steps = _host_steps(feed, self._shapes, len(devices))
+        self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
+        self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
+
+    def __iter__(self) -> DistributedIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next step.
+
+        Raises:
+            StopIteration: after the last step, on all ranks.
+            SourceError: this rank's source raised; PeerFailedError on the other ranks.
+            UsageError: inside ``Strategy.run``, under another strategy's scope, or when closed.
+        """
+        current.check_may_iterate(self._strategy)
+        if self._ending is not None:
+            raise self._ending
+        started = time.perf_counter()
+        try:
+            replicas = next(self._prefetcher)
+        except BaseException as ending:
+            # Asked again, it says the same: an error must not turn into an end of data.
+            self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
+            self._finalizer()
+            raise
+        self._record(replicas.note, time.perf_counter() - started)
+        return regroup(replicas.batches)
+
+    def get_next(self) -> Any:
+        """Return the next step, as ``next`` does; StopIteration after the last one."""
+        return next(self)
+
+    def get_next_as_optional(self) -> OptionalStep[Any]:
+        """Return the next step, or an empty :class:`OptionalStep` after the last one."""
+        try:
+            return OptionalStep(has_value=True, value=next(self))
+        except StopIteration:
+            return OptionalStep(has_value=False)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of a replica batch with a :class:`TensorSpec` for each leaf.
+
+        Collective until the first step where lengths are not known: ask on all ranks.
+        """
+        if self._shapes.spec is None:
+            self._shapes.spec = self._feed.spec()
+        if self._shapes.spec is None:
+            raise no_spec()
+        return self._shapes.spec
+
+    @property
+    def last_step(self) -> StepInfo:
+        """Facts about the step delivered last. Raises UsageError before the first one."""
+        if self._last_step is None:
+            msg = "last_step needs a step, but none has been delivered yet. Call next() first."
+            raise UsageError(msg)
+        return self._last_step
+
+    def stats(self) -> InputStats:
+        """Counters since this iterator was made."""
+        return self._stats
+
+    def close(self) -> None:
+        """Stop reading ahead and let threads and loader processes go; further calls raise."""
+        if self._ending is None:
+            self._ending = UsageError(
+                "Expected an open iterator, got one that was closed, by close() or by a newer "
+                "iter() of its dataset. Distribute a dataset twice to have two iterators at once."
+            )
+        self._finalizer()
+
+    def __enter__(self) -> DistributedIterator:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _record(self, note: _Note, waited: float) -> None:
+        info = StepInfo(
+            index=self._stats.steps,
+            num_examples=note.num_examples,
+            local_counts=note.sizes,
+            ids=note.ids,
+        )
+        self._last_step = info
+        stats = self._stats
+        self._stats = InputStats(
+            steps=stats.steps + 1,
+            examples=stats.examples + sum(note.sizes),
+            zero_row_batches=stats.zero_row_batches + note.sizes.count(0),
+            wait_seconds=stats.wait_seconds + waited,
+        )
+        current.delivered(self._strategy, info)
+
+
+_HOST = (torch.device("cpu"),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Note:
+    """What travels with a step through the prefetcher."""
+
+    num_examples: int
+    sizes: tuple[int, ...]
+    ids: tuple[Any, ...] | None
+
+
+class _Shapes:
+    """What batches of this worker look like, for those without rows."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self._last: Any = None
+
+    def observe(self, batch: Batch) -> None:
+        """Note a real batch: the next zero-row batch gets its trailing sizes."""
+        seen = spec_of(batch)
+        if seen == self._last:
+            return
+        self._last = seen
+        self.spec = seen if self.spec is None else merged(self.spec, seen)
+
+    def zero_rows(self, feed: Feed, batches: Sequence[Batch | None]) -> Batch:
+        """Make a zero-row batch like another replica's of this step, or like the last one."""
+        real = next((batch for batch in batches if batch is not None), None)
+        if real is not None:
+            return rows.no_rows(real)
+        if self._last is None and self.spec is None:
+            self.spec = feed.spec()
+        spec = self._last if self._last is not None else self.spec
+        if spec is None:
+            raise no_spec()
+        return zero_rows(spec)
+
+
+def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[ReplicaBatches]:
+    """Complete each delivery: every replica gets a batch."""
+    while (delivery := feed.next()) is not None:
+        yield _completed(delivery, feed, shapes, num_replicas)
+
+
+def _completed(
+    delivery: Delivery, feed: Feed, shapes: _Shapes, num_replicas: int
+) -> ReplicaBatches:
+    step = delivery.step
+    batches = step.batches if step else (None,) * num_replicas
+    for batch in batches:
+        if batch is not None:
+            shapes.observe(batch)
+    full = [shapes.zero_rows(feed, batches) if batch is None else batch for batch in batches]
+    sizes = step.sizes if step else (0,) * num_replicas
+    note = _Note(
+        num_examples=delivery.num_examples, sizes=sizes, ids=step.ids if step else None
+    )
+    return ReplicaBatches(batches=tuple(full), note=note)
+
+
+def regroup(values: Sequence[Any]) -> Any:
+    """From one structure per replica to one structure of :class:`PerReplica` leaves.
+
+    One replica's structure is returned as it is.
+    """
+    if len(values) == 1:
+        return values[0]
+    flat = [flatten(value) for value in values]
+    structure = flat[0][1]
+    if any(other != structure for _, other in flat):
+        msg = "Expected one structure on all local replicas, got structures that differ."
+        raise MismatchError(msg)
+    return unflatten(structure, [PerReplica(c) for c in zip(*(leaves for leaves, _ in flat))])
+
+
+def no_spec() -> SourceError:
+    """The error for a source that has shown no example to anybody."""
+    msg = (
+        "Expected at least one example to know the structure of a batch, got a source that is "
+        "empty on all workers."
+    )
+    return SourceError(msg)
+
+
+def _close(feed: Feed, prefetcher: Prefetcher) -> None:
+    """Runs once: at close, at the end of data, or when the iterator is collected."""
+    prefetcher.close()
+    feed.close()

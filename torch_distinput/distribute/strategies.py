@@ -1,0 +1,91 @@
+"""The three strategies of tf.distribute: constructors of the one class Strategy."""
+
+# ruff: noqa: N802 - the names are tf.distribute's
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_distinput.cluster.detect import find_cluster
+from torch_distinput.communicator import Alone
+from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.plan.topology import Topology
+
+Device = str | torch.device
+
+
+def MultiWorkerMirroredStrategy(
+    devices: Sequence[Device] | None = None,
+    *,
+    process_group: Any = None,
+    device_mesh: Any = None,
+    data_dims: Sequence[str] | None = None,
+) -> Strategy:
+    """One worker per rank (``tf.distribute.MultiWorkerMirroredStrategy``).
+
+    Args:
+        devices: this rank's replicas; default: its accelerator, else the CPU. ``["cpu"] * n``
+            makes n virtual replicas. The same number on every rank.
+        process_group: the ranks that take part, a ``torch.distributed.ProcessGroup``; default:
+            all. Without any process group there is one worker.
+        device_mesh: a ``DeviceMesh``, instead of a process group.
+        data_dims: the mesh dimensions over which data is parallel; default: the only one. Ranks
+            that differ in other dimensions only get the same data.
+
+    Raises:
+        UsageError: under torchrun before ``init_distributed()``.
+    """
+    communicator = find_cluster(process_group, device_mesh, data_dims)
+    chosen = [_own_accelerator()] if devices is None else _parsed(devices)
+    topology = Topology(
+        num_workers=communicator.size,
+        replicas_per_worker=len(chosen),
+        worker_index=communicator.rank,
+    )
+    return Strategy(topology, chosen, communicator)
+
+
+def MirroredStrategy(devices: Sequence[Device] | None = None) -> Strategy:
+    """One process with several devices (``tf.distribute.MirroredStrategy``).
+
+    Args:
+        devices: one replica each; default: all visible accelerators, else the CPU.
+            ``["cpu"] * n`` makes n virtual replicas.
+    """
+    chosen = _all_accelerators() if devices is None else _parsed(devices)
+    return Strategy(Topology(replicas_per_worker=len(chosen)), chosen, Alone())
+
+
+def OneDeviceStrategy(device: Device) -> Strategy:
+    """One process with one device (``tf.distribute.OneDeviceStrategy``)."""
+    return Strategy(Topology(), _parsed([device]), Alone())
+
+
+def _parsed(devices: Sequence[Device]) -> list[torch.device]:
+    if isinstance(devices, (str, torch.device)) or not devices:
+        msg = f'devices must be a list with one device per replica, such as ["cpu"], got {devices!r}.'
+        raise ValueError(msg)
+    return [_with_index(torch.device(device)) for device in devices]
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.type == "cpu" or device.index is not None:
+        return torch.device(device.type) if device.type == "cpu" else device
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+def _own_accelerator() -> torch.device:
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None:
+        return torch.device("cpu")
+    return torch.device(kind.type, torch.accelerator.current_device_index())
+
+
+def _all_accelerators() -> list[torch.device]:
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None:
+        return [torch.device("cpu")]
+    return [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())]

@@ -1,0 +1,280 @@
+"""The facade: what the replicas in sync do together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from torch_distinput.data.source import Request
+from torch_distinput.distribute import current, reductions, replica
+from torch_distinput.distribute.assemble import distributed, played
+from torch_distinput.distribute.iterator import regroup
+from torch_distinput.distribute.replicate import ReplicatedModule
+from torch_distinput.options import InputOptions, ReduceOp, parse_enum
+from torch_distinput.plan.topology import InputContext, Topology, ValueContext
+from torch_distinput.values import PerReplica, StepInfo
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torch_distinput.communicator import Communicator
+    from torch_distinput.distribute.dataset import DistributedDataset
+
+
+@final
+class Strategy:
+    """Workers and their replicas (``tf.distribute.Strategy``).
+
+    Made by :func:`MultiWorkerMirroredStrategy`, :func:`MirroredStrategy`,
+    :func:`OneDeviceStrategy`, or by the test kit.
+    """
+
+    def __init__(
+        self, topology: Topology, devices: Sequence[torch.device], communicator: Communicator
+    ) -> None:
+        """Join a topology, this worker's devices, and the way to the other workers."""
+        assert len(devices) == topology.replicas_per_worker, "a device for each local replica"
+        self.topology = topology
+        self.devices = tuple(devices)
+        self.communicator = communicator
+        self.last_delivered: StepInfo | None = None
+        self._num_datasets = 0
+        self._num_iterations = 0
+
+    def __repr__(self) -> str:
+        """Show the numbers that matter."""
+        return (
+            f"Strategy(worker {self.worker_index} of {self.num_workers}, "
+            f"devices {', '.join(map(str, self.devices))})"
+        )
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas over all workers."""
+        return self.topology.num_replicas_in_sync
+
+    @property
+    def num_workers(self) -> int:
+        """Workers (ranks) that take part."""
+        return self.topology.num_workers
+
+    @property
+    def worker_index(self) -> int:
+        """This worker's index, from 0."""
+        return self.topology.worker_index
+
+    @property
+    def device(self) -> torch.device:
+        """The first local replica's device."""
+        return self.devices[0]
+
+    def distribute_dataset(
+        self,
+        source: Any,
+        *,
+        global_batch_size: int | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        options: InputOptions | None = None,
+    ) -> DistributedDataset:
+        """Distribute a source over the replicas (``experimental_distribute_dataset``).
+
+        Args:
+            source: a DataLoader built with the global batch size; a FileDataset; a tensor, array,
+                or tuple or dict of them; a map-style dataset or list; an object with
+                ``num_shards`` and ``shard()``; an IterableDataset, generator function or torchdata
+                node.
+            global_batch_size: examples of one step over all replicas in sync. None with a
+                DataLoader, which has it, and for streams whose elements are global batches.
+            shuffle: a new order every epoch, keyed by ``(seed, epoch)``, for sources with an index;
+                of the list of files for a FileDataset.
+            seed: key of all our randomness; the same on all ranks.
+            drop_last: leave out the last partial global batch (FILE: of each worker).
+            collate_fn: from a list of examples to a batch; the default keeps their structure.
+            num_workers: loader processes. A stream runs in one, whatever the number.
+            options: policy, splitting rule, prefetch; see :class:`InputOptions`.
+
+        Raises:
+            TypeError: if the source is none of these.
+            ConfigurationError: a ValueError; if the arguments do not fit the source.
+        """
+        request = Request(
+            global_batch_size=global_batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            collate_fn=collate_fn,
+            num_workers=num_workers,
+        )
+        return distributed(self, source, request, seed=seed, options=options or InputOptions())
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[InputContext], Any],
+        options: InputOptions | None = None,
+    ) -> DistributedDataset:
+        """Play replica batches that ``dataset_fn(InputContext)`` makes on each worker.
+
+        Called once per worker, or once per local replica with
+        ``InputOptions(replication_mode="per_replica")``. Nothing is sharded or cut: each step takes
+        one element per local replica, in replica order; a replica that has none gets zero rows.
+
+        Raises:
+            TypeError: if it does not return something that can be iterated once per epoch.
+        """
+        return played(self, dataset_fn, options=options or InputOptions())
+
+    def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """Call ``value_fn(ValueContext)`` for each local replica and group the results.
+
+        ``experimental_distribute_values_from_function``; values are kept as they are.
+        """
+        contexts = [
+            ValueContext(
+                replica_id_in_sync_group=self.topology.first_replica + local,
+                num_replicas_in_sync=self.num_replicas_in_sync,
+            )
+            for local in range(len(self.devices))
+        ]
+        return regroup([value_fn(context) for context in contexts])
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``fn`` once per local replica (``tf.distribute.Strategy.run``).
+
+        Each :class:`PerReplica` in the arguments, at any depth, is replaced by the replica's own
+        value; results are grouped the same way, except that one object returned by all replicas is
+        returned as it is. The calls take turns in replica order and hand over at collective calls
+        of :func:`get_replica_context`; grad mode, autocast and device are carried over.
+        """
+        current.check_cross_replica(self, "Strategy.run")
+        if not isinstance(args, (tuple, list)):
+            msg = f"positional args must be a list or tuple, got {type(args).__name__}."
+            raise ValueError(msg)
+        given = replica.split_arguments((tuple(args), dict(kwargs or {})), len(self.devices))
+        calls = [partial(fn, *own_args, **own_kwargs) for own_args, own_kwargs in given]
+        with current.scope(self):
+            if len(calls) == 1:
+                return replica.run_one(self, calls[0])[0]
+            results = replica.run_in_turns(self, calls)
+        return _grouped(results)
+
+    def local_results(self, value: Any) -> tuple[Any, ...]:
+        """This worker's results, one per local replica (``experimental_local_results``).
+
+        A value without :class:`PerReplica` in it is the only result.
+        """
+        leaves, _ = reductions.flatten(value)
+        if not any(isinstance(leaf, PerReplica) for leaf in leaves):
+            return (value,)
+        return tuple(replica.split_arguments(value, len(self.devices)))
+
+    def reduce(
+        self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None
+    ) -> Any:
+        """Sum or average over all replicas in sync; the result is the same on every worker.
+
+        Args:
+            reduce_op: ``"sum"`` or ``"mean"``.
+            value: a structure of tensors or numbers, PerReplica with several local replicas.
+            axis: None combines whole values of one shape. Otherwise each replica's tensor is first
+                reduced over these axes, and the mean is weighted by what they held: partial and
+                zero-row batches count right.
+
+        Returns:
+            The structure with reduced, detached tensors; integers average to float32.
+        """
+        current.check_cross_replica(self, "Strategy.reduce")
+        op = self.parse_op(reduce_op)
+        combine = partial(
+            reductions.reduce_leaf, op=op, axis=axis, communicator=self.communicator
+        )
+        return reductions.per_leaf(value, len(self.devices), combine)
+
+    def gather(self, value: Any, axis: int = 0) -> Any:
+        """Join the tensors (or lists) of all replicas in sync along ``axis``, in replica order.
+
+        The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
+        """
+        current.check_cross_replica(self, "Strategy.gather")
+        combine = partial(reductions.gather_leaf, axis=axis, communicator=self.communicator)
+        return reductions.per_leaf(value, len(self.devices), combine)
+
+    def gather_in_order(self, index: Any, value: Any) -> Any:
+        """Gather rows and sort them by their indices, for predictions in the order of the source.
+
+        Args:
+            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 exactly once over all
+                replicas and all that is given here.
+            value: a structure of tensors ``(rows, ...)`` or lists.
+
+        Raises:
+            ValueError: for gaps or repeated indices.
+        """
+        return reductions.in_order(self.gather(index), self.gather(value))
+
+    def replicate(self, module: nn.Module) -> ReplicatedModule:
+        """Move a module to the first device and let each replica compute on its own.
+
+        For several local devices in one process; gradients arrive in the one set of parameters.
+        (One process per GPU with DDP or FSDP is faster.)
+        """
+        return ReplicatedModule(module.to(self.device))
+
+    @contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Make this strategy current: ``get_strategy()`` returns it, and another is refused."""
+        with current.scope(self):
+            yield self
+
+    def parse_op(self, reduce_op: ReduceOp | str) -> ReduceOp:
+        """Read ``"sum"`` or ``"mean"``, in any case."""
+        return parse_enum(ReduceOp, reduce_op, "reduce_op")
+
+    def meet(self, requests: Sequence[replica.Request]) -> list[Any]:
+        """Answer a collective call that all local replicas have made, one reply each."""
+        first = requests[0]
+        if first.call == "merge_call":
+            return self._merge(requests)
+        value = regroup([request.value for request in requests])
+        if first.call == "all_reduce":
+            result = self.reduce(first.settings, value)
+        else:
+            result = self.gather(value, first.settings)
+        return [result] * len(requests)
+
+    def _merge(self, requests: Sequence[replica.Request]) -> list[Any]:
+        args, kwargs = regroup([request.value for request in requests])
+        result = requests[0].settings(self, *args, **kwargs)
+        return replica.split_arguments(result, len(requests))
+
+    def count_dataset(self) -> int:
+        """Number the datasets of this strategy, alike on all ranks."""
+        self._num_datasets += 1
+        return self._num_datasets - 1
+
+    def count_iteration(self) -> int:
+        """Number the iterations of this strategy's datasets, alike on all ranks."""
+        self._num_iterations += 1
+        return self._num_iterations - 1
+
+    experimental_distribute_dataset = distribute_dataset
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+    experimental_distribute_values_from_function = distribute_values_from_function
+    experimental_local_results = local_results
+
+
+def _grouped(results: list[Any]) -> Any:
+    """Group results; what all replicas return as the very same object is not theirs alone."""
+    first = results[0]
+    return first if all(result is first for result in results) else regroup(results)

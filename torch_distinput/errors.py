@@ -1,0 +1,60 @@
+"""Every error of our own, drawn as a tree by who must act.
+
+    DistinputError
+      ConfigurationError (ValueError)      you: what was written cannot work
+        TooFewFilesError                   FILE has fewer files or shards than workers
+      UsageError (RuntimeError)            you: a call at the wrong time or in the wrong place
+      MismatchError (RuntimeError)         the ranks: they do not run the same thing
+      PeerFailedError (RuntimeError)       another rank: it raised, died or left
+      PeerTimeoutError (RuntimeError)      another rank: it did not answer in time
+      SourceError (RuntimeError)           the data: the source raised while it was read
+
+Plain ``ValueError`` and ``TypeError`` are raised for single arguments that are wrong by themselves.
+A message has three parts: what was expected, what came (with numbers), what to do.
+"""
+
+from __future__ import annotations
+
+
+class DistinputError(Exception):
+    """The root of all errors that torch_distinput defines."""
+
+
+class ConfigurationError(DistinputError, ValueError):
+    """A combination of arguments, data and cluster that cannot work; raised before the first step."""
+
+
+class TooFewFilesError(ConfigurationError):
+    """``AutoShardPolicy.FILE`` has fewer files or shards than workers; raised on every rank."""
+
+
+class UsageError(DistinputError, RuntimeError):
+    """A call at the wrong time or in the wrong place, such as ``next`` inside ``Strategy.run``."""
+
+
+class MismatchError(DistinputError, RuntimeError):
+    """The ranks do not run the same thing; the message names ranks, dataset and difference."""
+
+
+class PeerFailedError(DistinputError, RuntimeError):
+    """Another rank raised, died or left its loop; the message carries its rank and its own words."""
+
+
+class PeerTimeoutError(DistinputError, RuntimeError):
+    """Another rank did not answer within ``InputOptions.timeout`` seconds.
+
+    Attributes:
+        workers: the workers that did not answer, where they are known.
+    """
+
+    def __init__(self, message: str, workers: tuple[int, ...] = ()) -> None:
+        """Keep the workers beside the message."""
+        super().__init__(message)
+        self.workers = workers
+
+
+class SourceError(DistinputError, RuntimeError):
+    """The source raised while this rank read it; the original error is the ``__cause__``.
+
+    Raised on the rank that read; its peers get a :class:`PeerFailedError` with the same words.
+    """

@@ -1,0 +1,118 @@
+"""The frozen options and the enums whose names come from tf.distribute."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+class AutoShardPolicy(str, enum.Enum):
+    """Who reads what (``tf.data.experimental.AutoShardPolicy``).
+
+    ``AUTO``: FILE if the source has files or shards to deal out, else DATA.
+    ``FILE``: file i goes to worker i modulo the number of workers.
+    ``DATA``: global batches are cut, and each worker delivers its own pieces.
+    ``OFF``: nothing is dealt; every worker plays everything.
+    """
+
+    AUTO = "auto"
+    FILE = "file"
+    DATA = "data"
+    OFF = "off"
+
+
+class ReduceOp(str, enum.Enum):
+    """How values are combined over the replicas (``tf.distribute.ReduceOp``)."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class Rebatch(str, enum.Enum):
+    """How a global batch is split over the replicas; the rules are in ``plan/batching``."""
+
+    SPLIT = "split"
+    EVEN = "even"
+    CYCLE = "cycle"
+
+
+class ReplicationMode(str, enum.Enum):
+    """How often ``dataset_fn`` is called (``tf.distribute.InputReplicationMode``)."""
+
+    PER_WORKER = "per_worker"
+    PER_REPLICA = "per_replica"
+
+
+def parse_enum(kind: type[_E], value: object, what: str) -> _E:
+    """Read an enum given as itself or as its name in any case; say what is allowed otherwise."""
+    allowed = ", ".join(repr(member.value) for member in kind)
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str):
+        msg = f"{what} must be one of {allowed}, got {value!r} of type {type(value).__name__}."
+        raise TypeError(msg)
+    try:
+        return kind(value.lower())
+    except ValueError:
+        msg = f"{what} must be one of {allowed}, got {value!r}."
+        raise ValueError(msg) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputOptions:
+    """How a distributed dataset is read, cut and handed over (``tf.distribute.InputOptions``).
+
+    Attributes:
+        auto_shard_policy: ``"auto"``, ``"file"``, ``"data"`` or ``"off"``, see
+            :class:`AutoShardPolicy`.
+        rebatch: ``"split"`` (pieces of ceil(n / N)), ``"even"`` (sizes differ by at most one) or
+            ``"cycle"`` (the sizes of a full batch, filled in order).
+        fetch_to_device: False leaves the batches in host memory.
+        per_replica_buffer_size: batches per replica copied to an accelerator ahead of the one in
+            use; 0 copies at the call. On the CPU there is nothing to copy.
+        replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
+            ``distribute_datasets_from_function``.
+        timeout: seconds that a call waits for another rank before it raises.
+    """
+
+    auto_shard_policy: AutoShardPolicy | Literal["auto", "file", "data", "off"] = "auto"
+    rebatch: Literal["split", "even", "cycle"] = "split"
+    fetch_to_device: bool = True
+    per_replica_buffer_size: int = 1
+    replication_mode: Literal["per_worker", "per_replica"] = "per_worker"
+    timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Normalise the names and refuse what has no meaning."""
+        policy = parse_enum(AutoShardPolicy, self.auto_shard_policy, "auto_shard_policy")
+        object.__setattr__(self, "auto_shard_policy", policy)
+        rebatch = parse_enum(Rebatch, self.rebatch, "rebatch")
+        object.__setattr__(self, "rebatch", rebatch.value)
+        mode = parse_enum(ReplicationMode, self.replication_mode, "replication_mode")
+        object.__setattr__(self, "replication_mode", mode.value)
+        if not isinstance(self.fetch_to_device, bool):
+            msg = f"fetch_to_device must be True or False, got {self.fetch_to_device!r}."
+            raise TypeError(msg)
+        check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
+            msg = f"timeout must be a number of seconds, got {self.timeout!r}."
+            raise TypeError(msg)
+        if not self.timeout > 0:
+            msg = f"timeout must be more than 0 seconds, got {self.timeout!r}."
+            raise ValueError(msg)
+
+
+def check_count(name: str, value: object, *, minimum: int) -> int:
+    """Return a whole number of at least ``minimum``, or say what came instead."""
+    index = getattr(type(value), "__index__", None)
+    if isinstance(value, bool) or index is None:
+        msg = f"{name} must be a whole number, got {value!r} of type {type(value).__name__}."
+        raise TypeError(msg)
+    number = int(index(value))
+    if number < minimum:
+        msg = f"{name} must be at least {minimum}, got {number}."
+        raise ValueError(msg)
+    return number

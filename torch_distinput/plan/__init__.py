@@ -1,0 +1,1 @@
+"""Who gets what: functions of integers. No tensor, file, rank detection or clock enters here."""

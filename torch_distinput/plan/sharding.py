@@ -1,0 +1,36 @@
+"""Which policy holds for a source, and which of the dealt-out things are a worker's."""
+
+from __future__ import annotations
+
+from torch_distinput.errors import ConfigurationError, TooFewFilesError
+from torch_distinput.options import AutoShardPolicy
+
+
+def resolve_policy(policy: AutoShardPolicy, *, has_shards: bool, source: str) -> AutoShardPolicy:
+    """Turn AUTO into FILE or DATA; refuse FILE where there is nothing to deal out."""
+    if policy is AutoShardPolicy.AUTO:
+        return AutoShardPolicy.FILE if has_shards else AutoShardPolicy.DATA
+    if policy is AutoShardPolicy.FILE and not has_shards:
+        msg = (
+            "AutoShardPolicy.FILE needs a source with files or shards to deal out (a FileDataset, "
+            f"or an object with num_shards and shard()), got {source}. "
+            "Use AutoShardPolicy.DATA, or AutoShardPolicy.AUTO, which chooses DATA here."
+        )
+        raise ConfigurationError(msg)
+    return policy
+
+
+def check_enough_shards(num_shards: int, num_workers: int, *, what: str) -> None:
+    """Refuse to deal fewer files or shards than workers; the same on every rank."""
+    if num_shards < max(1, num_workers):
+        msg = (
+            f"AutoShardPolicy.FILE needs at least one file or shard per worker: {what} has "
+            f"{num_shards} for {num_workers} workers. Use AutoShardPolicy.DATA, or write "
+            f"{num_workers} or more files."
+        )
+        raise TooFewFilesError(msg)
+
+
+def dealt(num_items: int, num_shards: int, index: int) -> range:
+    """The items of shard ``index``: i, i + num_shards, ... (``tf.data.Dataset.shard``)."""
+    return range(index, num_items, num_shards)

@@ -1,0 +1,207 @@
+"""Workers as threads of one process, joined by a communicator in memory.
+
+Two real workers and a pretend wire: everything but the process group is the product's own code.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
+from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.errors import PeerTimeoutError
+from torch_distinput.options import check_count
+from torch_distinput.plan.topology import Topology
+
+T = TypeVar("T")
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class _Wire:
+    """What the workers of one simulation share; every field is guarded by ``changed``."""
+
+    size: int
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    shown: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    boards: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    gone: set[int] = field(default_factory=set)
+
+    def exchange(self, key: str, rank: int, value: Any, timeout: float) -> list[Any]:
+        """Show a value under a key that is used once, and wait for everybody's.
+
+        Raises ChannelBrokenError when somebody who has not shown a value has gone.
+        """
+        with self.changed:
+            shown = self.shown[key]
+            shown[rank] = value
+            self.changed.notify_all()
+            everybody = set(range(self.size))
+            self.changed.wait_for(
+                lambda: len(shown) == self.size or self.gone - shown.keys(), timeout
+            )
+            if self.gone - shown.keys():
+                msg = f"{named_workers(sorted(self.gone - shown.keys()))} left the simulation"
+                raise ChannelBrokenError(msg)
+            missing = tuple(sorted(everybody - shown.keys()))
+            if missing:
+                raise PeerTimeoutError(named_workers(missing), missing)
+            return [shown[worker] for worker in range(self.size)]
+
+    def leave(self, rank: int) -> None:
+        """A worker's function has returned or raised."""
+        with self.changed:
+            self.gone.add(rank)
+            self.changed.notify_all()
+
+
+class SimulatedCommunicator:
+    """One simulated worker's end of the wire."""
+
+    def __init__(self, wire: _Wire, rank: int) -> None:
+        """Take one end."""
+        self._wire = wire
+        self.rank = rank
+        self.size = wire.size
+        self._num_collectives = 0
+        self._num_channels = 0
+
+    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
+        """Show a text and return all workers' texts."""
+        key = f"topic {topic}"
+        try:
+            return self._wire.exchange(key, self.rank, text, timeout)
+        except (PeerTimeoutError, ChannelBrokenError) as error:
+            with self._wire.changed:
+                came = self._wire.shown[key].keys()
+                late = tuple(worker for worker in range(self.size) if worker not in came)
+            msg = f"Expected all {self.size} workers at {topic!r}, but {named_workers(late)} did not come."
+            raise PeerTimeoutError(msg, late) from error
+
+    def open_channel(self) -> Channel:
+        """Make a channel."""
+        self._num_channels += 1
+        return SimulatedChannel(self._wire, self.rank, f"channel {self._num_channels}")
+
+    def post(self, board: str, text: str) -> None:
+        """Leave a note."""
+        with self._wire.changed:
+            self._wire.boards[board][self.rank] = text
+
+    def read(self, board: str) -> dict[int, str]:
+        """Read the notes."""
+        with self._wire.changed:
+            return dict(self._wire.boards[board])
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum in worker order, so that results do not depend on the scheduling of threads."""
+        parts = self._collective(tensor.detach().clone())
+        return torch.stack(parts).sum(0, dtype=tensor.dtype)
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Gather tensors."""
+        return self._collective(tensor.detach().clone())
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather objects."""
+        return self._collective(value)
+
+    def _collective(self, value: Any) -> list[Any]:
+        self._num_collectives += 1
+        key = f"collective {self._num_collectives}"
+        return self._wire.exchange(key, self.rank, value, _PATIENCE_SECONDS)
+
+
+class SimulatedChannel:
+    """Collectives of one dataset in memory."""
+
+    def __init__(self, wire: _Wire, rank: int, name: str) -> None:
+        """Take one end."""
+        self._wire = wire
+        self._rank = rank
+        self._name = name
+        self._number = 0
+        self.num_collectives = 0
+
+    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Gather vectors."""
+        return np.stack(self.gather_objects(vector))
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Gather objects."""
+        self._number += 1
+        key = f"{self._name} {self._number}"
+        try:
+            return self._wire.exchange(key, self._rank, value, _PATIENCE_SECONDS)
+        except PeerTimeoutError as error:
+            raise ChannelBrokenError(str(error)) from error
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def simulate(
+    fn: Callable[[Strategy], T], *, num_workers: int, replicas_per_worker: int = 1
+) -> list[T]:
+    """Run ``fn(strategy)`` once per simulated worker and return the results in worker order.
+
+    Workers are threads of this process with virtual CPU replicas; they share the interpreter, so
+    this tests logic, not speed. For real processes see :func:`run_ranks`.
+
+    If workers raise, the first error in time is raised again, with a note that names its worker.
+    """
+    check_count("num_workers", num_workers, minimum=1)
+    check_count("replicas_per_worker", replicas_per_worker, minimum=1)
+    wire = _Wire(num_workers)
+    outcomes = [_Outcome() for _ in range(num_workers)]
+    threads = [
+        threading.Thread(
+            target=_work, args=(fn, wire, rank, replicas_per_worker, outcomes[rank]), daemon=True
+        )
+        for rank in range(num_workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _raise_first(outcomes)
+    return [outcome.result for outcome in outcomes]
+
+
+@dataclass
+class _Outcome:
+    result: Any = None
+    error: BaseException | None = None
+    time: float = 0.0
+
+
+def _work(
+    fn: Callable[[Strategy], Any], wire: _Wire, rank: int, num_replicas: int, outcome: _Outcome
+) -> None:
+    topology = Topology(
+        num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank
+    )
+    devices = [torch.device("cpu")] * num_replicas
+    try:
+        outcome.result = fn(Strategy(topology, devices, SimulatedCommunicator(wire, rank)))
+    except BaseException as error:  # noqa: BLE001 - it is raised again by simulate
+        outcome.error, outcome.time = error, time.monotonic()
+    wire.leave(rank)
+
+
+def _raise_first(outcomes: list[_Outcome]) -> None:
+    failed = [(o.time, worker, o.error) for worker, o in enumerate(outcomes) if o.error]
+    if failed:
+        _, worker, error = min(failed, key=lambda item: item[0])
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"Raised by simulated worker {worker} of {len(outcomes)}.")
+        raise error

@@ -1,0 +1,124 @@
+"""The values that leave the street: per-replica tuples, optional steps, facts about a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+
+from torch_distinput.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class PerReplica(tuple[T_co, ...], Generic[T_co]):
+    """One value per local replica, in replica order (``tf.distribute.DistributedValues``).
+
+    A tuple subclass, so it can be indexed and unpacked; tree functions of this package treat it as
+    one leaf. ``Strategy.run`` replaces it by each replica's own value.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, values: Iterable[T_co]) -> PerReplica[T_co]:
+        """Take the values in local replica order."""
+        return super().__new__(cls, tuple(values))
+
+    @property
+    def values(self) -> tuple[T_co, ...]:
+        """The values as a plain tuple, in local replica order."""
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        """Show each replica's value on a line of its own, as TensorFlow does."""
+        rows = "\n".join(f"  {replica}: {value!r}" for replica, value in enumerate(self))
+        return f"PerReplica:{{\n{rows}\n}}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the class and its values."""
+        return (PerReplica, (tuple(self),))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and dtype of one leaf of a batch (``tf.TensorSpec``).
+
+    Attributes:
+        shape: sizes of the dimensions; None where a size varies. Dimension 0, the rows, is None.
+        dtype: a torch dtype, a NumPy dtype for array leaves, or a Python type (``str``, ``bytes``,
+            ``object``) for list leaves.
+        layout: ``torch.jagged`` for jagged tensors.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: Any
+    layout: torch.layout = torch.strided
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInfo:
+    """Facts about the step delivered last, from ``DistributedIterator.last_step``.
+
+    Attributes:
+        index: number of the step within its epoch, from 0.
+        num_examples: examples in this step over all replicas in sync.
+        local_counts: examples of each local replica, in replica order.
+        ids: for each local replica an int64 array that names its examples, in order: shape
+            ``(rows,)`` with the index into an indexable source or the running number in a stream;
+            shape ``(rows, 2)`` with file number and record number for files. None where examples
+            cannot be told apart (ready batches and ``distribute_datasets_from_function``).
+    """
+
+    index: int
+    num_examples: int
+    local_counts: tuple[int, ...]
+    ids: tuple[NDArray[np.int64], ...] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputStats:
+    """Counters of one iterator, from ``DistributedIterator.stats``.
+
+    Attributes:
+        steps: steps delivered.
+        examples: examples delivered to this worker's replicas.
+        zero_row_batches: replica batches without rows that this worker's replicas got.
+        wait_seconds: time this worker's training loop spent inside ``next``.
+    """
+
+    steps: int
+    examples: int
+    zero_row_batches: int
+    wait_seconds: float
+
+
+class OptionalStep(Generic[T_co]):
+    """What ``get_next_as_optional`` returns (``tf.experimental.Optional``)."""
+
+    __slots__ = ("_has_value", "_value")
+
+    def __init__(self, *, has_value: bool, value: T_co | None = None) -> None:
+        """Hold a step, or nothing after the end of data."""
+        self._has_value = has_value
+        self._value = value
+
+    def has_value(self) -> bool:
+        """Whether any replica in sync has an example in this step; the same on all ranks."""
+        return self._has_value
+
+    def get_value(self) -> T_co:
+        """Return the step. Raises :class:`UsageError` after the end of data."""
+        if not self._has_value:
+            msg = (
+                "get_value() needs a step, but the end of data has been reached. "
+                "Ask has_value() first."
+            )
+            raise UsageError(msg)
+        return self._value  # type: ignore[return-value]
