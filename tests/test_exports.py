@@ -29,7 +29,9 @@ PROMISED = {
     "AutoShardPolicy",
     "InputContext",
     "InputOptions",
+    "InputStats",
     "ReduceOp",
+    "Topology",
     "ValueContext",
     # what a step yields, and what is done with it
     "OptionalStep",
@@ -40,6 +42,7 @@ PROMISED = {
     "compute_average_loss",
     "get_replica_context",
     # errors
+    "errors",
     "ConfigurationError",
     "DistinputError",
     "MismatchError",

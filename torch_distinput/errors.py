@@ -21,7 +21,7 @@ class DistinputError(Exception):
 
 
 class ConfigurationError(DistinputError, ValueError):
-    """A combination of arguments, data and cluster that cannot work; raised before the first step."""
+    """Arguments, data and cluster that cannot work together; raised before the first step."""
 
 
 class TooFewFilesError(ConfigurationError):
@@ -37,7 +37,7 @@ class MismatchError(DistinputError, RuntimeError):
 
 
 class PeerFailedError(DistinputError, RuntimeError):
-    """Another rank raised, died or left its loop; the message carries its rank and its own words."""
+    """Another rank raised, died or left its loop; the message has its rank and its words."""
 
 
 class PeerTimeoutError(DistinputError, RuntimeError):

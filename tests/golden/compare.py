@@ -79,11 +79,11 @@ def _errors(want: Json, got: Json) -> Iterator[str]:
         yield f"expected an error ({_text(error)}), got none"
         return
     if error is None:
-        yield f"expected no error, got {raised['kinds'][0]}: {raised['message']}"
+        yield f"expected no error, got {raised['type']}: {raised['message']}"
         return
     names = accepted(error)
     if not set(names) & {*raised["kinds"]}:
-        yield f"expected {' or '.join(names)}, got {raised['kinds'][0]}: {raised['message']}"
+        yield f"expected {' or '.join(names)}, got {raised['type']}: {raised['message']}"
     before, delivered = _all_steps(want), _all_steps(got)
     if _text(before) != _text(delivered[: len(before)]):
         yield f"before the error: expected {_text(before)}, got {_text(delivered)}"

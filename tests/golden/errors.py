@@ -12,6 +12,9 @@ from tests.golden.values import Json
 CALLER = ("ValueError", "TypeError")
 """What a caller wrote is wrong: DESIGN's two classes for that."""
 
+UNFIT_BATCH = ("SourceError from ValueError",)
+"""What the source gave is no batch: known when it is read, so the rank and the place are added."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -39,7 +42,7 @@ ERRORS = (
     Row(
         "InvalidArgumentError",
         "StringToNumber",
-        ("SourceError",),
+        ("SourceError from ValueError",),
         "the user's function raised while the data was read: the cause is chained",
     ),
     Row(
@@ -55,7 +58,7 @@ ERRORS = (
         "a path that does not exist, by Python's name",
     ),
     Row("NotFoundError", "hardable", ("ValueError",), "FILE on a source without files"),
-    Row("IndexError", "", CALLER, "TensorFlow's accident for elements without rows; ours say why"),
+    Row("IndexError", "", UNFIT_BATCH, "TensorFlow's accident for elements without rows"),
     Row(
         "ValueError",
         "from outside of replica_fn",
@@ -80,9 +83,19 @@ def accepted(error: Json) -> tuple[str, ...]:
 
 
 def describe(error: BaseException) -> Json:
-    """An error of ours as an observation: its class with all bases, and its words."""
-    kinds = [kind.__name__ for kind in type(error).__mro__ if kind is not object]
-    return {"kinds": kinds, "message": str(error)}
+    """An error of ours as an observation: its classes, those of its causes, and its words.
+
+    A class that was raised from another one is there as ``"SourceError from ValueError"``, too.
+    """
+    kinds = _kinds(error)
+    if error.__cause__ is not None:
+        causes = _kinds(error.__cause__)
+        kinds += [f"{kind} from {cause}" for kind in kinds for cause in causes]
+    return {"type": type(error).__name__, "kinds": kinds, "message": str(error)}
+
+
+def _kinds(error: BaseException) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, BaseException)]
 
 
 def error_of(seen: Json) -> Json | None:

@@ -123,7 +123,7 @@ def _iterate(case: Json, folder: Path, strategy: Strategy, seen: Json) -> None:
         seen["epochs"].append(epoch)
         if epoch["end"]["event"] == "error":
             return
-    seen["value_types"] = sorted(types)
+    seen["value_types"] = sorted(types) or None
     seen["iterator_element_spec"] = _spec(iterator)
     iterator.close()
     # Of a dataset that was never iterated: the spec is then agreed on by itself.

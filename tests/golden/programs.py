@@ -50,10 +50,22 @@ def file_records(case: Json) -> dict[str, list[str]]:
 
 
 def run(pipeline: Sequence[Op], env: Env) -> Stage:
-    """The stage at the end of a pipeline."""
+    """The stage at the end of a pipeline.
+
+    Where names are dealt out, TensorFlow moves a shuffle of the names behind the dealing.
+    """
     source, *others = pipeline
     stage = _SOURCES[source["op"]](source, env)
-    for op in others:
+    dealt = env.shard != (1, 0)
+    late: list[Op] = []
+    for place, op in enumerate(others):
+        if dealt and op["op"] == "shuffle" and any("reader" in o for o in others[place:]):
+            late.append(op)
+            continue
+        if "reader" in op:
+            stage = _dealt(stage, env)
+            for shuffle in late:
+                stage = _shuffle(stage, shuffle, env)
         stage = _OPS[op["op"]](stage, op, env)
     return stage
 
@@ -108,7 +120,7 @@ def _list_files(op: Op, env: Env) -> Stage:
 
 
 def _read_all(op: Op, env: Env) -> Stage:
-    return lambda: chain.from_iterable(_opened(_files(op, env), env))
+    return _flat_map(_dealt(_files(op, env), env), op, env)
 
 
 _SOURCES: dict[str, Callable[[Op, Env], Stage]] = {
@@ -126,10 +138,15 @@ _SOURCES: dict[str, Callable[[Op, Env], Stage]] = {
 # ---- files
 
 
-def _opened(names: Stage, env: Env) -> Iterator[Iterator[str]]:
-    """Each file's records, of the names that this shard reads."""
+def _dealt(names: Stage, env: Env) -> Stage:
+    """The names that this shard reads."""
     num_shards, index = env.shard
-    for name in islice(names(), index, None, num_shards):
+    return lambda: islice(names(), index, None, num_shards)
+
+
+def _opened(names: Stage, env: Env) -> Iterator[Iterator[str]]:
+    """Each file's records."""
+    for name in names():
         if name not in env.files:
             raise FileNotFoundError(name)
         yield iter(env.files[name])

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tests.golden import facts, spec_rules
-from tests.golden.errors import CALLER, accepted, error_of
+from tests.golden import facts, program_rules, spec_rules
+from tests.golden.errors import UNFIT_BATCH, accepted, error_of
 from tests.golden.expected import (
     Grid,
     each_epoch,
@@ -23,8 +23,7 @@ from tests.golden.expected import (
     is_empty,
     steps_of,
 )
-from tests.golden.programs import Env, file_records, run
-from tests.golden.values import Json, encode, joined, leaves, map_leaves, num_rows, sliced
+from tests.golden.values import Json, joined, leaves, map_leaves, num_rows, sliced
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,13 @@ def _file_policy_needs_files(case: Json) -> Json:
 def _scalars_are_refused(case: Json) -> Json:
     delivered = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
     scalars = any(leaf["s"] == [] for value in delivered for leaf in leaves(value))
-    return failing(case, CALLER) if scalars else case
+    return failing(case, UNFIT_BATCH) if scalars else case
 
 
 def _rows_must_agree(case: Json) -> Json:
     delivered = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
     uneven = any(len({leaf["s"][0] for leaf in leaves(value)}) > 1 for value in delivered)
-    return failing(case, CALLER) if uneven else case
+    return failing(case, UNFIT_BATCH) if uneven else case
 
 
 def _too_few_files_everywhere(case: Json) -> Json:
@@ -138,44 +137,6 @@ def _no_empty_step(case: Json) -> Json:
     return each_grid(case, filled) if case["kind"] in facts.ITERATION else case
 
 
-def _static_tail_is_delivered(case: Json) -> Json:
-    """With static shapes on one worker, TensorFlow loses a last step that lacks a replica."""
-    seen = case["expected"][0]
-    replicas = facts.replicas_per_worker(case)
-    per_worker = case.get("input_options", {}).get("experimental_replication_mode") != "PER_REPLICA"
-    if (
-        case["kind"] != "from_function"
-        or not per_worker
-        or facts.num_workers(case) > 1
-        or seen.get("partial_batch_handling") is not False
-        or seen.get("cardinality") == -1
-        or case["iterate"]["mode"] == "optional"
-    ):
-        return case
-
-    def whole(epoch: Json) -> Json:
-        if epoch["end"]["event"] == "steps_done":
-            return epoch
-        batches = [encode(batch) for batch in run(case["pipeline"], _one_worker(case))()]
-        tail = batches[len(epoch["steps"]) * replicas :]
-        empty = [sliced(batches[0], 0, 0)] * (-len(tail) % replicas)
-        return {**epoch, "steps": [*epoch["steps"], *([[*tail, *empty]] if tail else [])]}
-
-    return each_epoch(case, whole)
-
-
-def _one_worker(case: Json) -> Env:
-    """The environment of the only dataset_fn."""
-    replicas = facts.replicas_per_worker(case)
-    values = {"$num_input_pipelines": 1, "$input_pipeline_id": 0, "$num_replicas_in_sync": replicas}
-
-    def resolve(name: str) -> int:
-        word, _, size = name.partition(":")
-        return int(size) // replicas if word == "$per_replica" else values[word]
-
-    return Env(files=file_records(case), resolve=resolve)
-
-
 def _zero_rows_keep_trailing(case: Json) -> Json:
     """TensorFlow's dummies have 0 where a trailing dimension is unknown."""
     firsts = [value for seen in case["expected"] for step in steps_of(seen) for value in step]
@@ -249,11 +210,7 @@ RULES = (
         "a step in which no replica has an example is not delivered (5.1)",
         _no_empty_step,
     ),
-    Rule(
-        "static tail is delivered",
-        "no example is lost when shapes are static (5.5)",
-        _static_tail_is_delivered,
-    ),
+    *(Rule(*row) for row in program_rules.ROWS),
     Rule(
         "zero rows keep trailing",
         "a zero-row batch looks like the last real one (5.4)",

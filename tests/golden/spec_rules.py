@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -64,6 +65,22 @@ def _measured_leaf(leaf: Json, shapes: Sequence[list[int]]) -> Json:
     return {**leaf, "s": [*leaf["s"][:1], *sizes]}
 
 
+def _ragged_is_jagged(case: Json) -> Json:
+    """The spec of a ragged tensor, with dtype and dimensions as those of any tensor."""
+
+    def spelled(leaf: Json) -> Json:
+        found = _RAGGED.match(leaf.get("repr", ""))
+        if found is None:
+            return leaf
+        sizes = [None if size == "None" else int(size) for size in found["sizes"].split(", ")]
+        return {"d": found["dtype"], "s": sizes}
+
+    return _each_spec(case, lambda spec: map_leaves(spelled, spec))
+
+
+_RAGGED = re.compile(r"RaggedTensorSpec\(TensorShape\(\[(?P<sizes>.*?)\]\), tf\.(?P<dtype>\w+)")
+
+
 def _no_spec_without_examples(case: Json) -> Json:
     """TensorFlow knows the spec of what it has never seen."""
     if case["kind"] != "distribute_dataset" or not all("epochs" in s for s in case["expected"]):
@@ -84,9 +101,16 @@ def _bare_for_one_replica(case: Json) -> Json:
         return case
 
     def changed(seen: Json) -> Json:
-        return {**seen, "value_types": ["EagerTensor"]} if seen.get("value_types") else seen
+        names = [name for name in ("value_types", "type") if seen.get(name)]
+        return {**seen, **{name: _bare(seen[name]) for name in names}}
 
     return each_worker(case, changed)
+
+
+def _bare(types: Json) -> Json:
+    if isinstance(types, dict):
+        return {"structure": _bare(types["structure"])}
+    return "EagerTensor" if isinstance(types, str) else ["EagerTensor"]
 
 
 def _bare_value_is_everybodys(case: Json) -> Json:
@@ -121,16 +145,6 @@ def _no_default_context(case: Json) -> Json:
     return each_worker(case, changed)
 
 
-def _result_for_each_replica(case: Json) -> Json:
-    """TensorFlow does not wrap a result that is one object for all replicas."""
-
-    def changed(seen: Json) -> Json:
-        results = seen["local_results"] * facts.replicas_per_worker(case)
-        return {**seen, "local_results": results}
-
-    return each_worker(case, changed) if case["kind"] == "merge_call" else case
-
-
 def _iterators_have_state(case: Json) -> Json:
     if case["kind"] != "save_iterator":
         return case
@@ -160,6 +174,7 @@ def _our_options(case: Json) -> Json:
 
 ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
     ("one spec", "a leaf has one spec, the same for any R (5.4)", _one_spec),
+    ("ragged is jagged", "a ragged batch is a jagged tensor", _ragged_is_jagged),
     (
         "no spec without examples",
         "an empty source has shown no structure to anybody (5.4)",
@@ -182,11 +197,6 @@ ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
     ),
     ("integer mean", "integers average to float32 (4)", _integer_mean),
     ("no default context", "outside run() there is no replica context (4)", _no_default_context),
-    (
-        "a result for each replica",
-        "run() regroups results alike, whatever they are (4)",
-        _result_for_each_replica,
-    ),
     ("iterators have state", "state_dict() of a DistributedIterator (5.5)", _iterators_have_state),
     ("our options", "the closed list of options; no HINT (4)", _our_options),
 )

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
 
@@ -207,7 +206,7 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
 
 
 def _vote(
-    desk: _Desk[S], channel: Channel, shared: bool, introduce: Callable[[S], Any]  # noqa: FBT001
+    desk: _Desk[S], channel: Channel, shared: bool, introduce: Callable[[S], Any]
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:

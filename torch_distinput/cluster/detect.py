@@ -71,5 +71,6 @@ def _data_group(mesh: DeviceMesh, data_dims: Sequence[str] | None) -> dist.Proce
         size *= mesh.mesh.shape[axis]
     # (other dimensions, ranks that share them), the data dimensions in the order given
     rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size).tolist()
-    group, _ = dist.new_subgroups_by_enumeration(rows)
-    return group
+    groups = dist.new_subgroups_by_enumeration(rows)  # type: ignore[no-untyped-call]
+    own: dist.ProcessGroup = groups[0]
+    return own

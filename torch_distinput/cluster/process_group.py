@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
 from torch_distinput.errors import PeerTimeoutError
@@ -29,13 +29,15 @@ class ProcessGroupCommunicator:
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """Take a group of torch.distributed; None is the default group."""
-        self._group = group or dist.group.WORLD
+        default = dist.group.WORLD
+        assert default is not None, "find_cluster comes after init_process_group"
+        self._group: dist.ProcessGroup = group or default
         self._ranks = dist.get_process_group_ranks(self._group)
         self.rank = dist.get_rank(self._group)
         self.size = len(self._ranks)
         self._store = self._own_store()
 
-    def _own_store(self) -> dist.Store:
+    def _own_store(self) -> Store:
         """A corner of the default store for this communicator, found alike by all ranks.
 
         Ranks make their communicators in one order; the store itself counts them, so that a
@@ -44,7 +46,7 @@ class ProcessGroupCommunicator:
         store = _get_default_store()
         members = hashlib.blake2b(repr(self._ranks).encode(), digest_size=8).hexdigest()
         number = store.add(f"torch_distinput/{members}/{self.rank}", 1)
-        return dist.PrefixStore(f"torch_distinput/{members}/{number}", store)
+        return PrefixStore(f"torch_distinput/{members}/{number}", store)
 
     def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
         """Show a text under a topic and return all workers' texts, in worker order."""

@@ -132,7 +132,7 @@ class FileDataset:
 
 def with_shuffled_files(dataset: FileDataset) -> FileDataset:
     """Return the recipe with ``shuffle_files=True``."""
-    return dataset._replace(shuffle_files=True)  # noqa: SLF001
+    return dataset._replace(shuffle_files=True)
 
 
 def read_chunks(

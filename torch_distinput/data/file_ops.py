@@ -172,8 +172,8 @@ def interleaved(
     turn comes when the place is visited again.
     """
     if cycle is None:
-        for chunks in opened:
-            yield from chunks
+        for records in opened:
+            yield from records
         return
     cycle_length, block_length = cycle
     places: list[ChunkReader | None] = [None] * cycle_length
@@ -183,7 +183,7 @@ def interleaved(
             if places[place] is None and more:
                 chunks = next(opened, None)
                 more = chunks is not None
-                places[place] = ChunkReader(chunks) if chunks is not None else None
+                places[place] = None if chunks is None else ChunkReader(chunks)
             places[place], block = _block(places[place], block_length)
             if block is not None:
                 yield block

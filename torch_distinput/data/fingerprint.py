@@ -30,7 +30,7 @@ def fingerprint(data: Any) -> int:
 def _parts(leaf: Any) -> list[bytes]:
     if isinstance(leaf, torch.Tensor):
         if leaf.is_nested:
-            return _parts(leaf.values()) + _parts(leaf.offsets())
+            return _parts(leaf.values()) + _parts(leaf.offsets())  # type: ignore[attr-defined]
         dense = leaf.detach().to("cpu").contiguous()
         array = dense.view(torch.uint8).numpy() if dense.ndim and dense.numel() else None
         content = b"" if array is None else array.tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Ids
@@ -44,7 +44,7 @@ def cut_step(
 ) -> LocalStep:
     """Cut a batch, whose rows belong to the local replicas in order, into views for each."""
     bounds = list(accumulate(sizes, initial=0))
-    spans = list(zip(bounds, bounds[1:], strict=False))
+    spans = list(pairwise(bounds))
     return LocalStep(
         batches=tuple(
             rows.slice_rows(batch, start, stop) if stop > start else None for start, stop in spans

@@ -106,7 +106,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
         return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
 
     def _held(self, reader: RowReader) -> Iterator[LocalStep]:
-        """Hold a whole global batch, undecoded, because its size decides the sizes of the pieces."""
+        """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         number = 0
         while (chunk := reader.take(self._size)) is not None:
             count = chunk.num_rows
@@ -167,15 +167,13 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield this worker's steps; a batch without rows is no step."""
-        number = 0
-        for batch in self._stream.batches(self._shard):
+        for number, batch in enumerate(self._stream.batches(self._shard)):
             count = rows.num_rows(batch)
             shared = self._splitter.shared and number < NUM_MARKED
             mark = fingerprint(batch) if shared else 0
             for cut in self._splitter.cuts(count):
                 mine = rows.slice_rows(batch, cut.start, cut.start + cut.num_rows)
                 yield cut_step(mine, cut.sizes, mark=mark)
-            number += 1
 
 
 class PlayedDataset(IterableDataset[LocalStep]):

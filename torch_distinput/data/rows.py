@@ -107,7 +107,7 @@ def _leaf_bytes(leaf: Any) -> int:
 
 def _slice(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        offsets = leaf.offsets()[start : stop + 1]
+        offsets = leaf.offsets()[start : stop + 1]  # type: ignore[attr-defined]
         return _jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
     rows = leaf[start:stop]
     return Examples(rows) if isinstance(leaf, Examples) else rows
@@ -151,4 +151,4 @@ def _empty(leaf: Any) -> Any:
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    return torch.nested.nested_tensor_from_jagged(values, offsets)  # type: ignore[no-any-return]
+    return torch.nested.nested_tensor_from_jagged(values, offsets)

@@ -23,7 +23,8 @@ def sampled_batches(
     with _seeded(key):
         drawn = list(sampler)
     if batch_size is None:
-        return GivenBatches(tuple(np.asarray(batch, dtype=np.int64) for batch in drawn if len(batch)))
+        arrays = (np.asarray(batch, dtype=np.int64) for batch in drawn)
+        return GivenBatches(tuple(array for array in arrays if len(array)))
     order = GivenOrder(np.asarray(drawn, dtype=np.int64))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
@@ -31,13 +32,13 @@ def sampled_batches(
 @contextmanager
 def _seeded(key: tuple[int, int]) -> Iterator[None]:
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    python_state, numpy_state = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what samplers draw from
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(words[0])
-        np.random.seed(words[1])
+        np.random.seed(words[1])  # noqa: NPY002
         random.seed(words[2])
         try:
             yield
         finally:
             random.setstate(python_state)
-            np.random.set_state(numpy_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002

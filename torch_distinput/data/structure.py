@@ -128,7 +128,7 @@ def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 def _build_dataclass(kind: type, names: tuple[str, ...], values: list[Any]) -> Any:
     """Set the fields directly: ``__post_init__`` was written for examples, not for batches."""
-    instance = object.__new__(kind)
+    instance: Any = object.__new__(kind)
     for name, value in zip(names, values, strict=True):
         object.__setattr__(instance, name, value)
     return instance

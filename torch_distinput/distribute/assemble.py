@@ -14,7 +14,13 @@ from torch_distinput.data.source import (
     open_source,
 )
 from torch_distinput.distribute.dataset import DistributedDataset
-from torch_distinput.distribute.inputs import IndexedInput, Input, PlayedInput, ReadyInput, StreamInput
+from torch_distinput.distribute.inputs import (
+    IndexedInput,
+    Input,
+    PlayedInput,
+    ReadyInput,
+    StreamInput,
+)
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
 from torch_distinput.plan.batching import Splitter
@@ -49,7 +55,7 @@ def distributed(
         global_batch_size=opened.request.global_batch_size,
         shared=policy is AutoShardPolicy.DATA,
     )
-    facts = {
+    facts: dict[str, object] = {
         "replicas per worker": strategy.topology.replicas_per_worker,
         "global_batch_size": opened.request.global_batch_size,
         "shuffle": opened.request.shuffle,
@@ -105,7 +111,7 @@ def _rebatch(options: InputOptions, source: Source) -> Rebatch:
     if rebatch is Rebatch.CYCLE and source.request.global_batch_size is None:
         msg = (
             'rebatch="cycle" needs global_batch_size, the size of a full batch, got a source of '
-            f"ready batches ({source.name}). Use \"split\" or \"even\", or pass examples."
+            f'ready batches ({source.name}). Use "split" or "even", or pass examples.'
         )
         raise ConfigurationError(msg)
     return rebatch

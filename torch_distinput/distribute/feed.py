@@ -1,8 +1,8 @@
 """Three ways to this worker's next step, by what is known of the lengths.
 
-    PlannedFeed   all workers know all lengths: arithmetic, no communication per step
-    OwnFeed       one worker: nobody to ask
-    VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
+PlannedFeed   all workers know all lengths: arithmetic, no communication per step
+OwnFeed       one worker: nobody to ask
+VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class OwnFeed:
 
     def __init__(self, steps: Iterator[LocalStep]) -> None:
         """Take the worker's steps; one without examples is not delivered."""
-        self._steps = (step for step in steps if step.count)
+        self._steps: Iterator[LocalStep] = (step for step in steps if step.count)
         self._first: LocalStep | None = None
         self._number = 0
 
@@ -100,7 +100,7 @@ class OwnFeed:
 
     def close(self) -> None:
         """Drop the steps."""
-        self._steps = (step for step in ())
+        self._steps = iter(())
 
     def _read(self) -> LocalStep | None:
         try:
@@ -133,7 +133,8 @@ class VotedFeed:
         if isinstance(taken, Agreed):
             self._number += 1
             return Delivery(step=taken.step, num_examples=taken.num_examples)
-        return self._end(taken)
+        self._end(taken)
+        return None
 
     def spec(self) -> Any:
         """What the workers' first steps introduced, in worker order."""

@@ -155,7 +155,7 @@ class StreamInput:
         )
         return _agreed(run_stream(dataset, self._source.loader), self._splitter, opening)
 
-    def num_steps(self, epoch: int) -> None:  # noqa: ARG002
+    def num_steps(self, epoch: int) -> None:
         """Unknown before it is read."""
 
     def spec(self) -> None:
@@ -188,7 +188,7 @@ class ReadyInput:
         dataset = RebatchReadyDataset(self._source.stream, shard, splitter=self._splitter)
         return _agreed(run_stream(dataset, self._source.loader), self._splitter, opening)
 
-    def num_steps(self, epoch: int) -> None:  # noqa: ARG002
+    def num_steps(self, epoch: int) -> None:
         """Unknown before it is read."""
 
     def spec(self) -> None:
@@ -213,7 +213,7 @@ class PlayedInput:
         dataset = PlayedDataset(self._streams, num_replicas=replicas)
         return _agreed(run_stream(dataset, LoaderOptions()), self._splitter, opening)
 
-    def num_steps(self, epoch: int) -> None:  # noqa: ARG002
+    def num_steps(self, epoch: int) -> None:
         """Unknown before it is read."""
 
     def spec(self) -> None:

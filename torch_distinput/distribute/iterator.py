@@ -19,6 +19,8 @@ from torch_distinput.errors import MismatchError, SourceError, UsageError
 from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from torch_distinput.distribute.feed import Delivery, Feed
     from torch_distinput.distribute.strategy import Strategy
 
@@ -121,7 +123,7 @@ class DistributedIterator(Iterator[Any]):
             )
         self._finalizer()
 
-    def __enter__(self) -> DistributedIterator:
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
@@ -221,7 +223,8 @@ def regroup(values: Sequence[Any]) -> Any:
     if any(other != structure for _, other in flat):
         msg = "Expected one structure on all local replicas, got structures that differ."
         raise MismatchError(msg)
-    return unflatten(structure, [PerReplica(c) for c in zip(*(leaves for leaves, _ in flat))])
+    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    return unflatten(structure, [PerReplica(column) for column in columns])
 
 
 def no_spec() -> SourceError:

@@ -66,7 +66,7 @@ def OneDeviceStrategy(device: Device) -> Strategy:
 
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:
     if isinstance(devices, (str, torch.device)) or not devices:
-        msg = f'devices must be a list with one device per replica, such as ["cpu"], got {devices!r}.'
+        msg = f'devices must be a list, one per replica, such as ["cpu"], got {devices!r}.'
         raise ValueError(msg)
     return [_with_index(torch.device(device)) for device in devices]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput.data.source import Request
+from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
 from torch_distinput.distribute.iterator import regroup
@@ -160,7 +161,7 @@ class Strategy:
         current.check_cross_replica(self, "Strategy.run")
         if not isinstance(args, (tuple, list)):
             msg = f"positional args must be a list or tuple, got {type(args).__name__}."
-            raise ValueError(msg)
+            raise TypeError(msg)
         given = replica.split_arguments((tuple(args), dict(kwargs or {})), len(self.devices))
         calls = [partial(fn, *own_args, **own_kwargs) for own_args, own_kwargs in given]
         with current.scope(self):
@@ -174,7 +175,7 @@ class Strategy:
 
         A value without :class:`PerReplica` in it is the only result.
         """
-        leaves, _ = reductions.flatten(value)
+        leaves, _ = flatten(value)
         if not any(isinstance(leaf, PerReplica) for leaf in leaves):
             return (value,)
         return tuple(replica.split_arguments(value, len(self.devices)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from torch_distinput.options import Rebatch
@@ -36,7 +36,7 @@ class Cut:
     def filled(self, num_rows: int) -> tuple[int, ...]:
         """The sizes when only the first ``num_rows`` rows of the step exist."""
         bounds = [min(num_rows, bound) for bound in accumulate(self.sizes, initial=0)]
-        return tuple(stop - start for start, stop in zip(bounds, bounds[1:], strict=False))
+        return tuple(stop - start for start, stop in pairwise(bounds))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,7 +84,8 @@ class SimulatedCommunicator:
             with self._wire.changed:
                 came = self._wire.shown[key].keys()
                 late = tuple(worker for worker in range(self.size) if worker not in came)
-            msg = f"Expected all {self.size} workers at {topic!r}, but {named_workers(late)} did not come."
+            who = named_workers(late)
+            msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
             raise PeerTimeoutError(msg, late) from error
 
     def open_channel(self) -> Channel:

@@ -1,0 +1,32 @@
+"""What all tests share: how many cases to try, and which machines a test is for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+LONG = os.environ.get("TDI_TEST_LONG") == "1"
+
+settings.register_profile(
+    "project",
+    deadline=None,  # two noisy cores: time is never asserted
+    max_examples=1000 if LONG else 60,
+    derandomize=not LONG,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("project")
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The two rules by which a test is skipped."""
+    no_gpu = pytest.mark.skip(reason="needs CUDA")
+    not_long = pytest.mark.skip(reason="only in `make test-long`")
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(no_gpu)
+        if item.get_closest_marker("long") and not LONG:
+            item.add_marker(not_long)

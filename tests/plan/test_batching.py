@@ -1,0 +1,113 @@
+"""Who gets which rows of a global batch: tables, then every small case."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.batching import Cut, Splitter, totals
+from torch_distinput.plan.topology import Topology
+
+RULES = list(Rebatch)
+
+
+def splitters(rule, size, num_workers, num_replicas, *, shared):
+    """One splitter per worker."""
+    return [
+        Splitter(
+            topology=Topology(
+                num_workers=num_workers, replicas_per_worker=num_replicas, worker_index=worker
+            ),
+            rebatch=rule,
+            global_batch_size=size,
+            shared=shared,
+        )
+        for worker in range(num_workers)
+    ]
+
+
+def shared_sizes(rule, count, size, num_replicas):
+    """Sizes over all replicas in sync of a batch that all workers see."""
+    (splitter,) = splitters(rule, size, 1, num_replicas, shared=True)
+    (cut,) = splitter.cuts(count)
+    return cut.sizes
+
+
+@pytest.mark.parametrize(
+    ("rule", "count", "size", "num_replicas", "expected"),
+    [
+        (Rebatch.SPLIT, 4, 4, 2, (2, 2)),
+        (Rebatch.SPLIT, 2, 4, 2, (1, 1)),
+        (Rebatch.SPLIT, 4, 4, 3, (2, 2, 0)),  # the tutorial's idle third replica
+        (Rebatch.SPLIT, 4, 4, 5, (1, 1, 1, 1, 0)),
+        (Rebatch.EVEN, 4, 4, 3, (2, 1, 1)),
+        (Rebatch.EVEN, 2, 4, 2, (1, 1)),
+        (Rebatch.EVEN, 2, 4, 3, (1, 1, 0)),  # fewer examples than replicas
+        (Rebatch.CYCLE, 4, 4, 3, (2, 1, 1)),
+        (Rebatch.CYCLE, 2, 4, 2, (2, 0)),  # filled in order, not balanced again
+        (Rebatch.CYCLE, 3, 4, 3, (2, 1, 0)),
+    ],
+)
+def test_table(rule, count, size, num_replicas, expected):
+    """The rows of DESIGN 5.1."""
+    assert expected == shared_sizes(rule, count, size, num_replicas)
+
+
+CASES = list(itertools.product(RULES, range(1, 10), range(1, 8), range(1, 4), range(1, 4)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_shared_batches_are_covered_exactly_once(rule):
+    """Under DATA the pieces of all workers are consecutive and hold every row."""
+    for _, count, size, num_workers, num_replicas in CASES:
+        count = min(count, size)
+        position = 0
+        for splitter in splitters(rule, size, num_workers, num_replicas, shared=True):
+            (cut,) = splitter.cuts(count)
+            if cut.num_rows:
+                assert position == cut.start
+            position += cut.num_rows
+        assert count == position
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_own_batches_are_played_in_order(rule):
+    """Under FILE and OFF a worker plays all rows of its own batch, R pieces a step."""
+    for _, count, size, num_workers, num_replicas in CASES:
+        count = min(count, size)
+        for splitter in splitters(rule, size, num_workers, num_replicas, shared=False):
+            cuts = splitter.cuts(count)
+            assert num_workers == len(cuts)
+            starts = list(itertools.accumulate((c.num_rows for c in cuts), initial=0))
+            assert starts[:-1] == [cut.start for cut in cuts]
+            assert count == starts[-1]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rotation_fills_each_step_with_one_global_batch(rule):
+    """Where all workers have full batches, each step holds exactly G, also if N does not divide G."""
+    for size, num_workers, num_replicas in itertools.product(range(1, 12), range(1, 5), (1, 2, 3)):
+        first = splitters(rule, size, num_workers, num_replicas, shared=False)[0]
+        assert totals(first, size) == (size,) * num_workers
+
+
+def test_split_pieces_are_equal_but_for_the_last_ones():
+    """``split`` is ceil(n / N), then short, then empty."""
+    for count, num_replicas in itertools.product(range(1, 20), range(1, 8)):
+        sizes = shared_sizes(Rebatch.SPLIT, count, 20, num_replicas)
+        full = -(-count // num_replicas)
+        assert tuple(min(full, max(0, count - i * full)) for i in range(num_replicas)) == sizes
+
+
+def test_even_idles_nobody_while_there_is_enough():
+    """``even`` sizes differ by at most one."""
+    for count, num_replicas in itertools.product(range(1, 20), range(1, 8)):
+        sizes = shared_sizes(Rebatch.EVEN, count, 20, num_replicas)
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_filled_stops_where_the_rows_end():
+    """A cut filled with fewer rows keeps the front."""
+    assert (2, 1, 0) == Cut(start=5, sizes=(2, 2, 1)).filled(3)
