@@ -101,13 +101,12 @@ def _as_it_is(value: T) -> T:
 
 
 class _Tasks(Generic[Task]):
-    """The tasks of the epoch that starts next."""
+    """The tasks of the epoch that starts next; DataLoader asks for them twice when it starts."""
 
     pending: Iterator[Task] = iter(())
 
     def __iter__(self) -> Iterator[Task]:
-        pending, self.pending = self.pending, iter(())
-        return pending
+        return self.pending
 
 
 class _Fetching(Dataset[T]):

@@ -45,7 +45,7 @@ class EpochOrder:
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         if self.num_examples <= LARGEST_EXACT:
-            return _exact(self.num_examples, self._key)[start:stop]
+            return _exact(self.num_examples, self._key)[start:stop].copy()
         positions = np.arange(start, stop, dtype=np.uint64)
         return _feistel(positions, self.num_examples, self._key).view(np.int64)
 

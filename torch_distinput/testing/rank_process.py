@@ -6,7 +6,6 @@ each stage of it with an `Answer`: ready, loaded the function, ran it, left the 
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -17,6 +16,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,8 +29,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,13 +65,21 @@ def serve(connection: Connection, rank: int, dump_path: str) -> None:
 
 def _settle(dump_path: str) -> None:
     """Arrange that this process can be ended with all that it starts, and says where it was."""
-    os.setpgid(0, 0)  # so that the parent can end loader processes too
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # ... or is itself killed
+    os.setpgid(0, 0)  # so that loader processes can be ended too
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Fatal signals, and the SIGABRT that a late rank gets, leave all threads' stacks in this file.
     # Its descriptor is never closed: the handler writes to it.
     faulthandler.enable(os.open(dump_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     gc.freeze()  # what the fork server has preloaded is not to be collected after every job
+
+
+def _end_with_parent() -> None:
+    """Wait until the parent is gone, which may be by a signal, in the middle of a job."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _work(connection: Connection, rank: int, job: Job) -> None:

@@ -188,9 +188,7 @@ class _Outcome:
 def _work(
     fn: Callable[[Strategy], Any], wire: _Wire, rank: int, num_replicas: int, outcome: _Outcome
 ) -> None:
-    topology = Topology(
-        num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank
-    )
+    topology = Topology(num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank)
     devices = [torch.device("cpu")] * num_replicas
     try:
         outcome.result = fn(Strategy(topology, devices, SimulatedCommunicator(wire, rank)))
