@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from torch_distinput.cluster import launch
 from torch_distinput.cluster.launch import init_distributed
@@ -133,11 +135,11 @@ class TestGroup:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nodes count restarts on their own: no prefix, and a warning with the cure after one."""
-        agent = agent_store(monkeypatch, ALONE | {"WORLD_SIZE": "2"})
+        agent_store(monkeypatch, ALONE | {"WORLD_SIZE": "2"})
         place = launch._read_place()
         assert place is not None
 
-        assert launch._attempt_store(place, agent.timeout) is None
+        assert launch._attempt_store(place, timedelta(seconds=1)) is None
 
         assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in caplog.text
 
@@ -183,9 +185,9 @@ class TestGroup:
             launch._set_device()
 
 
-def agent_store(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> dist.TCPStore:
+def agent_store(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> TCPStore:
     """Host a store as torchrun's agent does, and set the environment that points to it."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     set_environment(
         monkeypatch,
         **environment

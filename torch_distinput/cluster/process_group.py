@@ -54,7 +54,7 @@ class ProcessGroupCommunicator:
         self._store.set(keys[self.rank], text)
         try:
             self._store.wait(keys, timedelta(seconds=timeout))
-        except dist.DistStoreError as error:
+        except RuntimeError as error:  # DistStoreError is one; a FileStore raises it bare
             late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             msg = (
                 f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
