@@ -72,14 +72,14 @@ class StepInfo:
         local_counts: examples of each local replica, in replica order.
         ids: for each local replica an int64 array that names its examples, in order: shape
             ``(rows,)`` with the index into an indexable source or the running number in a stream;
-            shape ``(rows, 2)`` with file number and record number for files. None where examples
-            cannot be told apart (ready batches and ``distribute_datasets_from_function``).
+            shape ``(rows, 2)`` with file number and record number for files. Ready batches and
+            those of ``distribute_datasets_from_function`` number their rows.
     """
 
     index: int
     num_examples: int
     local_counts: tuple[int, ...]
-    ids: tuple[NDArray[np.int64], ...] | None
+    ids: tuple[NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
+from torch_distinput.data.rows import num_rows
 from torch_distinput.data.stream import Chunk, ChunkReader, source_error
 from torch_distinput.data.structure import Batch, Examples
 from torch_distinput.plan.order import permutation
@@ -156,7 +157,7 @@ def numbered(chunks: Iterator[Batch], file_number: int) -> Iterator[Chunk]:
     """Give records their ids: (file number, record number)."""
     start = 0
     for data in chunks:
-        rows = Chunk(data=data, ids=None).num_rows
+        rows = num_rows(data)
         numbers = np.arange(start, start + rows)
         ids = np.stack([np.full(rows, file_number), numbers], axis=1)
         yield Chunk(data=data, ids=ids)
@@ -199,8 +200,7 @@ def _block(reader: ChunkReader | None, length: int) -> tuple[ChunkReader | None,
 def _each(call: Callable[[Any, Any], Any], chunk: Chunk) -> Iterator[Any]:
     """Call for each record with its id; name the record at which the user's function raises."""
     assert isinstance(chunk.data, list), "records of text are lists"
-    places = chunk.ids if chunk.ids is not None else [None] * len(chunk.data)
-    for record, place in zip(chunk.data, places, strict=True):
+    for record, place in zip(chunk.data, chunk.ids, strict=True):
         try:
             yield call(record, place)
         except Exception as error:

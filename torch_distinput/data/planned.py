@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
-from torch_distinput.data.rows import num_rows
+from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.structure import Batch
-from torch_distinput.errors import SourceError
 from torch_distinput.plan.batching import Cut, Splitter, totals
 from torch_distinput.plan.order import GlobalBatches, Indices
 
@@ -76,22 +75,11 @@ def _merged(
         while not len(waiting[0].indices):
             yield _without_rows(waiting.popleft())
         step = waiting.popleft()
-        _check_rows(batch, step)
-        yield cut_step(batch, step.sizes, ids=step.indices), step.num_examples
+        check_row_count(batch, len(step.indices))
+        yield cut_step((batch, step.indices), step.sizes), step.num_examples
     while waiting:
         yield _without_rows(waiting.popleft())
 
 
 def _without_rows(step: PlannedStep) -> tuple[LocalStep, int]:
     return empty_step(len(step.sizes)), step.num_examples
-
-
-def _check_rows(batch: Batch, step: PlannedStep) -> None:
-    """A collate_fn may merge or drop examples; the counts would lie."""
-    count = num_rows(batch)
-    if count != len(step.indices):
-        msg = (
-            f"Expected the collate_fn to return one row per example, got {count} rows for "
-            f"{len(step.indices)} examples. Filter the dataset instead of the batch."
-        )
-        raise SourceError(msg)

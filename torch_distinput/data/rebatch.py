@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset, Sampler
 from torch_distinput.data import rows
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
+from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.stream import Chunk, ReadyStream, RowReader, Shard, Stream
-from torch_distinput.data.structure import Batch
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.batching import Cut, Splitter
@@ -153,7 +153,9 @@ class RebatchDataset(IterableDataset[LocalStep]):
     def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> LocalStep:
         if not sum(sizes):
             return empty_step(len(sizes), mark=mark)
-        return cut_step(self._stream.finish(chunk, self._shard), sizes, ids=chunk.ids, mark=mark)
+        batch = self._stream.finish(chunk, self._shard)
+        check_row_count(batch, chunk.num_rows)
+        return cut_step((batch, chunk.ids), sizes, mark=mark)
 
 
 class RebatchReadyDataset(IterableDataset[LocalStep]):
@@ -167,13 +169,12 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield this worker's steps; a batch without rows is no step."""
-        for number, batch in enumerate(self._stream.batches(self._shard)):
-            count = rows.num_rows(batch)
+        for number, chunk in enumerate(self._stream.chunks(self._shard)):
             shared = self._splitter.shared and number < NUM_MARKED
-            mark = fingerprint(batch) if shared else 0
-            for cut in self._splitter.cuts(count):
-                mine = rows.slice_rows(batch, cut.start, cut.start + cut.num_rows)
-                yield cut_step(mine, cut.sizes, mark=mark)
+            mark = fingerprint(chunk.data) if shared else 0
+            for cut in self._splitter.cuts(chunk.num_rows):
+                mine = chunk.slice(cut.start, cut.start + cut.num_rows)
+                yield cut_step((mine.data, mine.ids), cut.sizes, mark=mark)
 
 
 class PlayedDataset(IterableDataset[LocalStep]):
@@ -186,18 +187,20 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
-        started = [stream.batches(Shard()) for stream in self._streams]
+        started = [stream.chunks(Shard()) for stream in self._streams]
         per_stream = self._num_replicas // len(started)
         while True:
-            batches = [b for stream in started for b in _padded(stream, per_stream)]
-            if all(batch is None for batch in batches):
+            chunks = [chunk for stream in started for chunk in _padded(stream, per_stream)]
+            if all(chunk is None for chunk in chunks):
                 return
-            sizes = tuple(0 if batch is None else rows.num_rows(batch) for batch in batches)
-            yield LocalStep(batches=tuple(batches), sizes=sizes)
+            yield LocalStep(
+                parts=tuple(None if chunk is None else (chunk.data, chunk.ids) for chunk in chunks),
+                sizes=tuple(0 if chunk is None else chunk.num_rows for chunk in chunks),
+            )
 
 
-def _padded(stream: Iterator[Batch], count: int) -> list[Batch | None]:
-    taken: list[Batch | None] = list(islice(stream, count))
+def _padded(stream: Iterator[Chunk], count: int) -> list[Chunk | None]:
+    taken: list[Chunk | None] = list(islice(stream, count))
     return taken + [None] * (count - len(taken))
 
 

@@ -44,6 +44,17 @@ def num_rows(batch: Batch) -> int:
     raise ValueError(msg)
 
 
+def check_row_count(batch: Batch, num_examples: int) -> None:
+    """Refuse a batch that has merged or dropped examples: the counts would lie."""
+    count = num_rows(batch)
+    if count != num_examples:
+        msg = (
+            f"Expected the collate_fn to return one row per example, got {count} rows for "
+            f"{num_examples} examples. Filter the dataset instead of the batch."
+        )
+        raise ValueError(msg)
+
+
 def leaf_rows(leaf: Any) -> int:
     """Return the number of rows of one leaf."""
     if isinstance(leaf, (torch.Tensor, np.ndarray)):

@@ -27,36 +27,33 @@ class Chunk:
 
     Attributes:
         data: :class:`Examples`, to be collated, or a batch tree that is one already.
-        ids: int64, ``(rows,)`` or ``(rows, k)``; None where examples cannot be told apart.
+        ids: int64, ``(rows,)`` or ``(rows, k)``; they tell the examples apart.
     """
 
     data: Batch
-    ids: Ids | None
+    ids: Ids
 
     @property
     def num_rows(self) -> int:
         """Rows in the chunk."""
-        return rows.num_rows(self.data)
+        return len(self.ids)
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
-        ids = None if self.ids is None else self.ids[start:stop]
-        return Chunk(data=rows.slice_rows(self.data, start, stop), ids=ids)
+        return Chunk(data=rows.slice_rows(self.data, start, stop), ids=self.ids[start:stop])
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:
         """Return the rows at ``indices``."""
-        ids = None if self.ids is None else self.ids[indices]
-        return Chunk(data=rows.take_rows(self.data, indices), ids=ids)
+        return Chunk(data=rows.take_rows(self.data, indices), ids=self.ids[indices])
 
 
 def concat_chunks(chunks: list[Chunk]) -> Chunk:
     """Join chunks of one structure."""
     if len(chunks) == 1:
         return chunks[0]
-    ids = [chunk.ids for chunk in chunks if chunk.ids is not None]
     return Chunk(
         data=rows.concat_rows([chunk.data for chunk in chunks]),
-        ids=np.concatenate(ids) if len(ids) == len(chunks) else None,
+        ids=np.concatenate([chunk.ids for chunk in chunks]),
     )
 
 
@@ -210,13 +207,14 @@ class ReadyStream:
 
     source: Any
 
-    def batches(self, shard: Shard) -> Iterator[Batch]:
-        """Yield the batches, and name the one at which the source raises."""
-        number = 0
+    def chunks(self, shard: Shard) -> Iterator[Chunk]:
+        """Yield the batches, rows numbered; name the batch at which the source raises."""
+        number = start = 0
         try:
             for batch in iterate(_part(self.source, shard)):
-                yield batch
-                number += 1
+                stop = start + rows.num_rows(batch)
+                yield Chunk(data=batch, ids=np.arange(start, stop))
+                number, start = number + 1, stop
         except Exception as error:
             raise source_error(error, f"batch {number}") from error
 

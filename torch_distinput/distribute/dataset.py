@@ -10,7 +10,7 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.distribute import current
 from torch_distinput.distribute.inputs import Input, Opening
-from torch_distinput.distribute.iterator import DistributedIterator, no_spec
+from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.options import InputOptions, check_count
 
 if TYPE_CHECKING:
@@ -95,14 +95,9 @@ class DistributedDataset:
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
-            if isinstance(self._known_steps(), int):
-                raise no_spec()
             with self._start() as iterator:
-                self._spec = iterator.element_spec
-        return self._spec
-
-    def _known_steps(self) -> int | None:
-        return self._input.num_steps(self._epoch)
+                self._spec = iterator.part_spec
+        return self._spec[0]
 
     def _start(self) -> DistributedIterator:
         current.check_cross_replica(self._strategy, "iter(dataset)")

@@ -39,7 +39,7 @@ class Feed(Protocol):
         """The next step; None after the last one."""
 
     def spec(self) -> Any:
-        """The element spec as far as the first steps tell it; None where there is none."""
+        """The spec of a batch with ids, as far as the first steps tell it; else None."""
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -195,9 +195,9 @@ class VotedFeed:
 
 
 def introduction(step: LocalStep) -> Any:
-    """The spec of a step's first batch; None without one."""
-    batch = next((batch for batch in step.batches if batch is not None), None)
-    return None if batch is None else spec_of(batch)
+    """The spec of a step's first batch and its ids; None without one."""
+    part = next((part for part in step.parts if part is not None), None)
+    return None if part is None else spec_of(part)
 
 
 def _located(error: BaseException, worker: int, step: int) -> BaseException:

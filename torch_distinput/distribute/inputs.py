@@ -52,7 +52,7 @@ class Input(Protocol):
         """Steps of an epoch; None where they are not known beforehand."""
 
     def spec(self) -> Any:
-        """The element spec where it can be told without the other workers, else None."""
+        """The spec of a batch with ids where it needs no other worker, else None."""
 
 
 class IndexedInput:
@@ -89,7 +89,8 @@ class IndexedInput:
         """Fetch one example; None if there is none."""
         if not self._source.num_examples:
             return None
-        return spec_of(self._source.fetch(np.zeros(1, dtype=np.int64)))
+        first = np.zeros(1, dtype=np.int64)
+        return spec_of((self._source.fetch(first), first))
 
     def _batches(self, epoch: int) -> GlobalBatches:
         request = self._source.request

@@ -12,7 +12,8 @@ import torch
 
 from torch_distinput.data import rows
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
-from torch_distinput.data.structure import Batch, flatten, unflatten
+from torch_distinput.data.local_step import Part, empty_step
+from torch_distinput.data.structure import flatten, unflatten
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
 from torch_distinput.errors import MismatchError, SourceError, UsageError
@@ -96,6 +97,11 @@ class DistributedIterator(Iterator[Any]):
 
         Collective until the first step where lengths are not known: ask on all ranks.
         """
+        return self.part_spec[0]
+
+    @property
+    def part_spec(self) -> Any:
+        """The spec of a batch together with its ids."""
         if self._shapes.spec is None:
             self._shapes.spec = self._feed.spec()
         if self._shapes.spec is None:
@@ -158,35 +164,35 @@ class _Note:
 
     num_examples: int
     sizes: tuple[int, ...]
-    ids: tuple[Any, ...] | None
+    ids: tuple[Any, ...]
 
 
 class _Shapes:
-    """What batches of this worker look like, for those without rows."""
+    """What batches and ids of this worker look like, for those without rows."""
 
     def __init__(self, spec: Any) -> None:
         self.spec = spec
         self._last: Any = None
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, part: Part) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
-        seen = spec_of(batch)
+        seen = spec_of(part)
         if seen == self._last:
             return
         self._last = seen
         self.spec = seen if self.spec is None else merged(self.spec, seen)
 
-    def zero_rows(self, feed: Feed, batches: Sequence[Batch | None]) -> Batch:
+    def zero_rows(self, feed: Feed, parts: Sequence[Part | None]) -> Part:
         """Make a zero-row batch like another replica's of this step, or like the last one."""
-        real = next((batch for batch in batches if batch is not None), None)
+        real = next((part for part in parts if part is not None), None)
         if real is not None:
-            return rows.no_rows(real)
+            return rows.no_rows(real)  # type: ignore[no-any-return]
         if self._last is None and self.spec is None:
             self.spec = feed.spec()
         spec = self._last if self._last is not None else self.spec
         if spec is None:
             raise no_spec()
-        return zero_rows(spec)
+        return zero_rows(spec)  # type: ignore[no-any-return]
 
 
 def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[ReplicaBatches]:
@@ -198,23 +204,21 @@ def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[Repl
 def _completed(
     delivery: Delivery, feed: Feed, shapes: _Shapes, num_replicas: int
 ) -> ReplicaBatches:
-    step = delivery.step
-    batches = step.batches if step else (None,) * num_replicas
-    for batch in batches:
-        if batch is not None:
-            shapes.observe(batch)
-    full = [shapes.zero_rows(feed, batches) if batch is None else batch for batch in batches]
-    sizes = step.sizes if step else (0,) * num_replicas
-    note = _Note(
-        num_examples=delivery.num_examples, sizes=sizes, ids=step.ids if step else None
-    )
-    return ReplicaBatches(batches=tuple(full), note=note)
+    step = delivery.step or empty_step(num_replicas)
+    for part in step.parts:
+        if part is not None:
+            shapes.observe(part)
+    full = [shapes.zero_rows(feed, step.parts) if p is None else p for p in step.parts]
+    ids = tuple(part[1] for part in full)
+    note = _Note(num_examples=delivery.num_examples, sizes=step.sizes, ids=ids)
+    return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
 
 
-def regroup(values: Sequence[Any]) -> Any:
+def regroup(values: Sequence[Any], *, keep_common: bool = False) -> Any:
     """From one structure per replica to one structure of :class:`PerReplica` leaves.
 
-    One replica's structure is returned as it is.
+    One replica's structure is returned as it is. ``keep_common``: so is a leaf that is the very
+    same object on all replicas.
     """
     if len(values) == 1:
         return values[0]
@@ -224,7 +228,12 @@ def regroup(values: Sequence[Any]) -> Any:
         msg = "Expected one structure on all local replicas, got structures that differ."
         raise MismatchError(msg)
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return unflatten(structure, [PerReplica(column) for column in columns])
+    return unflatten(structure, [_leaf(column, keep_common) for column in columns])
+
+
+def _leaf(column: tuple[Any, ...], keep_common: bool) -> Any:  # noqa: FBT001
+    common = keep_common and all(value is column[0] for value in column)
+    return column[0] if common else PerReplica(column)
 
 
 def no_spec() -> SourceError:

@@ -154,8 +154,8 @@ class Strategy:
         """Call ``fn`` once per local replica (``tf.distribute.Strategy.run``).
 
         Each :class:`PerReplica` in the arguments, at any depth, is replaced by the replica's own
-        value; results are grouped the same way, except that one object returned by all replicas is
-        returned as it is. The calls take turns in replica order and hand over at collective calls
+        value; results are grouped the same way, except that a leaf that is one object on all
+        replicas (None, say) is returned as it is. The calls take turns in replica order and hand over at collective calls
         of :func:`get_replica_context`; grad mode, autocast and device are carried over.
         """
         current.check_cross_replica(self, "Strategy.run")
@@ -168,7 +168,7 @@ class Strategy:
             if len(calls) == 1:
                 return replica.run_one(self, calls[0])[0]
             results = replica.run_in_turns(self, calls)
-        return _grouped(results)
+        return regroup(results, keep_common=True)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """This worker's results, one per local replica (``experimental_local_results``).
@@ -255,7 +255,7 @@ class Strategy:
         return [result] * len(requests)
 
     def _merge(self, requests: Sequence[replica.Request]) -> list[Any]:
-        args, kwargs = regroup([request.value for request in requests])
+        args, kwargs = regroup([request.value for request in requests], keep_common=True)
         result = requests[0].settings(self, *args, **kwargs)
         return replica.split_arguments(result, len(requests))
 
@@ -273,9 +273,3 @@ class Strategy:
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
     experimental_distribute_values_from_function = distribute_values_from_function
     experimental_local_results = local_results
-
-
-def _grouped(results: list[Any]) -> Any:
-    """Group results; what all replicas return as the very same object is not theirs alone."""
-    first = results[0]
-    return first if all(result is first for result in results) else regroup(results)

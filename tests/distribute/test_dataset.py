@@ -1,0 +1,303 @@
+"""DistributedDataset and DistributedIterator: epochs, lengths, specs, facts about steps, the loss."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.distribute.street import options, stream_of
+from torch_distinput.testing import simulate
+
+
+def one(num_replicas=1):
+    """A strategy without peers."""
+    return tdi.MirroredStrategy(["cpu"] * num_replicas)
+
+
+def batches(dataset):
+    """The steps of one epoch."""
+    return [step.tolist() for step in dataset]
+
+
+class TestEpochs:
+    """Each iter() is the next epoch, from its beginning."""
+
+    def test_orders_differ_by_epoch_and_can_be_chosen(self):
+        """0, 1, 2, ... or set_epoch; also after a break."""
+        dataset = one().distribute_dataset(range(20), global_batch_size=20, shuffle=True, seed=3)
+        first, second = batches(dataset), batches(dataset)
+        assert first != second
+        assert 2 == dataset.epoch
+        dataset.set_epoch(0)
+        for _ in dataset:
+            break
+        assert second == batches(dataset)
+
+    def test_a_new_iterator_closes_the_one_before(self):
+        """Whoever needs two distributes twice."""
+        dataset = one().distribute_dataset(range(8), global_batch_size=2)
+        earlier = iter(dataset)
+        next(earlier)
+        iter(dataset)
+        with pytest.raises(tdi.UsageError, match="newer iter"):
+            next(earlier)
+
+    def test_after_the_end(self):
+        """StopIteration again and again; an empty optional."""
+        iterator = iter(one().distribute_dataset(range(2), global_batch_size=2))
+        assert [0, 1] == iterator.get_next().tolist()
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(iterator)
+        optional = iterator.get_next_as_optional()
+        assert not optional.has_value()
+        with pytest.raises(tdi.UsageError, match="has_value"):
+            optional.get_value()
+
+    def test_optional(self):
+        """A step, and whether there is one."""
+        iterator = iter(one().distribute_dataset(range(2), global_batch_size=2))
+        optional = iterator.get_next_as_optional()
+        assert optional.has_value()
+        assert [0, 1] == optional.get_value().tolist()
+
+    def test_context_manager(self):
+        """Closed when left."""
+        with iter(one().distribute_dataset(range(8), global_batch_size=2)) as iterator:
+            next(iterator)
+        with pytest.raises(tdi.UsageError, match="closed"):
+            next(iterator)
+
+
+class TestLength:
+    """Known where the number of examples is."""
+
+    @pytest.mark.parametrize("policy", ["data", "off"])
+    @pytest.mark.parametrize("drop_last", [False, True])
+    def test_is_the_number_of_steps(self, policy, drop_last):
+        """For every small source, on every small cluster."""
+        for count in range(12):
+            for cluster in ((1, 1), (2, 1), (2, 3)):
+
+                def work(strategy, count=count):
+                    dataset = strategy.distribute_dataset(
+                        range(count),
+                        global_batch_size=3,
+                        drop_last=drop_last,
+                        options=options(auto_shard_policy=policy),
+                    )
+                    return len(dataset), len(list(dataset))
+
+                for length, steps in simulate(
+                    work, num_workers=cluster[0], replicas_per_worker=cluster[1]
+                ):
+                    assert length == steps
+
+    def test_unknown(self):
+        """The error says why."""
+        dataset = one().distribute_dataset(stream_of(range(3)), global_batch_size=2)
+        with pytest.raises(TypeError, match="no length before it is read"):
+            len(dataset)
+
+
+class TestElementSpec:
+    """The structure of a batch with dtypes and sizes."""
+
+    @pytest.mark.parametrize("kind", ["index", "stream"])
+    def test_structure(self, kind):
+        """The same for any number of replicas and workers."""
+        examples = [{"x": torch.ones(3), "name": "a", "y": (k, 1.5)} for k in range(5)]
+        source = examples if kind == "index" else stream_of(examples)
+        expected = {
+            "x": tdi.TensorSpec((None, 3), torch.float32),
+            "name": tdi.TensorSpec((None,), str),
+            "y": (
+                tdi.TensorSpec((None,), torch.int64),
+                tdi.TensorSpec((None,), torch.float64),
+            ),
+        }
+
+        def work(strategy):
+            dataset = strategy.distribute_dataset(source, global_batch_size=2)
+            spec = dataset.element_spec
+            iterator = iter(dataset)
+            return spec, iterator.element_spec, len(list(iterator)), dataset.epoch
+
+        for cluster in ((1, 1), (2, 2), (3, 1)):
+            for result in simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1]):
+                assert (expected, expected, 3, 1) == result
+
+    def test_sizes_that_vary_are_none(self):
+        """Noted as the batches come."""
+        source = stream_of([torch.ones(2, 3), torch.ones(2, 5)])
+        iterator = iter(one().distribute_dataset(source))
+        assert tdi.TensorSpec((None, 3), torch.float32) == iterator.element_spec
+        list(iterator)
+        assert tdi.TensorSpec((None, None), torch.float32) == iterator.element_spec
+
+    def test_of_nothing(self):
+        """A source without examples has no structure."""
+        for source in ([], stream_of([])):
+            dataset = one().distribute_dataset(source, global_batch_size=2)
+            with pytest.raises(tdi.SourceError, match="empty on all workers"):
+                _ = dataset.element_spec
+
+
+class TestZeroRows:
+    """A replica without data gets a batch of the right kind."""
+
+    def test_after_real_batches_they_have_their_sizes(self):
+        """Trailing sizes of the last real batch on this worker, and storage of their own."""
+
+        def work(strategy):
+            source = stream_of([(torch.ones(2, 3, dtype=torch.float16), ["a", "b"])])
+            iterator = iter(
+                strategy.distribute_dataset(source, options=options(auto_shard_policy="data"))
+            )
+            return [strategy.local_results(step) for step in iterator]
+
+        workers = simulate(work, num_workers=3)
+        ((tensor, names),) = workers[2][0]
+        assert (0, 3) == tuple(tensor.shape)
+        assert torch.float16 is tensor.dtype
+        assert [] == names
+        assert 0 == tensor.untyped_storage().nbytes()
+
+    def test_jagged(self):
+        """Jagged tensors are cut by rows, down to none."""
+        rows = [torch.ones(2, 3), torch.ones(1, 3), torch.ones(4, 3)]
+
+        def collate(examples):
+            return torch.nested.nested_tensor(list(examples), layout=torch.jagged)
+
+        dataset = one(4).distribute_dataset(rows, global_batch_size=3, collate_fn=collate)
+        (step,) = dataset
+        assert [1, 1, 1, 0] == [part.shape[0] for part in step]
+        assert [2, 1, 4] == [part.values().shape[0] for part in step[:3]]
+        assert (0, 3) == tuple(step[3].values().shape)
+        assert torch.nn.Linear(3, 2)(step[3]).shape[0] == 0
+
+
+class TestLastStep:
+    """Facts about the step delivered last."""
+
+    def test_of_an_index(self):
+        """Counts in sync, counts here, and which examples."""
+
+        def work(strategy):
+            iterator = iter(strategy.distribute_dataset(range(7), global_batch_size=4))
+            with pytest.raises(tdi.UsageError, match="Call next"):
+                _ = iterator.last_step
+            return [iterator.last_step for _ in iterator]
+
+        first, second = simulate(work, num_workers=2, replicas_per_worker=2)
+        assert [4, 3] == [step.num_examples for step in first]
+        assert [0, 1] == [step.index for step in first]
+        assert [(1, 1), (1, 1)] == [step.local_counts for step in first]
+        assert [(1, 1), (1, 0)] == [step.local_counts for step in second]
+        assert [[2], [3]] == [ids.tolist() for ids in second[0].ids]
+        assert [[6], []] == [ids.tolist() for ids in second[1].ids]
+
+    def test_of_files(self, tmp_path):
+        """File number and record number, also under shuffles."""
+        (tmp_path / "a").write_text("x\ny\n")
+        (tmp_path / "b").write_text("z\n")
+        files = tdi.FileDataset([tmp_path / "a", tmp_path / "b"]).shuffle(3)
+        lines = {(0, 0): "x", (0, 1): "y", (1, 0): "z"}
+        iterator = iter(one().distribute_dataset(files, global_batch_size=2))
+        seen = {}
+        for batch in iterator:
+            ids = map(tuple, iterator.last_step.ids[0].tolist())
+            seen.update(zip(ids, batch, strict=True))
+        assert lines == seen
+
+    def test_stats(self):
+        """Counters of this worker."""
+        iterator = iter(one(3).distribute_dataset(range(5), global_batch_size=4))
+        list(iterator)
+        stats = iterator.stats()
+        assert (2, 5, 3) == (stats.steps, stats.examples, stats.zero_row_batches)
+        assert stats.wait_seconds > 0
+
+
+class TestLoss:
+    """compute_average_loss divides by what all replicas have."""
+
+    def test_sum_over_replicas_is_the_mean_of_the_global_batch(self):
+        """With partial and empty replicas."""
+
+        def work(strategy):
+            total = []
+            for step in strategy.distribute_dataset(torch.arange(5.0), global_batch_size=4):
+                losses = strategy.run(tdi.compute_average_loss, args=(step,))
+                total.append(strategy.reduce("sum", losses))
+            return torch.stack(total)
+
+        for cluster in ((1, 1), (3, 1), (2, 2), (1, 3)):
+            results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+            for result in results:
+                assert [1.5, 4.0] == result.tolist()
+
+    def test_rows_must_be_those_of_the_step(self):
+        """A mean loss, a flattened loss, or that of another step is refused."""
+        strategy = one()
+        iterator = iter(strategy.distribute_dataset(range(3), global_batch_size=2))
+        next(iterator)
+        for wrong in (torch.ones(3), torch.ones(1)):
+            with pytest.raises(ValueError, match="each of the 2 examples"):
+                tdi.compute_average_loss(wrong)
+        with pytest.raises(ValueError, match="0-dim"):
+            tdi.compute_average_loss(torch.tensor(1.0))
+        next(iterator)
+        assert 3.0 == tdi.compute_average_loss(torch.full((1, 3), 1.0))
+
+    def test_num_examples_can_be_given(self):
+        """For accumulation and for several datasets."""
+        assert 0.5 == tdi.compute_average_loss(torch.ones(3), num_examples=6)
+        with pytest.raises(ValueError, match="at least 1"):
+            tdi.compute_average_loss(torch.ones(3), num_examples=0)
+
+    def test_several_replicas_outside_run(self):
+        """Which replica's rows? The error says where to call it."""
+        strategy = one(2)
+        next(iter(strategy.distribute_dataset(range(4), global_batch_size=4)))
+        with pytest.raises(tdi.UsageError, match="inside Strategy.run"):
+            tdi.compute_average_loss(torch.ones(2))
+
+    def test_zero_rows_give_zero_with_gradients(self):
+        """Exact zeros, never NaN."""
+        weight = torch.ones(3, requires_grad=True)
+        loss = tdi.compute_average_loss((torch.ones(0, 3) @ weight), num_examples=4)
+        loss.backward()
+        assert 0 == loss
+        assert [0, 0, 0] == weight.grad.tolist()
+
+
+def test_batches_of_one_street_do_not_alias_the_source():
+    """Writing into a batch leaves the user's data alone."""
+    data = torch.zeros(4)
+    for batch in one().distribute_dataset(data, global_batch_size=2):
+        batch += 1
+    assert [0, 0, 0, 0] == data.tolist()
+
+
+def test_dropped_examples_are_logged(caplog):
+    """Nothing is left out silently."""
+    for source in (range(5), stream_of(range(5))):
+        with caplog.at_level(logging.INFO, "torch_distinput"):
+            list(one().distribute_dataset(source, global_batch_size=4, drop_last=True))
+        assert "leaves out the last 1 examples" in caplog.text
+        caplog.clear()
+
+
+def test_fetch_to_device_false_leaves_batches_on_the_host():
+    """On the meta device nothing would have values."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    kept = strategy.distribute_dataset(
+        np.arange(3), global_batch_size=3, options=options(fetch_to_device=False)
+    )
+    assert "cpu" == next(iter(kept)).device.type

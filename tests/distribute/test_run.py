@@ -1,0 +1,341 @@
+"""run, ReplicaContext, reduce, gather and friends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.testing import simulate
+
+
+def mirrored(num_replicas):
+    """Virtual replicas in this process."""
+    return tdi.MirroredStrategy(["cpu"] * num_replicas)
+
+
+def everywhere(work, num_workers, num_replicas):
+    """Run on simulated workers and require one result on all."""
+    results = simulate(work, num_workers=num_workers, replicas_per_worker=num_replicas)
+    assert all(torch.equal(result, results[0]) for result in results)
+    return results[0]
+
+
+def per_replica(strategy, fn):
+    """A value for each local replica from its index in sync."""
+    return strategy.distribute_values_from_function(lambda c: fn(c.replica_id_in_sync_group))
+
+
+class TestRun:
+    """A step once per local replica."""
+
+    def test_arguments_are_parted_and_results_grouped(self):
+        """PerReplica at any depth, in args and kwargs."""
+        strategy = mirrored(2)
+        x = tdi.PerReplica([1, 2])
+        out = strategy.run(lambda a, *, b: {"sum": a["x"] + b}, ({"x": x},), {"b": 10})
+        assert {"sum": tdi.PerReplica([11, 12])} == out
+        assert ({"sum": 11}, {"sum": 12}) == strategy.local_results(out)
+
+    def test_one_replica_gets_bare_values_in_the_calling_thread(self):
+        """R = 1 needs no thread."""
+        strategy = mirrored(1)
+        assert threading.current_thread() is strategy.run(threading.current_thread)
+
+    def test_calls_take_turns_in_replica_order(self):
+        """One at a time, handing over at collectives."""
+        seen = []
+
+        def step():
+            context = tdi.get_replica_context()
+            for part in range(2):
+                seen.append((part, context.replica_id_in_sync_group))
+                context.all_reduce("sum", 1)
+
+        mirrored(3).run(step)
+        assert [(part, replica) for part in range(2) for replica in range(3)] == seen
+
+    def test_thread_state_is_carried_over(self):
+        """Grad mode, inference mode and autocast hold inside."""
+        strategy = mirrored(2)
+
+        def state():
+            return (
+                torch.is_grad_enabled(),
+                torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cpu"),
+                torch.get_autocast_dtype("cpu"),
+            )
+
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = strategy.run(lambda: str(state()))
+            assert {str(state())} == set(strategy.local_results(inside))
+        with torch.inference_mode():
+            assert {str(state())} == set(strategy.local_results(strategy.run(lambda: str(state()))))
+
+    def test_an_error_is_raised_as_it_is(self):
+        """And the other replicas are unwound, their ``finally`` blocks run."""
+        unwound = []
+
+        def step():
+            context = tdi.get_replica_context()
+            try:
+                if context.local_replica == 1:
+                    msg = "broken"
+                    raise KeyError(msg)
+                context.all_reduce("sum", 1)
+            finally:
+                unwound.append(context.local_replica)
+
+        before = threading.active_count()
+        with pytest.raises(KeyError, match="broken"):
+            mirrored(3).run(step)
+        assert [1, 0] == unwound
+        assert before == threading.active_count()
+
+    @pytest.mark.parametrize("replica", [0, 1])
+    def test_unequal_collective_calls_are_refused(self, replica):
+        """A replica that returns while another waits would be a hang elsewhere."""
+
+        def step():
+            context = tdi.get_replica_context()
+            if context.local_replica == replica:
+                context.all_reduce("sum", 1)
+
+        with pytest.raises(tdi.UsageError, match="same collective calls.*has returned"):
+            mirrored(2).run(step)
+
+    def test_merge_call(self):
+        """Once, outside the replicas, with PerReplica arguments."""
+
+        def work(strategy):
+            def merge(inner, ids, *, plus):
+                assert tdi.get_replica_context() is None
+                assert inner is strategy
+                return inner.reduce("sum", ids) + plus, ids
+
+            def step():
+                context = tdi.get_replica_context()
+                mine = torch.tensor(context.replica_id_in_sync_group + 1.0)
+                total, back = context.merge_call(merge, (mine,), {"plus": 1})
+                assert torch.equal(mine, back)
+                return total
+
+            return strategy.local_results(strategy.run(step))[0]
+
+        assert 11.0 == everywhere(work, 2, 2)
+
+    def test_collectives_inside(self):
+        """all_reduce and all_gather over all replicas in sync."""
+
+        def work(strategy):
+            def step():
+                context = tdi.get_replica_context()
+                rank = context.replica_id_in_sync_group
+                mean = context.all_reduce("mean", {"a": torch.tensor(float(rank))})["a"]
+                joined = context.all_gather(torch.full((rank,), rank))
+                return torch.cat([mean[None], joined.float()])
+
+            return strategy.local_results(strategy.run(step))[-1]
+
+        for cluster in ((2, 2), (1, 4), (4, 1)):
+            assert [1.5, 1, 2, 2, 3, 3, 3] == everywhere(work, *cluster).tolist()
+
+    def test_refusals(self):
+        """What belongs outside stays outside; args is a sequence."""
+        strategy = mirrored(2)
+        dataset = strategy.distribute_dataset(range(4), global_batch_size=4)
+        iterator = iter(dataset)
+        for call in (
+            lambda: next(iterator),
+            lambda: iter(dataset),
+            lambda: strategy.reduce("sum", 1),
+            lambda: strategy.gather(torch.ones(1)),
+            lambda: strategy.run(lambda: 1),
+        ):
+            with pytest.raises(tdi.UsageError):
+                strategy.run(call)
+        with pytest.raises(TypeError, match="args must be a list or tuple"):
+            strategy.run(lambda x: x, torch.ones(2))
+        assert [[0, 1], [2, 3]] == [b.tolist() for b in next(iterator)]
+
+    def test_contexts(self):
+        """None outside; the current strategy inside and in scope."""
+        strategy = mirrored(2)
+        assert tdi.get_replica_context() is None
+        assert tdi.get_strategy() is None
+        assert strategy is strategy.run(tdi.get_strategy)
+        with strategy.scope() as entered:
+            assert entered is tdi.get_strategy() is strategy
+
+    def test_two_strategies_do_not_mix(self):
+        """A dataset of one under the scope of another."""
+        one, other = mirrored(1), mirrored(2)
+        dataset = one.distribute_dataset(range(4), global_batch_size=4)
+        with other.scope(), pytest.raises(tdi.UsageError, match="Mixing two strategies"):
+            iter(dataset)
+        with other.scope(), pytest.raises(tdi.UsageError, match="Mixing two strategies"):
+            one.run(lambda: 1)
+
+
+class TestReduce:
+    """Values of all replicas into one."""
+
+    @pytest.mark.parametrize("cluster", [(1, 3), (3, 1)])
+    @pytest.mark.parametrize(
+        ("op", "axis", "values", "expected"),
+        [
+            ("sum", None, [1.0, 2.0, 3.0], 6.0),
+            ("MEAN", None, [1.0, 2.0, 6.0], 3.0),
+            (tdi.ReduceOp.MEAN, None, [1, 2, 4], 7 / 3),  # integers average to float32
+            ("mean", 0, [[1.0, 2.0, 3.0], [10.0], []], 4.0),  # weighted by rows
+            ("sum", 0, [[1, 2], [3], []], 6),
+            ("mean", 0, [[1, 2], [4], []], 7 / 3),
+            ("mean", (0, 1), [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 9.0]]], 4.0),
+            ("sum", -1, [[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]], [21.0]),
+        ],
+    )
+    def test_table(self, cluster, op, axis, values, expected):
+        """One tensor, the same on every worker."""
+        dtype = torch.tensor(values[0]).dtype
+
+        def work(strategy):
+            value = per_replica(strategy, lambda replica: torch.tensor(values[replica], dtype=dtype))
+            return strategy.reduce(op, value, axis)
+
+        result = everywhere(work, *cluster)
+        assert torch.allclose(torch.tensor(expected, dtype=result.dtype), result)
+
+    def test_structures_and_dtypes(self):
+        """Leaf by leaf; a sum keeps its dtype, a mean of integers is float32."""
+        out = mirrored(2).reduce("sum", {"a": tdi.PerReplica([1, 2]), "b": [torch.ones(2)]})
+        assert 3 == out["a"]
+        assert [2.0, 2.0] == out["b"][0].tolist()
+        mean = mirrored(1).reduce("mean", torch.tensor([1, 2], dtype=torch.int16), 0)
+        assert (torch.float32, 1.5) == (mean.dtype, mean.item())
+
+    def test_all_empty_is_nan(self):
+        """0 / 0, as in TensorFlow."""
+        assert mirrored(2).reduce("mean", tdi.PerReplica([torch.ones(0)] * 2), 0).isnan()
+
+    @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
+    def test_shapes_that_differ_are_an_error_everywhere(self, cluster):
+        """Not an abort of the process."""
+
+        def work(strategy):
+            value = per_replica(strategy, lambda replica: torch.ones(replica + 1))
+            with pytest.raises((ValueError, tdi.MismatchError), match="axis=0 or gather"):
+                strategy.reduce("sum", value)
+            with pytest.raises(ValueError, match="axis 3"):
+                strategy.reduce("sum", value, axis=3)
+            return torch.ones(1)
+
+        everywhere(work, *cluster)
+
+    def test_nonsense_is_refused(self):
+        """Unknown operations and values that are no numbers."""
+        with pytest.raises(ValueError, match="'sum', 'mean', got 'max'"):
+            mirrored(1).reduce("max", 1)
+        with pytest.raises(TypeError, match="tensor or number at value"):
+            mirrored(1).reduce("sum", "text")
+
+
+class TestGather:
+    """Rows of all replicas, in replica order."""
+
+    @pytest.mark.parametrize("cluster", [(1, 4), (4, 1), (2, 2)])
+    def test_uneven_rows(self, cluster):
+        """Also none."""
+
+        def work(strategy):
+            value = per_replica(strategy, lambda r: torch.full((r % 3, 2), r))
+            return strategy.gather(value)
+
+        expected = [[1, 1], [2, 2], [2, 2]]
+        assert expected == everywhere(work, *cluster).tolist()
+
+    def test_other_axes_and_lists(self):
+        """Along any axis; lists of strings are joined."""
+
+        def work(strategy):
+            value = per_replica(strategy, lambda r: (torch.full((2, r), r), [f"r{r}"] * r))
+            return strategy.gather(value[0], axis=1), strategy.gather(value[1])
+
+        for tensor, names in simulate(work, num_workers=3):
+            assert [[1, 2, 2]] * 2 == tensor.tolist()
+            assert ["r1", "r2", "r2"] == names
+
+    def test_refusals(self):
+        """Values without rows, rows of different shapes."""
+        with pytest.raises(ValueError, match="0-dim value"):
+            mirrored(1).gather(torch.tensor(1))
+        with pytest.raises(ValueError, match="one shape"):
+            mirrored(2).gather(tdi.PerReplica([torch.ones(1, 2), torch.ones(1, 3)]))
+
+    def test_in_order(self):
+        """Predictions come back in the order of the source."""
+
+        def work(strategy):
+            data = torch.arange(11) * 10
+            iterator = iter(strategy.distribute_dataset(data, global_batch_size=4, shuffle=True))
+            indices, values = [], []
+            for step in iterator:
+                ids = [torch.from_numpy(part) for part in iterator.last_step.ids]
+                indices.append(torch.cat(ids))
+                values.append(torch.cat(strategy.local_results(step)))
+            joined = torch.cat(indices), torch.cat(values)
+            if len(strategy.devices) > 1:
+                joined = tuple(tdi.PerReplica([t, t[:0]]) for t in joined)
+            return strategy.gather_in_order(*joined)
+
+        for cluster in ((3, 1), (2, 2), (1, 1)):
+            assert list(range(0, 110, 10)) == everywhere(work, *cluster).tolist()
+
+    @pytest.mark.parametrize("index", [[0, 1, 1], [0, 2, 3], [-1, 0, 1]])
+    def test_in_order_refuses_gaps_and_repetitions(self, index):
+        """Silence would be a wrong submission."""
+        with pytest.raises(ValueError, match="every index from 0 to n - 1 once"):
+            mirrored(1).gather_in_order(torch.tensor(index), torch.ones(3))
+
+
+def test_values_from_function():
+    """Kept as they are, grouped by leaf."""
+
+    def work(strategy):
+        return strategy.distribute_values_from_function(
+            lambda c: {"id": c.replica_id_in_sync_group, "n": c.num_replicas_in_sync}
+        )
+
+    first, second = simulate(work, num_workers=2, replicas_per_worker=2)
+    assert {"id": tdi.PerReplica([0, 1]), "n": tdi.PerReplica([4, 4])} == first
+    assert tdi.PerReplica([2, 3]) == second["id"]
+
+
+def test_local_results():
+    """One structure per replica; a plain value is the only result."""
+    assert (5,) == mirrored(2).local_results(5)
+    expected = ((1, "a"), (2, "a"))
+    assert expected == mirrored(2).local_results((tdi.PerReplica([1, 2]), "a"))
+
+
+def test_aliases():
+    """tf.distribute's own spellings."""
+    strategy = mirrored(2)
+    (step,) = strategy.experimental_distribute_dataset(range(2), global_batch_size=2)
+    assert 2 == len(strategy.experimental_local_results(step))
+    assert strategy.experimental_distribute_values_from_function(lambda c: 1) == (1, 1)
+    dataset = strategy.experimental_distribute_datasets_from_function(lambda c: [torch.ones(1)])
+    assert 1 == len(list(dataset))
+
+
+def test_per_replica():
+    """A tuple with the repr of TensorFlow, which survives pickling."""
+    import pickle
+
+    value = tdi.PerReplica(["a", "b"])
+    assert ("a", "b") == value.values
+    assert "PerReplica:{\n  0: 'a'\n  1: 'b'\n}" == repr(value)
+    assert value == pickle.loads(pickle.dumps(value))
+    assert isinstance(pickle.loads(pickle.dumps(value)), tdi.PerReplica)
