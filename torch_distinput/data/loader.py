@@ -6,9 +6,10 @@ stream; results come back in order. The position is kept by whoever iterates, ne
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import (
     BatchSampler,
@@ -17,7 +18,6 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SequentialSampler,
     default_collate,
 )
@@ -77,17 +77,39 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     """
     if not options.num_workers:
         return iter(stream)
-    loader = DataLoader(
-        stream, batch_size=None, collate_fn=_as_it_is, num_workers=1, **options.keywords
+    loader: DataLoader[T] = DataLoader(
+        _Streaming(stream),
+        batch_size=None,
+        collate_fn=_as_it_is,
+        num_workers=1,
+        **options.keywords,
     )
     return _results(iter(loader))
 
 
-def _results(iterator: Iterator[T]) -> Iterator[T]:
-    """Say that a loader process was lost: torch's own words name a pid only."""
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """An error on its way out of a loader process: torch would make a new one of its text."""
+
+    said: str
+    traceback: str
+
+    def again(self) -> NoReturn:
+        """Raise it in this process."""
+        raise SourceError(self.said) from LoaderProcessTraceback(self.traceback)
+
+
+class LoaderProcessTraceback(Exception):  # noqa: N818 - it is a text, not an error by itself
+    """What a loader process printed; the ``__cause__`` of a SourceError."""
+
+
+def _results(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Raise what loader processes raised, and say when one of them was lost."""
     number = 0
     try:
         for result in iterator:
+            if isinstance(result, _Raised):
+                result.again()
             yield result
             number += 1
     except SourceError:
@@ -109,14 +131,35 @@ class _Tasks(Generic[Task]):
         return self.pending
 
 
-class _Fetching(Dataset[T]):
+class _Fetching(Dataset[Any]):
     """A fetch function in the shape of a map-style dataset."""
 
-    def __init__(self, fetch: Callable[[Any], T]) -> None:
+    def __init__(self, fetch: Callable[[Any], Any]) -> None:
         self._fetch = fetch
 
-    def __getitem__(self, task: Any) -> T:
-        return self._fetch(task)
+    def __getitem__(self, task: Any) -> Any:
+        try:
+            return self._fetch(task)
+        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
+            return _raised(error)
+
+
+class _Streaming(IterableDataset[Any]):
+    """A stream that ends with what it raised; torch would end it silently afterwards."""
+
+    def __init__(self, stream: IterableDataset[Any]) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._stream
+        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
+            yield _raised(error)
+
+
+def _raised(error: Exception) -> _Raised:
+    said = str(source_error(error, "a batch"))
+    return _Raised(said, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,21 +197,19 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
         ConfigurationError: for a DistributedSampler, or ``in_order=False``.
     """
     _refuse(loader)
-    batches, sampler = loader.batch_sampler, loader.sampler
+    batches: Any = loader.batch_sampler
     ready = isinstance(loader.dataset, IterableDataset) or batches is None
     plain = not ready and _is_plain_batching(batches)
-    order: Iterable[Any] | None = None
-    if not ready:
-        own_order = _is_plain(sampler)
-        order = batches if not plain else (None if own_order else sampler)
+    order = None if ready else batches.sampler if plain else batches
+    ours = plain and _is_plain(order)
     collate_fn = loader.collate_fn
     return LoaderParts(
         dataset=loader.dataset,
         ready=ready,
-        batch_size=loader.batch_size if plain else None,
-        drop_last=loader.drop_last if plain else False,
-        shuffle=plain and order is None and not isinstance(sampler, SequentialSampler),
-        sampler=order,
+        batch_size=batches.batch_size if plain else None,
+        drop_last=batches.drop_last if plain else False,
+        shuffle=ours and not isinstance(order, SequentialSampler),
+        sampler=None if ours else order,
         collate_fn=None if collate_fn is default_collate else collate_fn,
         loader=LoaderOptions(
             num_workers=loader.num_workers,
@@ -206,7 +247,7 @@ def _is_plain_batching(batches: object) -> bool:
     return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(batches)
 
 
-def _is_plain(sampler: Sampler[Any] | Iterable[Any]) -> bool:
+def _is_plain(sampler: object) -> bool:
     """Whether a sampler's order can be made by the seed and the epoch alone."""
     if isinstance(sampler, SequentialSampler):
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,9 @@ import numpy as np
 import torch
 
 from torch_distinput.plan.order import GivenBatches, GivenOrder, GlobalBatches, UniformBatches
+
+_GENERATORS = threading.Lock()
+"""They belong to the process: simulated workers, which are threads, sample one after another."""
 
 
 def sampled_batches(
@@ -32,8 +36,9 @@ def sampled_batches(
 @contextmanager
 def _seeded(key: tuple[int, int]) -> Iterator[None]:
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - what samplers draw from
-    with torch.random.fork_rng(devices=[]):
+    with _GENERATORS, torch.random.fork_rng(devices=[]):
+        python_state = random.getstate()
+        numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
         torch.manual_seed(words[0])
         np.random.seed(words[1])  # noqa: NPY002
         random.seed(words[2])

@@ -301,7 +301,7 @@ def _is_indexable(source: Any) -> bool:
 
 def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)):
+    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
     if hasattr(source, "reset") and hasattr(source, "get_state"):
         return True
@@ -311,8 +311,10 @@ def is_stream(source: Any) -> bool:
 
 
 def _hint(source: Any) -> str:
-    if hasattr(source, "__next__"):
+    if hasattr(source, "__next__") and not _is_distributed(source):
         return ", which can be iterated only once; pass the function that makes it"
-    if hasattr(source, "last_step") or hasattr(source, "element_spec"):
-        return ", which is distributed already"
-    return ""
+    return ", which is distributed already" if _is_distributed(source) else ""
+
+
+def _is_distributed(source: Any) -> bool:
+    return hasattr(source, "element_spec")

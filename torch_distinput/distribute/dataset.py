@@ -118,7 +118,7 @@ class DistributedDataset:
         iterator = DistributedIterator(
             feed,
             self._strategy,
-            spec=self._spec if self._spec is not None else self._input.spec(),
+            spec=self._spec,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )

@@ -8,7 +8,7 @@ VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,9 +48,17 @@ class Feed(Protocol):
 class PlannedFeed:
     """Steps whose counts are known to all."""
 
-    def __init__(self, steps: Iterator[tuple[LocalStep, int]], watch: Watch, worker: int) -> None:
-        """Take planned steps with their totals."""
+    def __init__(
+        self,
+        steps: Iterator[tuple[LocalStep, int]],
+        watch: Watch,
+        *,
+        worker: int,
+        spec: Callable[[], Any],
+    ) -> None:
+        """Take planned steps with their totals, and the way to a spec without a step."""
         self._steps = steps
+        self._spec = spec
         self._watch = watch
         self._worker = worker
         self._number = 0
@@ -69,8 +77,8 @@ class PlannedFeed:
         return Delivery(step=planned[0], num_examples=planned[1])
 
     def spec(self) -> Any:
-        """Nothing: the dataset collates an example to know."""
-        return None
+        """Collate an example to know."""
+        return self._spec()
 
     def close(self) -> None:
         """Drop the steps, and with them the loader processes of this epoch."""

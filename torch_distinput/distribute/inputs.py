@@ -79,7 +79,8 @@ class IndexedInput:
         if batches.num_dropped:
             _log.info("drop_last leaves out the last %d examples", batches.num_dropped)
         steps = fetch_steps(plan_steps(batches, self._splitter), self._loader)
-        return PlannedFeed(steps, opening.watch, self._splitter.topology.worker_index)
+        worker = self._splitter.topology.worker_index
+        return PlannedFeed(steps, opening.watch, worker=worker, spec=self.spec)
 
     def num_steps(self, epoch: int) -> int:
         """Steps of an epoch."""

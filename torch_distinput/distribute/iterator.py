@@ -231,7 +231,7 @@ def regroup(values: Sequence[Any], *, keep_common: bool = False) -> Any:
     return unflatten(structure, [_leaf(column, keep_common) for column in columns])
 
 
-def _leaf(column: tuple[Any, ...], keep_common: bool) -> Any:  # noqa: FBT001
+def _leaf(column: tuple[Any, ...], keep_common: bool) -> Any:
     common = keep_common and all(value is column[0] for value in column)
     return column[0] if common else PerReplica(column)
 

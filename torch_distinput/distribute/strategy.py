@@ -155,8 +155,9 @@ class Strategy:
 
         Each :class:`PerReplica` in the arguments, at any depth, is replaced by the replica's own
         value; results are grouped the same way, except that a leaf that is one object on all
-        replicas (None, say) is returned as it is. The calls take turns in replica order and hand over at collective calls
-        of :func:`get_replica_context`; grad mode, autocast and device are carried over.
+        replicas (None, say) is returned as it is. The calls take turns in replica order and hand
+        over at collective calls of :func:`get_replica_context`; grad mode, autocast and device
+        are carried over.
         """
         current.check_cross_replica(self, "Strategy.run")
         if not isinstance(args, (tuple, list)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
 import pickle
@@ -27,7 +28,7 @@ _START_SECONDS = 120.0  # to start the processes and to import fn's module: not 
 _GRACE_SECONDS = 5.0  # for a rank that was told to end
 
 _Answers = dict[int, Answer | None]
-"""What the ranks said, in order of time: None for one that died, nothing from one that is late."""
+"""What the ranks said: None for one that died, no entry for one that is late."""
 
 
 class RankError(RuntimeError):
@@ -140,7 +141,7 @@ class RankPool:
         self._job_numbers = itertools.count()
 
     def run(self, call: bytes, num_workers: int, timeout: float) -> list[RankOutcome]:
-        """Run one job; the outcomes in the order in which they came, the late last."""
+        """Run one job; the outcomes in order of time, the late last."""
         well = False
         with self._lock:
             try:
@@ -213,11 +214,9 @@ def _collect(ranks: Sequence[_Rank], deadline: float) -> _Answers:
         ready = wait(signs, max(0.0, deadline - time.monotonic()))
         if not ready:
             break
-        arrived = {
+        answers |= {
             i: rank.receive() for i, rank in pending.items() if not {*rank.signs}.isdisjoint(ready)
         }
-        # Seen at once, a death comes first: what the others say is its consequence.
-        answers |= dict(sorted(arrived.items(), key=lambda item: item[1] is not None))
     return answers
 
 
@@ -245,8 +244,20 @@ def _outcomes(ranks: Sequence[_Rank], answers: _Answers, timeout: float) -> list
     late = [rank for rank in ranks if rank.index not in answers]
     for rank in late:  # all at once: the end of one is not to wake up another
         rank.abort()
-    outcomes = [_outcome(ranks[i], answer, len(ranks)) for i, answer in answers.items()]
-    return outcomes + [_late(rank, len(ranks), timeout) for rank in late]
+    said = {i: _outcome(ranks[i], answer, len(ranks)) for i, answer in answers.items()}
+    in_order = sorted(said, key=lambda i: _time(answers[i], said[i].exitcode))
+    return [said[i] for i in in_order] + [_late(rank, len(ranks), timeout) for rank in late]
+
+
+def _time(answer: Answer | None, exitcode: int | None) -> float:
+    """When a rank was through with fn, by the clock that all processes share.
+
+    Nobody knows when a rank died. It comes first, since its peers fail of it. An abort comes last:
+    gloo aborts a rank when a peer has left in the middle of an operation.
+    """
+    if answer is not None:
+        return answer.at
+    return math.inf if exitcode == -signal.SIGABRT else -math.inf
 
 
 def _outcome(rank: _Rank, answer: Answer | None, num_workers: int) -> RankOutcome:
@@ -270,8 +281,8 @@ def _dead(rank: _Rank, num_workers: int) -> RankOutcome:
     exitcode, stacks = rank.last_words()
     signal_name = f" ({signal.Signals(-exitcode).name})" if exitcode and exitcode < 0 else ""
     error = RankError(
-        f"worker {rank.index} of {num_workers} died with exit code {exitcode}{signal_name} before "
-        "it answered.",
+        f"worker {rank.index} of {num_workers} died with exit code {exitcode}{signal_name} in the "
+        "middle of the job.",
         worker=rank.index,
         exitcode=exitcode,
         remote_traceback=stacks,

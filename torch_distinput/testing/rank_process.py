@@ -17,10 +17,11 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import cast
@@ -52,6 +53,7 @@ class Answer:
     payload: bytes = b""
     failed: bool = False
     remote_traceback: str = ""
+    at: float = field(default_factory=time.monotonic)
 
 
 def serve(connection: Connection, rank: int, dump_path: str) -> None:

@@ -1,0 +1,467 @@
+"""Every kind of source, and what is refused with which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import torch_distinput as tdi
+from tests.distribute.street import Shards, listed, options, play, shown, stream_of
+from torch_distinput.testing import simulate
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """An example of a class of its own."""
+
+    image: torch.Tensor
+    label: int
+
+    def __post_init__(self):
+        """Batches must not run the checks of examples."""
+        if not isinstance(self.label, int):
+            raise TypeError
+
+
+class Squares(Dataset):
+    """A map-style dataset."""
+
+    def __init__(self, count, *, many=False):
+        self.count = count
+        self.asked = []
+        if many:
+            self.__getitems__ = self.get_many
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return index * index
+
+    def get_many(self, indices):
+        """Note how many are asked for at once."""
+        self.asked.append(len(indices))
+        return [index * index for index in indices]
+
+
+class Stream(IterableDataset):
+    """An IterableDataset with a length, which has ``__getitem__`` from its base class."""
+
+    def __len__(self):
+        return 7
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+def one(num_replicas=1):
+    """A strategy without peers."""
+    return tdi.MirroredStrategy(["cpu"] * num_replicas)
+
+
+def first(source, size, **keywords):
+    """The first step on one replica."""
+    return next(iter(one().distribute_dataset(source, global_batch_size=size, **keywords)))
+
+
+def flat(workers):
+    """All examples."""
+    return [x for worker in workers for step in worker for batch in step for x in batch]
+
+
+class TestKinds:
+    """What a source can be."""
+
+    def test_columns(self):
+        """Tensors, arrays, tuples, dicts, TensorDataset: fetched by whole index arrays."""
+        x, y = torch.arange(6).reshape(3, 2), np.arange(3.0)
+        assert [[0, 1], [2, 3]] == first(x, 2).tolist()
+        assert [0.0, 1.0] == first(y, 2).tolist()
+        pair = first((x, y), 2)
+        assert isinstance(pair, tuple)
+        assert {"x", "y"} == set(first({"x": x, "y": y}, 2))
+        assert [0.0, 1.0] == first(TensorDataset(x, torch.from_numpy(y)), 2)[1].tolist()
+        point = first(Point(x, y), 2)
+        assert (Point, [0.0, 1.0]) == (type(point), point.y.tolist())
+
+    def test_columns_with_a_collate_fn(self):
+        """It gets examples, as in a DataLoader."""
+        batch = first((torch.arange(4), torch.arange(4) + 10), 2, collate_fn=lambda e: torch.stack([y for _, y in e]))
+        assert [10, 11] == batch.tolist()
+
+    def test_string_arrays_stay_arrays(self):
+        """torch has no strings."""
+        batch = first(np.array(["a", "b", "c"]), 2)
+        assert ["a", "b"] == list(batch)
+
+    def test_map_style(self):
+        """With and without ``__getitems__``; a list is indexable."""
+        many = Squares(5, many=True)
+        assert [0, 1, 4, 9] == first(many, 4).tolist() == first(Squares(5), 4).tolist()
+        assert 4 in many.asked
+        assert [7, 8] == first([7, 8, 9], 2).tolist()
+        assert [4, 9] == first(Subset(Squares(5), [2, 3]), 2).tolist()
+
+    def test_structures_of_examples(self):
+        """Tuples stay tuples, dataclasses keep their class, lists become tuples of columns."""
+        item = first([Item(torch.ones(2), k) for k in range(3)], 2)
+        assert (Item, (2, 2), [0, 1]) == (type(item), tuple(item.image.shape), item.label.tolist())
+        nested = first([{"a": (k, [str(k), b"x"])} for k in range(3)], 2)
+        assert [0, 1] == nested["a"][0].tolist()
+        assert (["0", "1"], [b"x", b"x"]) == nested["a"][1]
+        point = first([Point(k, np.ones(2)) for k in range(3)], 2)
+        assert ((2, 2), torch.float64) == (tuple(point.y.shape), point.y.dtype)
+
+    def test_streams(self):
+        """IterableDataset, generator function, any iterable that starts again."""
+        for source in (Stream(), stream_of(range(7)), {k: 0 for k in range(7)}.keys()):
+            assert list(range(7)) == flat(play(source, 3))
+
+    def test_nodes(self):
+        """torchdata nodes are reset every epoch."""
+        import torchdata.nodes as tn
+
+        node = tn.IterableWrapper(range(7))
+        assert [*range(7), *range(7)] == flat(play(node, 3, epochs=2))
+        loader = tn.Loader(tn.Batcher(tn.IterableWrapper(range(7)), 3, drop_last=False))
+        mapped = stream_of([torch.tensor(batch) for batch in loader])
+        assert list(range(7)) == flat(play(mapped, None))
+
+
+class TestLoaders:
+    """A DataLoader built with the global batch size is looked through."""
+
+    def test_order_and_sizes(self):
+        """Plain samplers become our own order; batch size and drop_last are kept."""
+        for shuffle in (False, True):
+            loader = DataLoader(Squares(11), batch_size=4, shuffle=shuffle, drop_last=True)
+            dataset = Squares(11)
+            ours = play(dataset, 4, 2, shuffle=shuffle, drop_last=True, seed=3)
+            assert ours == play(loader, None, 2, seed=3)
+
+    def test_stateful_loader(self):
+        """torchdata's StatefulDataLoader is one too."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader = StatefulDataLoader(Squares(11), batch_size=4, shuffle=True)
+        assert play(Squares(11), 4, 2, shuffle=True) == play(loader, None, 2)
+
+    def test_own_collate_fn_and_processes(self):
+        """Kept, with worker_init_fn; persistent processes serve several epochs."""
+        loader = DataLoader(
+            Squares(9), batch_size=4, num_workers=2, persistent_workers=True,
+            collate_fn=negated, worker_init_fn=seed_processes,
+        )  # fmt: skip
+
+        dataset = one().distribute_dataset(loader)
+        for _ in range(3):
+            batches = [batch.tolist() for batch in dataset]
+            assert [-k * k for k in range(9)] == [x for batch in batches for x in batch]
+            for _ in dataset:  # left early: the next epoch must be whole all the same
+                break
+
+    def test_own_sampler(self):
+        """Taken as the global order: the same on all ranks, whatever it draws from."""
+
+        class Mixed:
+            def __iter__(self):
+                yield from torch.randperm(3).tolist()
+                yield from np.random.permutation(3) + 3
+                yield from random.sample(range(6, 9), 3)
+
+        torch.manual_seed(1)
+        before = torch.rand(1)
+        torch.manual_seed(1)
+        loader = DataLoader(Squares(9), batch_size=4, sampler=Mixed())
+        workers = play(loader, None, 2, epochs=2)
+        assert before == torch.rand(1)
+        epochs = [[w[:3] for w in workers], [w[3:] for w in workers]]
+        for epoch in epochs:
+            assert [k * k for k in range(9)] == sorted(flat(epoch))
+        assert epochs[0] != epochs[1]
+
+    def test_weighted_sampler(self):
+        """Repetitions are the sampler's own doing."""
+        sampler = WeightedRandomSampler([0.0, 1.0, 0.0], 5)
+        assert [1] * 5 == flat(play(DataLoader(Squares(3), batch_size=2, sampler=sampler), None, 2))
+
+    def test_random_sampler_with_its_own_length(self):
+        """Not a plain one: it is iterated."""
+        sampler = RandomSampler(Squares(9), num_samples=4)
+        loader = DataLoader(Squares(9), batch_size=2, sampler=sampler)
+        assert 4 == len(flat(play(loader, None, 2)))
+
+    def test_own_batch_sampler(self):
+        """Batches of any size are the global batches."""
+        batches = [[0, 1, 2, 3, 4], [5], [6, 7]]
+        loader = DataLoader(Squares(9), batch_sampler=batches)
+        first_worker, second = play(loader, None, 2)
+        assert [[[0, 1, 4]], [[25]], [[36]]] == first_worker
+        assert [[[9, 16]], [[]], [[49]]] == second
+        plain = DataLoader(Squares(9), batch_sampler=BatchSampler(range(9), 4, drop_last=False))
+        assert play(Squares(9), 4, 2) == play(plain, None, 2)
+
+    def test_over_an_iterable_dataset(self):
+        """torch's meaning: its batches, in its order, are the global batches."""
+        (steps,) = play(DataLoader(Stream(), batch_size=4), None, 1, 2)
+        assert [[[0, 1], [2, 3]], [[4, 5], [6]]] == steps
+        workers = play(DataLoader(Stream(), batch_size=4, num_workers=2), None, 2)
+        assert sorted([*range(7), *range(7)]) == sorted(flat(workers))  # torch repeats, as ever
+
+    def test_tensor_dataset_with_default_collate(self):
+        """A tuple, not default_collate's list."""
+        loader = DataLoader(TensorDataset(torch.arange(4), torch.arange(4)), batch_size=2)
+        assert isinstance(first(loader, None), tuple)
+
+    def test_refused(self):
+        """What cuts or reorders already, and what is said twice."""
+        sampler = DistributedSampler(Squares(9), num_replicas=2, rank=0)
+        for keywords, words in (
+            ({"sampler": sampler}, "DistributedSampler"),
+            ({"batch_sampler": BatchSampler(sampler, 2, drop_last=False)}, "DistributedSampler"),
+            ({"in_order": False, "num_workers": 1}, "in_order=True"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                one().distribute_dataset(DataLoader(Squares(9), **keywords))
+        for name, value in {
+            "global_batch_size": 4, "shuffle": True, "drop_last": True,
+            "collate_fn": list, "num_workers": 2,
+        }.items():  # fmt: skip
+            with pytest.raises(ValueError, match=f"{name} to be set once"):
+                one().distribute_dataset(DataLoader(Squares(9), batch_size=4), **{name: value})
+
+
+def negated(examples):
+    """A collate function that can be pickled."""
+    return -torch.tensor(examples)
+
+
+def seed_processes(process):
+    """Called in each loader process."""
+    assert process in (0, 1)
+
+
+class TestRefused:
+    """Bad input, and the words for it."""
+
+    @pytest.mark.parametrize(
+        ("size", "kind", "words"),
+        [
+            (0, ValueError, "global_batch_size must be at least 1, got 0"),
+            (-4, ValueError, "global_batch_size must be at least 1, got -4"),
+            (2.5, TypeError, "global_batch_size must be a whole number, got 2.5"),
+            (True, TypeError, "whole number"),
+            ("8", TypeError, "whole number"),
+            (None, ValueError, "needs global_batch_size"),
+        ],
+    )
+    def test_global_batch_size(self, size, kind, words):
+        """A positive whole number."""
+        with pytest.raises(kind, match=words):
+            one().distribute_dataset(range(8), global_batch_size=size)
+
+    @pytest.mark.parametrize(
+        ("keywords", "kind", "words"),
+        [
+            ({"auto_shard_policy": "files"}, ValueError, "'auto', 'file', 'data', 'off'"),
+            ({"auto_shard_policy": 3}, TypeError, "auto_shard_policy"),
+            ({"rebatch": "fair"}, ValueError, "'split', 'even', 'cycle'"),
+            ({"per_replica_buffer_size": -1}, ValueError, "at least 0"),
+            ({"timeout": 0}, ValueError, "more than 0"),
+            ({"timeout": "1"}, TypeError, "seconds"),
+            ({"fetch_to_device": 1}, TypeError, "True or False"),
+            ({"replication_mode": "both"}, ValueError, "'per_worker', 'per_replica'"),
+        ],
+    )
+    def test_options(self, keywords, kind, words):
+        """Refused when they are written."""
+        with pytest.raises(kind, match=words):
+            options(**keywords)
+
+    @pytest.mark.parametrize(
+        ("source", "words"),
+        [
+            (5, "Expected a source: a DataLoader;"),
+            ("train.txt", "Got str"),
+            (iter(range(3)), "iterated only once"),
+            ((k for k in range(3)), "pass the function that makes it"),
+            ({1, 2}, "Got set"),
+        ],
+    )
+    def test_no_source(self, source, words):
+        """The kinds are named."""
+        with pytest.raises(TypeError, match=words):
+            one().distribute_dataset(source, global_batch_size=2)
+
+    def test_distributed_twice(self):
+        """A distributed dataset is no source."""
+        dataset = one().distribute_dataset(range(4), global_batch_size=2)
+        with pytest.raises(TypeError, match="distributed already"):
+            one().distribute_dataset(dataset, global_batch_size=2)
+
+    def test_file_policy_without_files(self):
+        """Also with one worker; the cure is named."""
+        with pytest.raises(ValueError, match=r"AutoShardPolicy.FILE needs.*got range.*Use"):
+            one().distribute_dataset(
+                range(4), global_batch_size=2, options=options(auto_shard_policy="file")
+            )
+
+    @pytest.mark.parametrize(
+        ("keywords", "words"),
+        [
+            ({"global_batch_size": 2, "shuffle": True}, r"FileDataset.shuffle\(buffer_size\)"),
+            ({"drop_last": True}, "Pass global_batch_size too"),
+            ({"options": options(rebatch="cycle")}, "cycle.*needs global_batch_size"),
+        ],
+    )
+    def test_streams(self, keywords, words):
+        """What a stream cannot do."""
+        with pytest.raises(ValueError, match=words):
+            one().distribute_dataset(stream_of(range(3)), **keywords)
+
+    def test_leaves_without_rows(self):
+        """0-dim leaves and leaves of different row counts."""
+        for batch, words in (
+            ({"a": torch.ones(2), "b": torch.tensor(1)}, "0-dim"),
+            ({"a": torch.ones(2), "b": torch.ones(3)}, r"batch\['a'\]: 2, batch\['b'\]: 3"),
+            (7, "one row per example"),
+            (object(), "one row per example"),
+        ):
+            with pytest.raises(tdi.SourceError, match=words):
+                next(iter(one().distribute_dataset(stream_of([batch]))))
+        with pytest.raises(ValueError, match=r"\[0\]: 3, batch\[1\]: 4"):
+            one().distribute_dataset((torch.ones(3), torch.ones(4)), global_batch_size=2)
+
+    def test_collate_functions_that_lose_examples(self):
+        """The counts would lie."""
+        for source in (range(4), stream_of(range(4))):
+            with pytest.raises(tdi.SourceError, match="3 rows for 4 examples"):
+                first(source, 4, collate_fn=lambda e: torch.tensor(e[1:]))
+
+    def test_examples_that_do_not_stack(self):
+        """Which leaf, which shapes, and the cure."""
+        ragged = [{"x": torch.ones(k)} for k in (1, 2)]
+        with pytest.raises(tdi.SourceError, match=r"example\['x'\].*Pass a collate_fn"):
+            first(ragged, 2)
+        with pytest.raises(tdi.SourceError, match="one structure"):
+            first([{"x": 1}, {"y": 1}], 2)
+
+    def test_replication_per_replica(self):
+        """Only for from_function, as in TensorFlow."""
+        with pytest.raises(NotImplementedError, match="distribute_datasets_from_function"):
+            one().distribute_dataset(
+                range(4), global_batch_size=2, options=options(replication_mode="per_replica")
+            )
+
+    def test_dataset_fn(self):
+        """A function, which returns something that starts again."""
+        with pytest.raises(TypeError, match="must be a function"):
+            one().distribute_datasets_from_function([1])
+        with pytest.raises(TypeError, match="Return the function instead"):
+            one().distribute_datasets_from_function(lambda c: iter([1]))
+        dataset = one().distribute_datasets_from_function(lambda c: [torch.tensor(1)])
+        with pytest.raises(tdi.SourceError, match="0-dim"):
+            list(dataset)
+
+    def test_an_example_that_raises(self):
+        """Index, rank, step and the original error."""
+
+        class Rotten(Squares):
+            def __getitem__(self, index):
+                if index == 5:
+                    msg = "rotten"
+                    raise KeyError(msg)
+                return index
+
+        for num_workers in (0, 1):
+            words = r"Worker 0, step 1: The source raised KeyError at example 5: .*rotten"
+            with pytest.raises(tdi.SourceError, match=re.compile(words, re.DOTALL)):
+                list(one().distribute_dataset(Rotten(8), global_batch_size=4, num_workers=num_workers))
+
+    def test_a_file_that_is_missing(self, tmp_path):
+        """Or a glob without a match."""
+        for name in ("nothing.txt", "*.txt"):
+            dataset = one().distribute_dataset(
+                tdi.FileDataset(tmp_path / name), global_batch_size=2
+            )
+            with pytest.raises(FileNotFoundError):
+                iter(dataset)
+
+    def test_a_file_that_is_not_text(self, tmp_path):
+        """File and line."""
+        (tmp_path / "a.txt").write_bytes(b"good\n\xff\xfe\n")
+        dataset = one().distribute_dataset(tdi.FileDataset(tmp_path / "a.txt"), global_batch_size=1)
+        with pytest.raises(tdi.SourceError, match="a.txt, line 2: expected UTF-8"):
+            list(dataset)
+
+    def test_a_map_that_raises(self, tmp_path):
+        """Which record of which file."""
+        (tmp_path / "a.txt").write_text("1\n2\nx\n")
+        files = tdi.FileDataset(tmp_path / "a.txt").map(int)
+        with pytest.raises(tdi.SourceError, match=r"ValueError at record \[0 2\]"):
+            list(one().distribute_dataset(files, global_batch_size=2))
+
+
+def test_processes_started_under_torchrun_must_initialise(monkeypatch):
+    """One worker by mistake would train each rank alone."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(tdi.UsageError, match="init_distributed"):
+        tdi.MultiWorkerMirroredStrategy()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert 1 == tdi.MultiWorkerMirroredStrategy().num_workers
+
+
+def test_strategies():
+    """Topologies and devices."""
+    strategy = tdi.MirroredStrategy(["cpu", "cpu"])
+    assert (2, 1, 0) == (
+        strategy.num_replicas_in_sync,
+        strategy.num_workers,
+        strategy.worker_index,
+    )
+    assert "Strategy(worker 0 of 1, devices cpu, cpu)" == repr(strategy)
+    assert (torch.device("cpu"),) == tdi.OneDeviceStrategy("cpu").devices
+    for wrong in ([], "cpu"):
+        with pytest.raises(ValueError, match="one per replica"):
+            tdi.MirroredStrategy(wrong)
+    with pytest.raises(ValueError, match="data_dims"):
+        tdi.MultiWorkerMirroredStrategy(data_dims=["dp"])
+
+
+def test_shards_with_fewer_shards_than_workers():
+    """On every worker, before the first step."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(Shards([[1], [2]]), global_batch_size=2)
+        with pytest.raises(tdi.TooFewFilesError, match="has 2 for 3 workers"):
+            iter(dataset)
+        whole = strategy.distribute_dataset(
+            Shards([[1], [2]]), global_batch_size=2, options=options(auto_shard_policy="data")
+        )
+        return [shown(strategy, step) for step in whole]
+
+    assert [1, 2] == sorted(flat(simulate(work, num_workers=3)))
+
+
+def test_listed():
+    """The helper of these tests."""
+    assert [1] == listed(torch.tensor([1]))
