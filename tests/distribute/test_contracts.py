@@ -58,7 +58,10 @@ def test_streams_exactly_once(count, size, cluster, rebatch, drop_last):
     assert all(global_batches(workers))
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.integers(1, 9), clusters, rules, st.data())
+shard_lengths = st.lists(st.integers(0, 9), min_size=1, max_size=7)
+
+
+@given(shard_lengths, st.integers(1, 9), clusters, rules, st.data())
 def test_dealt_shards_exactly_once(lengths, size, cluster, rebatch, data):
     """C1 and C2 under FILE and DATA, shards of any sizes, the empty ones too."""
     num_workers, num_replicas = cluster

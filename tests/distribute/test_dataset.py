@@ -1,4 +1,4 @@
-"""DistributedDataset and DistributedIterator: epochs, lengths, specs, facts about steps, the loss."""
+"""DistributedDataset and DistributedIterator: epochs, lengths, specs, steps, the loss."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class TestElementSpec:
         """A source without examples has no structure."""
         for source in ([], stream_of([])):
             dataset = one().distribute_dataset(source, global_batch_size=2)
-            with pytest.raises(tdi.SourceError, match="empty on all workers"):
+            with pytest.raises(tdi.SourceError, match="got none from any worker"):
                 _ = dataset.element_spec
 
 
@@ -281,7 +281,7 @@ def test_batches_of_one_street_do_not_alias_the_source():
     """Writing into a batch leaves the user's data alone."""
     data = torch.zeros(4)
     for batch in one().distribute_dataset(data, global_batch_size=2):
-        batch += 1
+        batch.add_(1)
     assert [0, 0, 0, 0] == data.tolist()
 
 

@@ -73,7 +73,8 @@ class TestRun:
             inside = strategy.run(lambda: str(state()))
             assert {str(state())} == set(strategy.local_results(inside))
         with torch.inference_mode():
-            assert {str(state())} == set(strategy.local_results(strategy.run(lambda: str(state()))))
+            inside = strategy.run(lambda: str(state()))
+            assert {str(state())} == set(strategy.local_results(inside))
 
     def test_an_error_is_raised_as_it_is(self):
         """And the other replicas are unwound, their ``finally`` blocks run."""

@@ -105,7 +105,8 @@ class TestKinds:
 
     def test_columns_with_a_collate_fn(self):
         """It gets examples, as in a DataLoader."""
-        batch = first((torch.arange(4), torch.arange(4) + 10), 2, collate_fn=lambda e: torch.stack([y for _, y in e]))
+        columns = torch.arange(4), torch.arange(4) + 10
+        batch = first(columns, 2, collate_fn=lambda rows: torch.stack([y for _, y in rows]))
         assert [10, 11] == batch.tolist()
 
     def test_string_arrays_stay_arrays(self):
@@ -133,7 +134,7 @@ class TestKinds:
 
     def test_streams(self):
         """IterableDataset, generator function, any iterable that starts again."""
-        for source in (Stream(), stream_of(range(7)), {k: 0 for k in range(7)}.keys()):
+        for source in (Stream(), stream_of(range(7)), dict.fromkeys(range(7)).keys()):
             assert list(range(7)) == flat(play(source, 3))
 
     def test_nodes(self):
@@ -394,8 +395,11 @@ class TestRefused:
 
         for num_workers in (0, 1):
             words = r"Worker 0, step 1: The source raised KeyError at example 5: .*rotten"
+            dataset = one().distribute_dataset(
+                Rotten(8), global_batch_size=4, num_workers=num_workers
+            )
             with pytest.raises(tdi.SourceError, match=re.compile(words, re.DOTALL)):
-                list(one().distribute_dataset(Rotten(8), global_batch_size=4, num_workers=num_workers))
+                list(dataset)
 
     def test_a_file_that_is_missing(self, tmp_path):
         """Or a glob without a match."""

@@ -13,8 +13,6 @@ import torch_distinput as tdi
 from tests.golden.errors import describe
 from tests.golden.values import Json, decode, encode
 
-Strategy = Any
-
 
 def leaf_types(value: Any) -> Iterator[str]:
     """How the leaves of a step are wrapped, by TensorFlow's names."""
@@ -30,11 +28,11 @@ def leaf_types(value: Any) -> Iterator[str]:
         yield "EagerTensor"
 
 
-def _results(strategy: Strategy, value: Any) -> list[Json]:
+def _results(strategy: tdi.Strategy, value: Any) -> list[Json]:
     return [encode(result) for result in strategy.local_results(value)]
 
 
-def _distributed(strategy: Strategy, values: list[Json]) -> Any:
+def _distributed(strategy: tdi.Strategy, values: list[Json]) -> Any:
     """Recorded values, one for each replica in sync, as a value of this worker's replicas."""
     return strategy.distribute_values_from_function(
         lambda context: decode(values[context.replica_id_in_sync_group])
@@ -74,7 +72,7 @@ _VALUE_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 _RUN_FUNCTIONS: dict[str, Callable[[Any], Any]] = {"identity": lambda x: x, "mul2": lambda x: x * 2}
 
 
-def _values_from_function(case: Json, strategy: Strategy) -> Json:
+def _values_from_function(case: Json, strategy: tdi.Strategy) -> Json:
     value = strategy.distribute_values_from_function(_VALUE_FUNCTIONS[case["fn"]])
     types = sorted(set(leaf_types(value)))
     seen: Json = {
@@ -96,7 +94,7 @@ def _replica_context() -> Any:
     return context
 
 
-def _run_replica_ids(case: Json, strategy: Strategy) -> Json:
+def _run_replica_ids(case: Json, strategy: tdi.Strategy) -> Json:
     def facts() -> tuple[int, int]:
         context = _replica_context()
         return int(context.replica_id_in_sync_group), context.num_replicas_in_sync
@@ -105,7 +103,7 @@ def _run_replica_ids(case: Json, strategy: Strategy) -> Json:
     return {"ids": list(ids), "num": list(numbers)}
 
 
-def _contexts(case: Json, strategy: Strategy) -> Json:
+def _contexts(case: Json, strategy: tdi.Strategy) -> Json:
     def facts() -> str:
         current, replica = tdi.get_strategy(), tdi.get_replica_context()
         described = {
@@ -124,8 +122,8 @@ def _contexts(case: Json, strategy: Strategy) -> Json:
     return {"contexts_seen": {place: json.loads(text) for place, text in places.items()}}
 
 
-def _merge_call(case: Json, strategy: Strategy) -> Json:
-    def summed(current: Strategy, value: Any) -> Any:
+def _merge_call(case: Json, strategy: tdi.Strategy) -> Json:
+    def summed(current: tdi.Strategy, value: Any) -> Any:
         return current.reduce("sum", value, axis=None)
 
     def replica() -> Any:
@@ -136,7 +134,7 @@ def _merge_call(case: Json, strategy: Strategy) -> Json:
     return {"local_results": _results(strategy, strategy.run(replica))}
 
 
-def _all_reduce(case: Json, strategy: Strategy) -> Json:
+def _all_reduce(case: Json, strategy: tdi.Strategy) -> Json:
     def replica(value: torch.Tensor) -> Any:
         return _replica_context().all_reduce(case["reduce_op"], value)
 
@@ -144,7 +142,7 @@ def _all_reduce(case: Json, strategy: Strategy) -> Json:
     return {"local_results": _results(strategy, strategy.run(replica, args=(value,)))}
 
 
-def _all_gather(case: Json, strategy: Strategy) -> Json:
+def _all_gather(case: Json, strategy: tdi.Strategy) -> Json:
     def replica(value: torch.Tensor) -> Any:
         return _replica_context().all_gather(value, axis=case["axis"])
 
@@ -152,25 +150,26 @@ def _all_gather(case: Json, strategy: Strategy) -> Json:
     return {"local_results": _results(strategy, strategy.run(replica, args=(value,)))}
 
 
-def _reduce_in_replica_context(case: Json, strategy: Strategy) -> Json:
+def _reduce_in_replica_context(case: Json, strategy: tdi.Strategy) -> Json:
     strategy.run(lambda: strategy.reduce("sum", torch.tensor(1.0), axis=None))
     return {}
 
 
-def _gather_in_replica_context(case: Json, strategy: Strategy) -> Json:
+def _gather_in_replica_context(case: Json, strategy: tdi.Strategy) -> Json:
     strategy.run(lambda: strategy.gather(torch.tensor([1.0]), axis=0))
     return {}
 
 
-def _run_bad_args(case: Json, strategy: Strategy) -> Json:
-    strategy.run(lambda value: value, args=torch.tensor(1.0))
+def _run_bad_args(case: Json, strategy: tdi.Strategy) -> Json:
+    not_a_sequence: Any = torch.tensor(1.0)
+    strategy.run(lambda value: value, args=not_a_sequence)
     return {}
 
 
 # ---- over all replicas in sync
 
 
-def _reduce(case: Json, strategy: Strategy) -> Json:
+def _reduce(case: Json, strategy: tdi.Strategy) -> Json:
     if "value" in case:
         value = decode(case["value"])
     else:
@@ -179,12 +178,12 @@ def _reduce(case: Json, strategy: Strategy) -> Json:
     return {"result": encode(strategy.reduce(case["reduce_op"], value, axis=axis))}
 
 
-def _gather(case: Json, strategy: Strategy) -> Json:
+def _gather(case: Json, strategy: tdi.Strategy) -> Json:
     value = _distributed(strategy, case["values"])
     return {"result": encode(strategy.gather(value, axis=case["axis"]))}
 
 
-CALLS: dict[str, Callable[[Json, Strategy], Json]] = {
+CALLS: dict[str, Callable[[Json, tdi.Strategy], Json]] = {
     "values_from_function": _values_from_function,
     "run_replica_ids": _run_replica_ids,
     "contexts": _contexts,
@@ -243,7 +242,7 @@ def _batch_sizes(case: Json) -> Json:
 
 
 def _sizes_of_pieces(size: int, workers: int, replicas: int) -> list[list[int]]:
-    def worker(strategy: Strategy) -> list[int]:
+    def worker(strategy: tdi.Strategy) -> list[int]:
         options = tdi.InputOptions(auto_shard_policy="off", rebatch="cycle")
         dataset = strategy.distribute_dataset(
             torch.arange(size), global_batch_size=size, options=options

@@ -85,12 +85,14 @@ def accepted(error: Json) -> tuple[str, ...]:
 def describe(error: BaseException) -> Json:
     """An error of ours as an observation: its classes, those of its causes, and its words.
 
-    A class that was raised from another one is there as ``"SourceError from ValueError"``, too.
+    A class that was raised from another one is there as ``"SourceError from ValueError"``, too;
+    others that add a place may stand between them.
     """
-    kinds = _kinds(error)
-    if error.__cause__ is not None:
-        causes = _kinds(error.__cause__)
-        kinds += [f"{kind} from {cause}" for kind in kinds for cause in causes]
+    kinds = own = _kinds(error)
+    cause = error.__cause__
+    while cause is not None:
+        kinds = kinds + [f"{kind} from {other}" for kind in own for other in _kinds(cause)]
+        cause = cause.__cause__
     return {"type": type(error).__name__, "kinds": kinds, "message": str(error)}
 
 

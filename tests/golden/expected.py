@@ -15,10 +15,23 @@ Grid = list[list[list[Json]]]
 
 
 def failing(case: Json, ours: tuple[str, ...]) -> Json:
-    """The case with every worker raising one of these classes of ours."""
+    """The case with every worker raising one of these classes of ours before its first step."""
     in_sync = facts.num_in_sync(case)
-    seen = {"num_replicas_in_sync": in_sync, "error": {"ours": list(ours)}}
+    seen = {"num_replicas_in_sync": in_sync, "error": {"ours": list(ours), "exact": True}}
     return {**case, "expected": [seen] * facts.num_workers(case)}
+
+
+def failing_after(case: Json, ours: tuple[str, ...], num_steps: int) -> Json:
+    """The case with every worker raising one of these classes after some steps of epoch 0."""
+    end = {"event": "error", "error": {"ours": list(ours), "exact": True}}
+    expected = [
+        {
+            "num_replicas_in_sync": seen["num_replicas_in_sync"],
+            "epochs": [{"steps": steps_of(seen)[:num_steps], "end": end}],
+        }
+        for seen in case["expected"]
+    ]
+    return {**case, "expected": expected}
 
 
 def each_worker(case: Json, change: Callable[[Json], Json]) -> Json:
@@ -52,7 +65,20 @@ def each_grid(case: Json, change: Callable[[Grid], Grid]) -> Json:
     expected = [
         {**seen, "epochs": list(row)} for seen, row in zip(case["expected"], rows, strict=True)
     ]
-    return {**case, "expected": expected, "iterate": _fewer_calls(case, expected)}
+    return retyped({**case, "expected": expected, "iterate": _fewer_calls(case, expected)})
+
+
+def retyped(case: Json) -> Json:
+    """The case with types of values where there are steps, and none where there are none."""
+    wrapped = facts.num_in_sync(case) > 1
+    types = ["PerReplica"] if wrapped else ["EagerTensor"]
+
+    def changed(seen: Json) -> Json:
+        if "value_types" not in seen:
+            return seen
+        return {**seen, "value_types": types if steps_of(seen) else None}
+
+    return each_worker(case, changed)
 
 
 def _changed_epoch(epochs: list[Json], change: Callable[[Grid], Grid]) -> list[Json]:

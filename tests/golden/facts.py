@@ -13,15 +13,6 @@ from tests.golden.values import Json
 ITERATION = ("distribute_dataset", "from_function")
 """Kinds whose observations hold epochs of steps."""
 
-OF_A_DATASET = (
-    *ITERATION,
-    "iterate_in_function",
-    "host_loop_optional",
-    "next_in_replica_context",
-    "save_iterator",
-)
-"""Kinds that start from a distributed dataset."""
-
 PASSIVE = {"cache", "prefetch", "assert_cardinality", "policy"}
 """Ops that change no record."""
 

@@ -17,9 +17,6 @@ from tests.golden import calls, facts, sources
 from tests.golden.errors import describe
 from tests.golden.values import Json, encode, encode_spec
 
-Strategy = Any
-"""What the constructors of strategies give; the class itself is not at the front door."""
-
 TIMEOUT = 30.0
 """Seconds that a call may wait for another worker before the case counts as failed."""
 
@@ -33,7 +30,7 @@ def play(case: Json, *, gloo: bool = False) -> list[Json]:
         return _launch(case, functools.partial(observe, case, Path(folder)), gloo=gloo)
 
 
-def _launch(case: Json, worker: Callable[[Strategy], Json], *, gloo: bool) -> list[Json]:
+def _launch(case: Json, worker: Callable[[tdi.Strategy], Json], *, gloo: bool) -> list[Json]:
     replicas = facts.replicas_per_worker(case)
     kind = case["cluster"]["strategy"]
     if kind == "one_device":
@@ -48,7 +45,7 @@ def _launch(case: Json, worker: Callable[[Strategy], Json], *, gloo: bool) -> li
     return tdi.testing.simulate(worker, num_workers=workers, replicas_per_worker=replicas)
 
 
-def observe(case: Json, folder: Path, strategy: Strategy) -> Json:
+def observe(case: Json, folder: Path, strategy: tdi.Strategy) -> Json:
     """What one worker sees; an error that nothing else has caught is part of it."""
     seen: Json = {"num_replicas_in_sync": strategy.num_replicas_in_sync}
     try:
@@ -67,7 +64,7 @@ def observe(case: Json, folder: Path, strategy: Strategy) -> Json:
 # ---- datasets
 
 
-def _dataset(case: Json, folder: Path, strategy: Strategy, seen: Json) -> Any:
+def _dataset(case: Json, folder: Path, strategy: tdi.Strategy, seen: Json) -> Any:
     """Distribute a case's program; a dataset_fn's contexts go to ``seen``."""
     options = _options(case)
     if case["kind"] == "from_function":
@@ -103,14 +100,14 @@ def _options(case: Json) -> tdi.InputOptions:
     given = {name.removeprefix("experimental_"): value for name, value in recorded.items()}
     given.pop("place_dataset_on_device", None)
     return tdi.InputOptions(
-        auto_shard_policy=facts.policy(case).lower(),
+        auto_shard_policy=tdi.AutoShardPolicy(facts.policy(case).lower()),
         rebatch="cycle" if facts.cycles(case) else "split",
         timeout=TIMEOUT,
         **given,
     )
 
 
-def _iterate(case: Json, folder: Path, strategy: Strategy, seen: Json) -> None:
+def _iterate(case: Json, folder: Path, strategy: tdi.Strategy, seen: Json) -> None:
     how = case["iterate"]
     dataset = _dataset(case, folder, strategy, seen)
     types: set[str] = set()
@@ -137,7 +134,7 @@ def _spec(owner: Any) -> Json:
         return {"error": describe(error)}
 
 
-def _epoch(iterator: Any, how: Json, strategy: Strategy, types: set[str]) -> Json:
+def _epoch(iterator: Any, how: Json, strategy: tdi.Strategy, types: set[str]) -> Json:
     if how["mode"] == "optional":
         return _optional_epoch(iterator, how, strategy, types)
     call = iterator.get_next if how["mode"] == "get_next" else iterator.__next__
@@ -157,7 +154,7 @@ def _epoch(iterator: Any, how: Json, strategy: Strategy, types: set[str]) -> Jso
     return epoch
 
 
-def _optional_epoch(iterator: Any, how: Json, strategy: Strategy, types: set[str]) -> Json:
+def _optional_epoch(iterator: Any, how: Json, strategy: tdi.Strategy, types: set[str]) -> Json:
     epoch: Json = {"steps": [], "has_value": [], "end": {"event": "steps_done"}}
     for _ in range(how["steps"]):
         step = iterator.get_next_as_optional()
@@ -172,7 +169,7 @@ def _optional_epoch(iterator: Any, how: Json, strategy: Strategy, types: set[str
     return epoch
 
 
-def _step(step: Any, strategy: Strategy, types: set[str]) -> list[Json]:
+def _step(step: Any, strategy: tdi.Strategy, types: set[str]) -> list[Json]:
     types.update(calls.leaf_types(step))
     return [encode(value) for value in strategy.local_results(step)]
 
@@ -188,17 +185,17 @@ def _name_of_error(call: Callable[[], Any]) -> str:
 # ---- loops that TensorFlow's users write
 
 
-def _sum(strategy: Strategy, step: Any) -> int:
+def _sum(strategy: tdi.Strategy, step: Any) -> int:
     summed = strategy.run(lambda batch: batch.sum(), args=(step,))
     return int(strategy.reduce("sum", summed, axis=None))
 
 
-def _iterate_in_function(case: Json, dataset: Any, strategy: Strategy) -> Json:
+def _iterate_in_function(case: Json, dataset: Any, strategy: tdi.Strategy) -> Json:
     sums = [_sum(strategy, step) for step in dataset]
     return {"total": sum(sums), "steps": len(sums)}
 
 
-def _host_loop(case: Json, dataset: Any, strategy: Strategy) -> Json:
+def _host_loop(case: Json, dataset: Any, strategy: tdi.Strategy) -> Json:
     iterator = iter(dataset)
 
     def call() -> list[int]:
@@ -213,22 +210,14 @@ def _host_loop(case: Json, dataset: Any, strategy: Strategy) -> Json:
     return {"calls": [call() for _ in range(case["calls"])]}
 
 
-def _next_in_replica_context(case: Json, dataset: Any, strategy: Strategy) -> Json:
+def _next_in_replica_context(case: Json, dataset: Any, strategy: tdi.Strategy) -> Json:
     iterator = iter(dataset)
     strategy.run(lambda: next(iterator))
     return {}
 
 
-def _save_iterator(case: Json, dataset: Any, strategy: Strategy) -> Json:
-    iterator = iter(dataset)
-    next(iterator)
-    dataset.load_state_dict(iterator.state_dict())
-    return {}
-
-
-_LOOPS: dict[str, Callable[[Json, Any, Strategy], Json]] = {
+_LOOPS: dict[str, Callable[[Json, Any, tdi.Strategy], Json]] = {
     "iterate_in_function": _iterate_in_function,
     "host_loop_optional": _host_loop,
     "next_in_replica_context": _next_in_replica_context,
-    "save_iterator": _save_iterator,
 }

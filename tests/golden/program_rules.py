@@ -1,21 +1,19 @@
-"""Rules that need the program to know what TensorFlow did not deliver. See ``rules``.
-
-All are about ``from_function``, whose batches are what ``dataset_fn`` returns.
-"""
+"""Rules that need the program to know what TensorFlow did not deliver. See ``rules``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from tests.golden import facts
-from tests.golden.expected import each_epoch
-from tests.golden.programs import Env, file_records, run
-from tests.golden.values import Json, encode, sliced
+from tests.golden.errors import UNFIT_BATCH
+from tests.golden.expected import each_epoch, failing, retyped
+from tests.golden.programs import Env, env_of, file_records, run
+from tests.golden.values import Json, encode, leaves, sliced
 
 
-def _batches(case: Json, num_pipelines: int, index: int) -> list[Json]:
-    """All batches of one of the input pipelines."""
+def _batches(case: Json, num_pipelines: int, index: int) -> Iterator[Json]:
+    """The batches that ``dataset_fn`` gives one of the input pipelines."""
     values = {
         "$num_input_pipelines": num_pipelines,
         "$input_pipeline_id": index,
@@ -26,9 +24,30 @@ def _batches(case: Json, num_pipelines: int, index: int) -> list[Json]:
         word, _, size = name.partition(":")
         return int(size) // facts.num_in_sync(case) if size else values[word]
 
-    return list(
-        map(encode, run(case["pipeline"], Env(files=file_records(case), resolve=resolve))())
-    )
+    return map(encode, run(case["pipeline"], Env(files=file_records(case), resolve=resolve))())
+
+
+def _scalars_are_refused(case: Json) -> Json:
+    """By the workers that read one; the others are told."""
+    specs = [leaf for seen in case["expected"] for leaf in leaves(seen.get("element_spec", _NONE))]
+    scalars = any(leaf.get("per_replica", [leaf])[0].get("s") == [] for leaf in specs)
+    if case["kind"] not in facts.ITERATION or not scalars:
+        return case
+    workers = facts.num_workers(case)
+    if case["kind"] == "from_function":
+        have = [
+            next(_batches(case, workers, worker), None) is not None for worker in range(workers)
+        ]
+    else:
+        have = [next(run(case["pipeline"], env_of(case))(), None) is not None] * workers
+    if not any(have):
+        return case
+    failed = failing(case, UNFIT_BATCH)["expected"]
+    told = failing(case, ("PeerFailedError",))["expected"]
+    return {**case, "expected": [f if h else t for f, t, h in zip(failed, told, have, strict=True)]}
+
+
+_NONE: Json = {"tuple": []}
 
 
 def _is_per_replica(case: Json) -> bool:
@@ -53,12 +72,14 @@ def _static_tail_is_delivered(case: Json) -> Json:
     def whole(epoch: Json) -> Json:
         if epoch["end"]["event"] == "steps_done":
             return epoch
-        batches = _batches(case, 1, 0)
+        batches = list(_batches(case, 1, 0))
+        if not batches:
+            return epoch
         tail = batches[len(epoch["steps"]) * replicas :]
         empty = [sliced(batches[0], 0, 0)] * (-len(tail) % replicas)
         return {**epoch, "steps": [*epoch["steps"], *([[*tail, *empty]] if tail else [])]}
 
-    return each_epoch(case, whole)
+    return retyped(each_epoch(case, whole))
 
 
 def _per_replica_with_workers(case: Json) -> Json:
@@ -67,7 +88,7 @@ def _per_replica_with_workers(case: Json) -> Json:
     if not _is_per_replica(case) or workers == 1:
         return case
     in_sync = facts.num_in_sync(case)
-    columns = [_batches(case, in_sync, index) for index in range(in_sync)]
+    columns = [list(_batches(case, in_sync, index)) for index in range(in_sync)]
     empty = sliced(next(column[0] for column in columns if column), 0, 0)
     steps = list(zip_longest(*columns, fillvalue=empty))
 
@@ -92,7 +113,15 @@ def _context(in_sync: int, index: int) -> Json:
     }
 
 
-ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
+Row = tuple[str, str, Callable[[Json], Json]]
+
+SCALARS: Row = (
+    "scalars are refused",
+    "a leaf without rows cannot be empty (5.4, 5.5)",
+    _scalars_are_refused,
+)
+
+FROM_FUNCTION: tuple[Row, ...] = (
     (
         "static tail is delivered",
         "no example is lost when shapes are static (5.5)",

@@ -7,6 +7,7 @@ are no workers here: a program that is dealt out by file is run with ``Env.shard
 
 from __future__ import annotations
 
+import fnmatch
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,8 +116,7 @@ def _files(op: Op, env: Env) -> Stage:
 
 
 def _list_files(op: Op, env: Env) -> Stage:
-    suffix = op["pattern"].removeprefix("*")
-    return lambda: iter(sorted(name for name in env.files if name.endswith(suffix)))
+    return lambda: iter(sorted(fnmatch.filter(env.files, op["pattern"])))
 
 
 def _read_all(op: Op, env: Env) -> Stage:

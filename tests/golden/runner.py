@@ -42,8 +42,9 @@ def run_case(case: Json, *, gloo: bool = False) -> Outcome:
     rule = skip_rule(case)
     if rule is not None:
         return Outcome(skipped=rule.name)
-    promised, touched = rewritten(case)
+    touched: list[str] = []
     try:
+        promised, touched = rewritten(case)
         found = differences(promised, play(promised, gloo=gloo))
     except Exception as error:  # noqa: BLE001  # one case must not end the run
         found = [f"{type(error).__name__}: {error}"]

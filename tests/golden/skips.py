@@ -86,6 +86,11 @@ SKIPS = (
         "TensorFlow quirk: a flat_map after the reader makes FILE deal out records",
         _records_dealt_as_files,
     ),
+    Skip(
+        "iterator state",
+        "TensorFlow cannot save an iterator: there is no recording to compare with",
+        _of_kind("save_iterator"),
+    ),
     Skip("crash", "TensorFlow bug: a collective of empty tensors kills the process", _crash),
 )
 

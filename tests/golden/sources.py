@@ -111,6 +111,23 @@ def distribution(case: Json, folder: Path) -> Distribution:
     )
 
 
+def shows_example(case: Json) -> bool:
+    """Whether the source has an index, and so an example to look at before the first step."""
+    cut = _examples(case)
+    if cut is None or not _has_index(cut[0]):
+        return False
+    return next(run(cut[0], env_of(case))(), None) is not None
+
+
+def _has_index(pipeline: Ops) -> bool:
+    kinds = [op["op"] for op in pipeline]
+    if kinds == ["tensor_slices"]:
+        return "string" not in str(pipeline[0]["value"])
+    if kinds == ["range", "shuffle"]:
+        return bool(pipeline[1]["buffer"] >= len(range(*pipeline[0]["args"])))
+    return kinds[0] == "range" and set(kinds[1:]) <= {"map"}
+
+
 def _examples(case: Json) -> tuple[Ops, int | None, bool] | None:
     """Ops that give examples, and the global batch; None where batches come ready."""
     pipeline = facts.active(case)
@@ -136,16 +153,15 @@ def _maps_before_batch(pipeline: Ops) -> tuple[Ops, int, bool]:
 def _example_source(case: Json, pipeline: Ops, folder: Path) -> tuple[Any, dict[str, Any]]:
     if facts.reads_files(pipeline):
         return _file_source(case, pipeline, folder), {}
-    kinds = [op["op"] for op in pipeline]
-    first = pipeline[0]
-    if kinds == ["tensor_slices"] and "string" not in str(first["value"]):
+    if not _has_index(pipeline):
+        return _generator_function(run(pipeline, env_of(case))), {}
+    first, *others = pipeline
+    if first["op"] == "tensor_slices":
         return decode(first["value"]), {}
-    if kinds == ["range", "shuffle"] and pipeline[1]["buffer"] >= len(range(*first["args"])):
-        return Indexable(range(*first["args"]), ()), {"shuffle": True, "seed": pipeline[1]["seed"]}
-    if kinds[0] == "range" and set(kinds[1:]) <= {"map"}:
-        maps = tuple(function(op["fn"]) for op in pipeline[1:])
-        return Indexable(range(*first["args"]), maps), {}
-    return _generator_function(run(pipeline, env_of(case))), {}
+    numbers = range(*first["args"])
+    if others and others[0]["op"] == "shuffle":
+        return Indexable(numbers, ()), {"shuffle": True, "seed": others[0]["seed"]}
+    return Indexable(numbers, tuple(function(op["fn"]) for op in others)), {}
 
 
 def _generator_function(stage: Stage) -> Callable[[], Iterator[Any]]:

@@ -35,7 +35,9 @@ def test_golden_vectors(num_examples, seed, epoch, expected):
     assert expected == shuffled(num_examples, seed, epoch)[:10].tolist()
 
 
-@pytest.mark.parametrize("num_examples", [0, 1, 2, 3, 5, 17, LARGEST_EXACT, LARGEST_EXACT + 1, 99_991])
+@pytest.mark.parametrize(
+    "num_examples", [0, 1, 2, 3, 5, 17, LARGEST_EXACT, LARGEST_EXACT + 1, 99_991]
+)
 def test_every_index_occurs_once(num_examples):
     """A shuffled epoch is a permutation, on both sides of the switch."""
     assert np.array_equal(np.arange(num_examples), np.sort(shuffled(num_examples, 3, 1)))
@@ -69,7 +71,8 @@ def test_epochs_and_seeds_differ():
 def test_small_permutations_are_uniform(num_examples):
     """Chi-squared over all permutations; a biased shuffle of few examples is off by hundreds."""
     rounds = 6000
-    seen = np.unique([tuple(shuffled(num_examples, s)) for s in range(rounds)], axis=0, return_counts=True)[1]
+    orders = [shuffled(num_examples, seed) for seed in range(rounds)]
+    seen = np.unique(orders, axis=0, return_counts=True)[1]
     cells = int(np.prod(np.arange(1, num_examples + 1)))
     chi = ((seen - rounds / cells) ** 2 / (rounds / cells)).sum()
     assert cells == len(seen)

@@ -15,7 +15,13 @@ AUTO, FILE, DATA, OFF = AutoShardPolicy
 
 @pytest.mark.parametrize(
     ("policy", "has_shards", "expected"),
-    [(AUTO, True, FILE), (AUTO, False, DATA), (FILE, True, FILE), (DATA, True, DATA), (OFF, True, OFF)],
+    [
+        (AUTO, True, FILE),
+        (AUTO, False, DATA),
+        (FILE, True, FILE),
+        (DATA, True, DATA),
+        (OFF, True, OFF),
+    ],
 )
 def test_policy(policy, has_shards, expected):
     """AUTO is FILE where there is something to deal out."""
@@ -41,7 +47,7 @@ def test_dealing_is_exact():
     """Item i goes to shard i modulo the number of shards."""
     for items, shards in itertools.product(range(9), range(1, 5)):
         parts = [list(dealt(items, shards, index)) for index in range(shards)]
-        assert list(range(items)) == sorted(sum(parts, []))
+        assert list(range(items)) == sorted(itertools.chain.from_iterable(parts))
         assert all(i % shards == index for index, part in enumerate(parts) for i in part)
 
 

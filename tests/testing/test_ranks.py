@@ -292,30 +292,32 @@ class TestPool:
         assert victim not in run_ranks(pid, 2)
 
     def test_no_process_is_left(self, tmp_path: Path) -> None:
-        """When the interpreter ends, ranks and their loader processes are gone."""
-        script = tmp_path / "uses_ranks.py"
-        script.write_text(SCRIPT)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        """When the interpreter ends, the ranks have ended."""
+        done = run_script(tmp_path, "print(*run_ranks(pid, 2))")
 
-        done = subprocess.run(
-            [sys.executable, str(script)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [is_running(int(word)) for word in done.stdout.split()] == [False, False]
 
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        pids = [int(word) for word in done.stdout.split()]
-        assert len(pids) == 2
-        assert not [process for process in pids if is_running(process)]
+    def test_no_process_is_left_by_a_kill(self, tmp_path: Path) -> None:
+        """When the interpreter is killed in the middle of a job, ranks and their children end."""
+        done = run_script(tmp_path, "run_ranks(functools.partial(kill, os.getpid()), 2)")
+
+        assert done.returncode == -signal.SIGKILL
+        pids = [int(path.name) for path in tmp_path.glob("[0-9]*")]
+        assert len(pids) == 2 * 2
+        for process in pids:
+            wait_for_end(process)
 
 
 SCRIPT = """
+import functools
 import os
+import signal
+import threading
+from pathlib import Path
 
+import torch.distributed as dist
+from torch.utils.data import DataLoader
 from torch_distinput.testing.ranks import run_ranks
 
 
@@ -323,9 +325,44 @@ def pid(strategy):
     return os.getpid()
 
 
+def kill(victim, strategy):
+    loader = iter(DataLoader(range(6), num_workers=1))
+    next(loader)
+    for process in (os.getpid(), loader._workers[0].pid):
+        Path(str(process)).touch()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.kill(victim, signal.SIGKILL)
+    threading.Event().wait()
+
+
 if __name__ == "__main__":
-    print(*run_ranks(pid, 2))
 """
+
+
+def run_script(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    script = folder / "uses_ranks.py"
+    script.write_text(f"{SCRIPT}    {line}\n")
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def wait_for_end(process: int) -> None:
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], 30)[0], f"process {process} is still there"
+    finally:
+        os.close(handle)
 
 
 def is_running(process: int) -> bool:

@@ -115,7 +115,11 @@ def _results(iterator: Iterator[Any]) -> Iterator[Any]:
     except SourceError:
         raise
     except Exception as error:
-        raise source_error(error, f"batch {number} of this worker's loader processes") from error
+        msg = (
+            f"A loader process was lost while batch {number} was waited for "
+            f"({type(error).__name__}: {error}). Look for a crash or for the system's memory limit."
+        )
+        raise SourceError(msg) from error
 
 
 def _as_it_is(value: T) -> T:

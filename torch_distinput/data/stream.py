@@ -223,6 +223,6 @@ def _part(source: Any, shard: Shard) -> Any:
     """Deal out a shard; Hugging Face streams shuffle by the epoch that they are told."""
     if hasattr(source, "set_epoch"):
         source.set_epoch(shard.epoch)
-    if shard.num_shards == 1:
+    if shard.num_shards == 1 and (hasattr(source, "__iter__") or callable(source)):
         return source
     return source.shard(num_shards=shard.num_shards, index=shard.index)

@@ -51,6 +51,12 @@ def flatten_example(example: Any) -> tuple[list[Any], Structure]:
     return leaves, _walk(example, leaves, _example_parts)
 
 
+def flatten_values(tree: Any) -> tuple[list[Any], Structure]:
+    """Flatten values that are not batches: None is a leaf like any other."""
+    leaves: list[Any] = []
+    return leaves, _walk(tree, leaves, _value_parts)
+
+
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """Put leaves back into a structure."""
     return _build(structure, iter(leaves))
@@ -77,12 +83,25 @@ def _walk(tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts]) -> St
         leaves.append(tree)
         return _LEAF
     keys, values = parts
-    kind = tuple if isinstance(tree, list) and parts_of is _example_parts else type(tree)
-    return Structure(kind, keys, tuple(_walk(value, leaves, parts_of) for value in values))
+    children = tuple(_walk(value, leaves, parts_of) for value in values)
+    return Structure(_kind(tree, parts_of), keys, children)
+
+
+def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
+    """The class that puts a container back together."""
+    if isinstance(tree, defaultdict):
+        return dict  # its factory is no part of a batch
+    if isinstance(tree, list) and parts_of is _example_parts:
+        return tuple
+    return type(tree)
 
 
 def _example_parts(tree: Any) -> _Parts:
     return _parts(tuple(tree) if isinstance(tree, list) else tree)
+
+
+def _value_parts(tree: Any) -> _Parts:
+    return None if tree is None else _parts(tree)
 
 
 def _parts(tree: Any) -> _Parts:
@@ -105,8 +124,8 @@ def is_row_list(value: list[Any]) -> bool:
     """Whether a list is a leaf, one object a row: it holds no tensor, array or container."""
     if isinstance(value, Examples) or not value:
         return True
-    first = value[0]
-    return not isinstance(first, (torch.Tensor, np.ndarray)) and _parts(first) is None
+    whole = (torch.Tensor, np.ndarray, PerReplica, TensorSpec)
+    return not isinstance(value[0], whole) and _parts(value[0]) is None
 
 
 def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
@@ -118,7 +137,7 @@ def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
     values = [_build(child, leaves) for child in structure.children]
     if issubclass(kind, Mapping):
         pairs = dict(zip(structure.keys, values, strict=True))
-        return pairs if kind is dict or issubclass(kind, defaultdict) else kind(pairs)  # type: ignore[call-arg]
+        return pairs if kind is dict else kind(pairs)  # type: ignore[call-arg]
     if issubclass(kind, tuple) and hasattr(kind, "_make"):
         return kind._make(values)
     if dataclasses.is_dataclass(kind):

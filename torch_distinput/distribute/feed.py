@@ -68,9 +68,9 @@ class PlannedFeed:
         self._watch.look()
         try:
             planned = next(self._steps, None)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
-            raise _located(error, self._worker, self._number) from error
+            raise _located(error, self._worker, self._number) from _origin(error)
         if planned is None:
             return None
         self._number += 1
@@ -113,8 +113,8 @@ class OwnFeed:
     def _read(self) -> LocalStep | None:
         try:
             step = next(self._steps, None)
-        except Exception as error:
-            raise _located(error, 0, self._number) from error
+        except Exception as error:  # noqa: BLE001 - raised again with its place
+            raise _located(error, 0, self._number) from _origin(error)
         self._number += 1
         return step
 
@@ -187,7 +187,8 @@ class VotedFeed:
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:
-            raise _located(ending.error, self._worker, self._number) from ending.error
+            error = ending.error
+            raise _located(error, self._worker, self._number) from _origin(error)
         words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
         msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
@@ -206,6 +207,11 @@ def introduction(step: LocalStep) -> Any:
     """The spec of a step's first batch and its ids; None without one."""
     part = next((part for part in step.parts if part is not None), None)
     return None if part is None else spec_of(part)
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What the source raised, without our own error around it."""
+    return error.__cause__ if isinstance(error, SourceError) and error.__cause__ else error
 
 
 def _located(error: BaseException, worker: int, step: int) -> BaseException:

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data import rows
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, empty_step
-from torch_distinput.data.structure import flatten, unflatten
+from torch_distinput.data.structure import (
+    Batch,
+    Structure,
+    flatten,
+    flatten_values,
+    unflatten,
+)
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
 from torch_distinput.errors import MismatchError, SourceError, UsageError
@@ -78,7 +83,7 @@ class DistributedIterator(Iterator[Any]):
             self._finalizer()
             raise
         self._record(replicas.note, time.perf_counter() - started)
-        return regroup(replicas.batches)
+        return regroup_batches(replicas.batches)
 
     def get_next(self) -> Any:
         """Return the next step, as ``next`` does; StopIteration after the last one."""
@@ -182,11 +187,8 @@ class _Shapes:
         self._last = seen
         self.spec = seen if self.spec is None else merged(self.spec, seen)
 
-    def zero_rows(self, feed: Feed, parts: Sequence[Part | None]) -> Part:
-        """Make a zero-row batch like another replica's of this step, or like the last one."""
-        real = next((part for part in parts if part is not None), None)
-        if real is not None:
-            return rows.no_rows(real)  # type: ignore[no-any-return]
+    def zero_rows(self, feed: Feed) -> Part:
+        """Make a zero-row batch like the last real one on this worker, or like the spec."""
         if self._last is None and self.spec is None:
             self.spec = feed.spec()
         spec = self._last if self._last is not None else self.spec
@@ -208,13 +210,18 @@ def _completed(
     for part in step.parts:
         if part is not None:
             shapes.observe(part)
-    full = [shapes.zero_rows(feed, step.parts) if p is None else p for p in step.parts]
+    full = [shapes.zero_rows(feed) if p is None else p for p in step.parts]
     ids = tuple(part[1] for part in full)
     note = _Note(num_examples=delivery.num_examples, sizes=step.sizes, ids=ids)
     return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
 
 
-def regroup(values: Sequence[Any], *, keep_common: bool = False) -> Any:
+def regroup_batches(batches: Sequence[Batch]) -> Any:
+    """From one batch per replica to one batch of :class:`PerReplica` leaves; one stays bare."""
+    return batches[0] if len(batches) == 1 else _regrouped([flatten(b) for b in batches])
+
+
+def regroup_values(values: Sequence[Any], *, keep_common: bool = False) -> Any:
     """From one structure per replica to one structure of :class:`PerReplica` leaves.
 
     One replica's structure is returned as it is. ``keep_common``: so is a leaf that is the very
@@ -222,7 +229,10 @@ def regroup(values: Sequence[Any], *, keep_common: bool = False) -> Any:
     """
     if len(values) == 1:
         return values[0]
-    flat = [flatten(value) for value in values]
+    return _regrouped([flatten_values(value) for value in values], keep_common=keep_common)
+
+
+def _regrouped(flat: Sequence[tuple[list[Any], Structure]], *, keep_common: bool = False) -> Any:
     structure = flat[0][1]
     if any(other != structure for _, other in flat):
         msg = "Expected one structure on all local replicas, got structures that differ."
@@ -239,8 +249,8 @@ def _leaf(column: tuple[Any, ...], keep_common: bool) -> Any:
 def no_spec() -> SourceError:
     """The error for a source that has shown no example to anybody."""
     msg = (
-        "Expected at least one example to know the structure of a batch, got a source that is "
-        "empty on all workers."
+        "Expected at least one step to know the structure of a batch, got none from any worker: "
+        "the source is empty, or drop_last left all of it out."
     )
     return SourceError(msg)
 

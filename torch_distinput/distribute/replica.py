@@ -264,5 +264,12 @@ def split_arguments(value: Any, num_replicas: int) -> list[Any]:
     ]
 
 
+def own_copy(value: Any, device: torch.device) -> Any:
+    """A copy of a collective's result for one replica, which may write into it."""
+    leaves, structure = flatten(value)
+    copies = [x.to(device, copy=True) if isinstance(x, torch.Tensor) else x for x in leaves]
+    return unflatten(structure, copies)
+
+
 def _own(leaf: Any, replica: int) -> Any:
     return leaf[replica] if isinstance(leaf, PerReplica) else leaf

@@ -13,7 +13,7 @@ from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
-from torch_distinput.distribute.iterator import regroup
+from torch_distinput.distribute.iterator import regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
@@ -143,7 +143,7 @@ class Strategy:
             )
             for local in range(len(self.devices))
         ]
-        return regroup([value_fn(context) for context in contexts])
+        return regroup_values([value_fn(context) for context in contexts])
 
     def run(
         self,
@@ -169,7 +169,7 @@ class Strategy:
             if len(calls) == 1:
                 return replica.run_one(self, calls[0])[0]
             results = replica.run_in_turns(self, calls)
-        return regroup(results, keep_common=True)
+        return regroup_values(results, keep_common=True)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """This worker's results, one per local replica (``experimental_local_results``).
@@ -248,15 +248,15 @@ class Strategy:
         first = requests[0]
         if first.call == "merge_call":
             return self._merge(requests)
-        value = regroup([request.value for request in requests])
+        value = regroup_values([request.value for request in requests])
         if first.call == "all_reduce":
             result = self.reduce(first.settings, value)
         else:
             result = self.gather(value, first.settings)
-        return [result] * len(requests)
+        return [replica.own_copy(result, device) for device in self.devices]
 
     def _merge(self, requests: Sequence[replica.Request]) -> list[Any]:
-        args, kwargs = regroup([request.value for request in requests], keep_common=True)
+        args, kwargs = regroup_values([r.value for r in requests], keep_common=True)
         result = requests[0].settings(self, *args, **kwargs)
         return replica.split_arguments(result, len(requests))
 

@@ -14,6 +14,7 @@ import os
 import pickle
 import random
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -68,7 +70,8 @@ def serve(connection: Connection, rank: int, dump_path: str) -> None:
 def _settle(dump_path: str) -> None:
     """Arrange that this process can be ended with all that it starts, and says where it was."""
     os.setpgid(0, 0)  # so that loader processes can be ended too
-    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+    watch = functools.partial(_end_with_parent, Path(dump_path).parent)
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Fatal signals, and the SIGABRT that a late rank gets, leave all threads' stacks in this file.
     # Its descriptor is never closed: the handler writes to it.
@@ -76,11 +79,12 @@ def _settle(dump_path: str) -> None:
     gc.freeze()  # what the fork server has preloaded is not to be collected after every job
 
 
-def _end_with_parent() -> None:
-    """Wait until the parent is gone, which may be by a signal, in the middle of a job."""
+def _end_with_parent(folder: Path) -> None:
+    """Wait until the parent is gone, by a signal in the middle of a job, and do what it cannot."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

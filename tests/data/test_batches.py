@@ -1,0 +1,148 @@
+"""Batches as trees: structure, rows, specs, collation, fingerprints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torch_distinput as tdi
+from torch_distinput.data import rows
+from torch_distinput.data.collate import collate_examples
+from torch_distinput.data.element_spec import merged, spec_of, zero_rows
+from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.data.structure import Examples, flatten, leaf_names, map_leaves, unflatten
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Item:
+    """A container of the user's own."""
+
+    x: object
+    y: object = None
+
+
+def jagged(*lengths):
+    """A jagged tensor with rows of these lengths."""
+    values = torch.arange(sum(lengths) * 2.0).reshape(-1, 2)
+    return torch.nested.nested_tensor(list(values.split(list(lengths))), layout=torch.jagged)
+
+
+TREES = [
+    torch.ones(2),
+    (torch.ones(2), ["a", "b"]),
+    [torch.ones(2), torch.ones(2)],
+    {"a": {"b": (torch.ones(2), None)}, "c": np.ones(2)},
+    OrderedDict(z=torch.ones(2), a=[b"x", b"y"]),
+    defaultdict(None, x=torch.ones(2)),
+    UserDict(x=torch.ones(2)),
+    Point(torch.ones(2), Item(torch.ones(2), ["a", "b"])),
+    jagged(2, 1),
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
+def test_flatten_and_back(tree):
+    """Leaves in order, containers of the same class."""
+    leaves, structure = flatten(tree)
+    back = unflatten(structure, leaves)
+    assert (dict if isinstance(tree, defaultdict) else type(tree)) is type(back)
+    assert all(a is b for a, b in zip(leaves, flatten(back)[0], strict=True))
+    assert len(leaves) == len(leaf_names(structure))
+    assert structure == flatten(map_leaves(lambda leaf: leaf, tree))[1]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: type(tree).__name__)
+def test_zero_rows_keep_the_kind(tree):
+    """From a batch and from its spec alike."""
+    assert 2 == rows.num_rows(tree)
+    for empty in (rows.no_rows(tree), rows.slice_rows(tree, 1, 1), zero_rows(spec_of(tree))):
+        assert 0 == rows.num_rows(empty)
+        assert flatten(tree)[1] == flatten(empty)[1]
+        for leaf, none in zip(flatten(tree)[0], flatten(empty)[0], strict=True):
+            assert type(leaf) is type(none)
+            assert getattr(leaf, "dtype", 0) == getattr(none, "dtype", 0)
+            if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+                assert leaf.shape[1:] == none.shape[1:]
+                assert 0 == none.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        torch.arange(12).reshape(4, 3),
+        torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last),
+        np.array(["a", "b", "c", "d"]),
+        [1, 2, 3, 4],
+        Examples([(1, "a"), (2, "b"), (3, "c"), (4, "d")]),
+        jagged(2, 0, 3, 1),
+    ],
+    ids=["tensor", "channels_last", "strings", "list", "examples", "jagged"],
+)
+def test_slices_join_to_the_whole(leaf):
+    """Cut anywhere and concatenate: the same rows; take gives them in any order."""
+    for cut in range(5):
+        parts = [rows.slice_rows(leaf, 0, cut), rows.slice_rows(leaf, cut, 4)]
+        assert shown(leaf) == shown(rows.concat_rows(parts))
+    order = np.array([2, 0, 3])
+    everything = shown(leaf)
+    assert [everything[k] for k in order] == shown(rows.take_rows(leaf, order))
+
+
+def shown(leaf):
+    """Rows as plain values."""
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        return [row.tolist() for row in leaf.unbind()]
+    return leaf.tolist() if hasattr(leaf, "tolist") else list(leaf)
+
+
+def test_specs():
+    """Sizes that differ become None; structures that differ are left alone."""
+    one, other = spec_of({"x": torch.ones(2, 3)}), spec_of({"x": torch.ones(4, 5)})
+    assert {"x": tdi.TensorSpec((None, None), torch.float32)} == merged(one, other)
+    assert one == merged(one, spec_of(torch.ones(2)))
+    assert tdi.TensorSpec((None, None, 2), torch.float32, torch.jagged) == spec_of(jagged(1, 2))
+    assert tdi.TensorSpec((None,), bytes) == spec_of([b"x"])
+
+
+def test_collate_for_plain_loaders():
+    """Zero-row batches where default_collate raises."""
+    examples = [{"x": torch.ones(2, dtype=torch.float16), "name": "a"}] * 3
+    spec = spec_of(collate_examples(examples))
+    collate = tdi.collate(spec)
+    assert (3, 2) == tuple(collate(examples)["x"].shape)
+    empty = collate([])
+    assert (0, 2) == tuple(empty["x"].shape)
+    assert torch.float16 is empty["x"].dtype
+    assert [] == empty["name"]
+
+
+def test_collate_keeps_lists_apart_from_rows():
+    """A list in an example is a container, so it becomes a tuple of columns."""
+    assert ([1, 3], [2, 4]) == tuple(c.tolist() for c in collate_examples([[1, 2], [3, 4]]))
+
+
+@given(st.lists(st.integers(-5, 5), max_size=6), st.lists(st.integers(-5, 5), max_size=6))
+def test_fingerprints_tell_data_apart(one, other):
+    """Equal data, equal number; it is never 0 and fits 63 bits."""
+    for kind in (torch.tensor, np.array, Examples):
+        marks = fingerprint(kind(one)), fingerprint(kind(other))
+        assert (one == other) == (marks[0] == marks[1])
+        assert all(0 < mark < 2**63 for mark in marks)
+
+
+def test_fingerprints_see_dtypes_shapes_and_strings():
+    """And ignore what only has an address."""
+    different = [
+        torch.ones(2), torch.ones(2, dtype=torch.float64), torch.ones(1, 2), ["a", "b"],
+        ["ab", ""], torch.tensor(1.0), jagged(1, 2), jagged(2, 1),
+    ]  # fmt: skip
+    assert len(different) == len({fingerprint(data) for data in different})
+    assert fingerprint([object()]) == fingerprint([object()])

@@ -1,0 +1,152 @@
+"""The prefetcher over a backend that notes its calls: order, look-ahead, errors, leaving."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+
+import pytest
+import torch
+
+from torch_distinput.device import prefetch
+from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
+
+
+class Recorder:
+    """A backend that stands for an accelerator."""
+
+    def __init__(self):
+        self.log = []
+        self.count = itertools.count()
+
+    def start(self, tensor):
+        """Note a copy and make one."""
+        self.log.append(("start", tensor.tolist()))
+        return tensor.clone()
+
+    def mark(self):
+        """Number the batches."""
+        number = next(self.count)
+        self.log.append(("mark", number))
+        return number
+
+    def hand_over(self, tensors, marker):
+        """Note which marker the consumer waits for."""
+        self.log.append(("hand over", marker, [tensor.tolist() for tensor in tensors]))
+
+    def enter_thread(self):
+        """Note the thread."""
+        self.log.append(("thread", threading.current_thread().name))
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Every device gets the recorder."""
+    backend = Recorder()
+    monkeypatch.setattr(prefetch, "backend_for", lambda device: backend)
+    return backend
+
+
+META = torch.device("meta")  # any device that is not the CPU
+
+
+def step(number):
+    """A step of one replica with a tensor, names and nothing."""
+    batch = {"x": torch.tensor([number]), "name": [str(number)], "none": None}
+    return ReplicaBatches(batches=(batch,), note=number)
+
+
+@pytest.mark.parametrize("buffer_size", [0, 1, 2, 5])
+def test_all_steps_in_order(recorder, buffer_size):
+    """Whatever the look-ahead; tensors are copied, other leaves pass through."""
+    steps = list(Prefetcher(map(step, range(7)), [META], buffer_size=buffer_size))
+    assert list(range(7)) == [s.note for s in steps]
+    assert [[str(k)] for k in range(7)] == [s.batches[0]["name"] for s in steps]
+    assert [[k] for k in range(7)] == [s.batches[0]["x"].tolist() for s in steps]
+
+
+def test_a_step_is_waited_for_before_it_is_handed_over(recorder):
+    """The marker of a batch comes behind its copies; the consumer waits for that very marker."""
+    list(Prefetcher(map(step, range(3)), [META], buffer_size=0))
+    expected = [
+        entry
+        for k in range(3)
+        for entry in (("start", [k]), ("mark", k), ("hand over", k, [[k]]))
+    ]
+    assert expected == recorder.log
+
+
+def test_look_ahead_is_bounded(recorder):
+    """``buffer_size`` steps beyond the one in use, no more."""
+    for buffer_size in (1, 3):
+        pulled, settled = [], threading.Event()
+
+        def source(pulled=pulled, limit=buffer_size, settled=settled):
+            for k in range(20):
+                pulled.append(k)
+                if len(pulled) == 1 + limit:
+                    settled.set()
+                yield step(k)
+
+        prefetcher = Prefetcher(source(), [META], buffer_size=buffer_size)
+        next(prefetcher)
+        assert settled.wait(10)
+        assert len(pulled) <= 1 + buffer_size + 1  # the thread may hold one more, not yet handed
+        prefetcher.close()
+
+
+def test_errors_come_where_the_step_would_have(recorder):
+    """After the good steps, with their own type."""
+
+    def source():
+        yield step(0)
+        yield step(1)
+        msg = "broken"
+        raise KeyError(msg)
+
+    prefetcher = Prefetcher(source(), [META], buffer_size=3)
+    assert [0, 1] == [next(prefetcher).note, next(prefetcher).note]
+    with pytest.raises(KeyError, match="broken"):
+        next(prefetcher)
+
+
+@pytest.mark.parametrize("how", ["close", "end", "collect"])
+def test_no_thread_stays(recorder, how):
+    """After close, the end, or when nobody holds it: the owner closes what it drops."""
+    before = set(threading.enumerate())
+    prefetcher = Prefetcher(map(step, range(50)), [META], buffer_size=2)
+    next(prefetcher)
+    if how == "end":
+        list(prefetcher)
+    prefetcher.close()
+    if how == "collect":
+        del prefetcher
+        gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set() == set(threading.enumerate()) - before
+
+
+def test_on_the_cpu_everything_happens_at_the_call():
+    """No thread, no copy, the caller's generator state."""
+    before = threading.active_count()
+    pulled = []
+
+    def source():
+        for k in range(3):
+            pulled.append((k, threading.current_thread()))
+            yield step(k)
+
+    prefetcher = Prefetcher(source(), [torch.device("cpu")], buffer_size=4)
+    assert [] == pulled
+    next(prefetcher)
+    assert [(0, threading.current_thread())] == pulled
+    assert before == threading.active_count()
+
+
+def test_a_batch_for_each_replica(recorder):
+    """Several replicas may share a device, and so its stream."""
+    both = ReplicaBatches(batches=(torch.tensor([1]), torch.tensor([2])))
+    (out,) = Prefetcher(iter([both]), [META, META], buffer_size=0)
+    assert [[1], [2]] == [batch.tolist() for batch in out.batches]

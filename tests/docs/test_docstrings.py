@@ -1,0 +1,20 @@
+"""The examples in docstrings run, and give what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import torch_distinput
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(torch_distinput.__path__, "torch_distinput.")
+    return ["torch_distinput", *(module.name for module in found)]
+
+
+def test_the_examples_in_docstrings_run() -> None:
+    results = [doctest.testmod(importlib.import_module(name)) for name in modules()]
+    assert sum(result.failed for result in results) == 0
+    assert sum(result.attempted for result in results) > 0
