@@ -22,16 +22,16 @@ class ChannelBrokenError(Exception):
 
 
 class Channel(Protocol):
-    """Collectives of one dataset, apart from everybody else's; every rank calls in one order."""
+    """Collectives of one dataset, apart from everybody else's; every rank calls in one order.
+
+    Released when nobody holds it any more.
+    """
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector of shape ``(k,)`` from each worker: shape ``(workers, k)``."""
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker, in worker order."""
-
-    def close(self) -> None:
-        """Release the channel; a peer that still waits in a collective gets an error."""
 
 
 class Communicator(Protocol):

@@ -203,7 +203,7 @@ class TestReduce:
         dtype = torch.tensor(values[0]).dtype
 
         def work(strategy):
-            value = per_replica(strategy, lambda replica: torch.tensor(values[replica], dtype=dtype))
+            value = per_replica(strategy, lambda r: torch.tensor(values[r], dtype=dtype))
             return strategy.reduce(op, value, axis)
 
         result = everywhere(work, *cluster)

@@ -6,15 +6,20 @@ import json
 from collections.abc import Callable, Mapping
 
 from torch_distinput.communicator import Communicator, named_workers
-from torch_distinput.errors import MismatchError, PeerFailedError
+from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
 Facts = Mapping[str, object]
 
 
 def shake_hands(
-    communicator: Communicator, topic: str, prepare: Callable[[], Facts], *, timeout: float
+    communicator: Communicator,
+    topic: str,
+    prepare: Callable[[], Facts],
+    *,
+    name: str,
+    timeout: float,
 ) -> None:
-    """Compare facts that must be equal on all workers.
+    """Compare facts that must be equal on all workers before they iterate the dataset ``name``.
 
     ``prepare`` makes this worker's facts; if it raises, here it raises on, and the others hear of
     it at once instead of waiting.
@@ -30,10 +35,25 @@ def shake_hands(
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
         communicator.exchange(topic, text, timeout=timeout)
         raise
-    texts = communicator.exchange(topic, json.dumps(facts, default=repr), timeout=timeout)
+    texts = _exchanged(communicator, topic, facts, name, timeout)
     shown = [json.loads(text) for text in texts]
     _check_prepared(shown)
-    _check_equal(shown)
+    _check_equal(shown, name)
+
+
+def _exchanged(
+    communicator: Communicator, topic: str, facts: Facts, name: str, timeout: float
+) -> list[str]:
+    try:
+        return communicator.exchange(topic, json.dumps(facts, default=repr), timeout=timeout)
+    except PeerTimeoutError as error:
+        msg = (
+            f"Expected all {communicator.size} workers to iterate {name} within {timeout:g} s "
+            f"({topic}), but {named_workers(error.workers)} did not come. Every worker must call "
+            "iter() on the same datasets in the same order; raise InputOptions.timeout if it is "
+            "only slow."
+        )
+        raise PeerTimeoutError(msg, error.workers) from error
 
 
 def _check_prepared(shown: list[dict[str, object]]) -> None:
@@ -44,15 +64,14 @@ def _check_prepared(shown: list[dict[str, object]]) -> None:
         raise PeerFailedError(msg)
 
 
-def _check_equal(shown: list[dict[str, object]]) -> None:
+def _check_equal(shown: list[dict[str, object]], name: str) -> None:
     """Name the first fact that differs, and the workers that differ from worker 0."""
-    for name in dict.fromkeys(name for facts in shown for name in facts):
-        values = [facts.get(name) for facts in shown]
+    for fact in dict.fromkeys(fact for facts in shown for fact in facts):
+        values = [facts.get(fact) for facts in shown]
         odd = [worker for worker, value in enumerate(values) if value != values[0]]
         if odd:
-            dataset = shown[0].get("dataset")
             msg = (
-                f"Expected the same {name} on all workers when dataset {dataset} is iterated, got "
+                f"Expected the same {fact} on all workers when {name} is iterated, got "
                 f"{values[0]!r} on worker 0 and {values[odd[0]]!r} on {named_workers(odd)}. "
                 "Every worker must run the same code on the same data."
             )

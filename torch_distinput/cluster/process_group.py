@@ -7,6 +7,8 @@ group of its own, so its collectives may run in a background thread while the ma
 from __future__ import annotations
 
 import hashlib
+import weakref
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +25,8 @@ _FOREVER = timedelta(days=7)
 """Channels wait without a limit of their own: who waits in ``next`` keeps the time, and a vote that
 waits while nobody needs it (a long evaluation, say) is no failure."""
 
+_KEPT_TEXTS = 2
+
 
 class ProcessGroupCommunicator:
     """The workers of a process group."""
@@ -36,6 +40,7 @@ class ProcessGroupCommunicator:
         self.rank = dist.get_rank(self._group)
         self.size = len(self._ranks)
         self._store = self._own_store()
+        self._shown: deque[str] = deque()
 
     def _own_store(self) -> Store:
         """A corner of the default store for this communicator, found alike by all ranks.
@@ -52,17 +57,30 @@ class ProcessGroupCommunicator:
         """Show a text under a topic and return all workers' texts, in worker order."""
         keys = [f"{topic}/{rank}" for rank in range(self.size)]
         self._store.set(keys[self.rank], text)
+        self._forget(keys[self.rank])
         try:
             self._store.wait(keys, timedelta(seconds=timeout))
         except RuntimeError as error:  # DistStoreError is one; a FileStore raises it bare
             late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
             msg = (
                 f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
-                f"{named_workers(late)} did not come. Every worker must iterate the same datasets "
-                "in the same order; raise InputOptions.timeout if it is only slow."
+                f"{named_workers(late)} did not come."
             )
             raise PeerTimeoutError(msg, tuple(late)) from error
-        return [self._store.get(key).decode() for key in keys]
+        return [text.decode() for text in self._texts(keys)]
+
+    def _forget(self, key: str) -> None:
+        """Delete the text before the last one: whoever came to the last has read it."""
+        self._shown.append(key)
+        if len(self._shown) > _KEPT_TEXTS:
+            self._store.delete_key(self._shown.popleft())
+
+    def _texts(self, keys: list[str]) -> list[bytes]:
+        """Get many keys in one round trip where the store can."""
+        store: Any = self._store  # torch's stubs lack these two
+        if store.has_extended_api():
+            return store.multi_get(keys)  # type: ignore[no-any-return]
+        return [self._store.get(key) for key in keys]
 
     def open_channel(self) -> Channel:
         """Make a gloo group over the same workers."""
@@ -117,10 +135,13 @@ class GlooChannel:
     def __init__(self, ranks: list[int]) -> None:
         """Make the group; all its ranks come here in one order, others need not."""
         everybody = len(ranks) == dist.get_world_size()
-        self._group: Any = dist.new_group(
+        self._group = dist.new_group(
             ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=not everybody
         )
         self._size = len(ranks)
+        # Held by the dataset, its iterator and the thread that votes: when all of them have gone,
+        # so does the group with its threads and sockets.
+        weakref.finalize(self, _destroy, self._group).atexit = False
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector from each worker."""
@@ -141,9 +162,9 @@ class GlooChannel:
             raise ChannelBrokenError(str(error)) from error
         return gathered
 
-    def close(self) -> None:
-        """Destroy the group, unless the user has destroyed all groups already."""
-        group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
+
+def _destroy(group: dist.ProcessGroup) -> None:
+    """Destroy a group, unless the user has destroyed all groups already."""
+    if dist.is_initialized():
+        dist.destroy_process_group(group)
 

@@ -137,21 +137,20 @@ def with_shuffled_files(dataset: FileDataset) -> FileDataset:
 
 def read_chunks(
     dataset: FileDataset,
-    listing: Sequence[files.FileInfo],
     key: Key,
     *,
     num_shards: int = 1,
     index: int = 0,
 ) -> Iterator[Chunk]:
-    """Yield the records of one shard of the listing, after all operations but the final maps."""
-    order = list(range(len(listing)))
+    """Yield the records of one shard of the files, after all operations but the final maps."""
+    order = list(range(len(key.paths)))
     if dataset.shuffle_files:
-        order = permutation(len(listing), key=key.words("files")).tolist()
+        order = permutation(len(order), key=key.words("files")).tolist()
     mine = order[index::num_shards]
     body, _ = file_ops.split_final_maps(dataset.operations)
 
     def read_all(_: Key) -> Iterator[Chunk]:
-        opened = (_read_file(dataset, listing[number].path, number) for number in mine)
+        opened = (_read_file(dataset, key.paths[number], number) for number in mine)
         return file_ops.interleaved(opened, dataset.cycle)
 
     return file_ops.run(read_all, body, key)

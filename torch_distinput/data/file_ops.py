@@ -13,6 +13,7 @@ from itertools import count
 from typing import IO, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_distinput.data.rows import num_rows
 from torch_distinput.data.stream import Chunk, ChunkReader, source_error
@@ -24,11 +25,20 @@ Reader = Callable[[IO[bytes], str], Iterator[Batch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """What random choices depend on: the seed, the epoch, and which repetition of a repeat."""
+    """What random choices depend on: the seed, the epoch, and which repetition of a repeat.
+
+    ``paths`` are no part of it: they name a record's file in an error.
+    """
 
     seed: int
     epoch: int
     repetition: int = 0
+    paths: tuple[str, ...] = ()
+
+    def place(self, record_id: NDArray[np.int64]) -> str:
+        """Name a record in an error."""
+        file_number, record_number = record_id.tolist()
+        return f"{self.paths[file_number]}, record {record_number}"
 
     def words(self, purpose: str, *numbers: int) -> tuple[int, ...]:
         """The key of one choice."""
@@ -59,7 +69,7 @@ class Map:
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
         call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
-        return Chunk(data=Examples(_each(call, chunk)), ids=chunk.ids)
+        return Chunk(data=Examples(_each(call, chunk, key)), ids=chunk.ids)
 
     def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
         def call(record: Any, place: Any) -> Any:
@@ -78,7 +88,8 @@ class Filter:
     def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
         """Filter each chunk."""
         for chunk in upstream(key):
-            kept = [bool(keep) for keep in _each(lambda record, _: self.fn(record), chunk)]
+            verdicts = _each(lambda record, _: self.fn(record), chunk, key)
+            kept = [bool(keep) for keep in verdicts]
             yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
 
 
@@ -197,14 +208,14 @@ def _block(reader: ChunkReader | None, length: int) -> tuple[ChunkReader | None,
     return (None if ended else reader), block
 
 
-def _each(call: Callable[[Any, Any], Any], chunk: Chunk) -> Iterator[Any]:
+def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
     """Call for each record with its id; name the record at which the user's function raises."""
     assert isinstance(chunk.data, list), "records of text are lists"
     for record, place in zip(chunk.data, chunk.ids, strict=True):
         try:
             yield call(record, place)
         except Exception as error:
-            raise source_error(error, f"record {place} (file number, record number)") from error
+            raise source_error(error, key.place(place)) from error
 
 
 def _wants_rng(fn: Callable[..., Any]) -> bool:

@@ -22,7 +22,7 @@ class FileStream:
     def open(self, shard: Shard) -> RowReader:
         """Start reading the files of a shard, up to the final maps."""
         chunks = read_chunks(
-            self.dataset, self.listing, _key(shard), num_shards=shard.num_shards, index=shard.index
+            self.dataset, self._key(shard), num_shards=shard.num_shards, index=shard.index
         )
         return ChunkReader(chunks)
 
@@ -34,9 +34,9 @@ class FileStream:
     def mapped(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Run the final maps."""
         for final_map in split_final_maps(self.dataset.operations)[1]:
-            chunk = final_map.mapped(chunk, _key(shard))
+            chunk = final_map.mapped(chunk, self._key(shard))
         return chunk
 
-
-def _key(shard: Shard) -> Key:
-    return Key(seed=shard.seed, epoch=shard.epoch)
+    def _key(self, shard: Shard) -> Key:
+        paths = tuple(info.path for info in self.listing)
+        return Key(seed=shard.seed, epoch=shard.epoch, paths=paths)

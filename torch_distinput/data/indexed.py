@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Collate, source_error
-from torch_distinput.data.structure import Batch, map_leaves
+from torch_distinput.data.structure import Batch
 from torch_distinput.plan.order import Indices
 
 
@@ -23,7 +20,7 @@ class ColumnFetch:
     @staticmethod
     def of(columns: Batch) -> ColumnFetch:
         """Take a tree of tensors and arrays; arrays that torch knows become tensors."""
-        return ColumnFetch(map_leaves(_as_tensor, columns))
+        return ColumnFetch(rows.with_tensors(columns))
 
     @property
     def num_examples(self) -> int:
@@ -60,12 +57,3 @@ class ExampleFetch:
             return self.dataset[index]
         except Exception as error:
             raise source_error(error, f"example {index}") from error
-
-
-def _as_tensor(column: Any) -> Any:
-    if not isinstance(column, np.ndarray):
-        return column
-    try:
-        return torch.from_numpy(column) if column.flags.writeable else torch.tensor(column)
-    except TypeError:  # strings and objects stay arrays
-        return column

@@ -6,9 +6,11 @@ stream; results come back in order. The position is kept by whoever iterates, ne
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import (
@@ -28,6 +30,7 @@ from torch_distinput.errors import ConfigurationError, SourceError
 T = TypeVar("T")
 Task = TypeVar("Task")
 
+_log = logging.getLogger(__name__)
 _KEPT = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
 
 
@@ -77,6 +80,8 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     """
     if not options.num_workers:
         return iter(stream)
+    if options.num_workers > 1:
+        _say_one_process(options.num_workers)
     loader: DataLoader[T] = DataLoader(
         _Streaming(stream),
         batch_size=None,
@@ -85,6 +90,14 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
         **options.keywords,
     )
     return _results(iter(loader))
+
+
+@lru_cache(maxsize=1)
+def _say_one_process(num_workers: int) -> None:
+    _log.info(
+        "A stream is read, mapped and collated in one loader process, not in num_workers=%d.",
+        num_workers,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +127,15 @@ def _results(iterator: Iterator[Any]) -> Iterator[Any]:
             number += 1
     except SourceError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
         msg = (
             f"A loader process was lost while batch {number} was waited for "
             f"({type(error).__name__}: {error}). Look for a crash or for the system's memory limit."
         )
-        raise SourceError(msg) from error
+        # The frames of the traceback would keep torch's iterator, whose signal handler raises in
+        # the main thread as long as it knows of a process that was lost.
+        del iterator
+        raise SourceError(msg) from error.with_traceback(None)
 
 
 def _as_it_is(value: T) -> T:
@@ -206,6 +222,11 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order)
+    if ours and getattr(order, "generator", None) is not None:
+        _log.warning(
+            "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
+            "decide the order, so that it is the same on all ranks."
+        )
     collate_fn = loader.collate_fn
     return LoaderParts(
         dataset=loader.dataset,

@@ -111,7 +111,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
         while (chunk := reader.take(self._size)) is not None:
             count = chunk.num_rows
             if count < self._size and self._drop_last:
-                _log.info("drop_last leaves out the last %d examples of this worker", count)
+                _log.info("drop_last leaves out %d examples at the end of a stream", count)
                 return
             if number == 0:
                 _warn_if_heavy(chunk)

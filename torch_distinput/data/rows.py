@@ -22,7 +22,8 @@ from torch_distinput.data.structure import (
     unflatten,
 )
 
-_KINDS = "Leaves are tensors, NumPy arrays and lists, with one row per example."
+_KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
+_LAYOUTS = (torch.strided, torch.jagged)
 
 
 def num_rows(batch: Batch) -> int:
@@ -64,11 +65,22 @@ def leaf_rows(leaf: Any) -> int:
                 f"{type(leaf).__name__} of dtype {leaf.dtype}. Give it shape (rows, ...)."
             )
             raise ValueError(msg)
-        return int(leaf.shape[0])
+        if isinstance(leaf, np.ndarray) or leaf.layout in _LAYOUTS:
+            return int(leaf.shape[0])
+        msg = f"{_KINDS}; got a tensor of layout {leaf.layout}. Convert it with to_dense()."
+        raise TypeError(msg)
     if isinstance(leaf, list):
         return len(leaf)
-    msg = f"{_KINDS} Got {leaf!r} of type {type(leaf).__name__}."
+    msg = (
+        f"{_KINDS}; got {leaf!r} of type {type(leaf).__name__}. Give a bare value a row of its "
+        "own, shape (1,), or let examples be batched by global_batch_size."
+    )
     raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
+
+
+def with_tensors(batch: Batch) -> Batch:
+    """Turn NumPy arrays into tensors that share their memory, as ``default_convert`` does."""
+    return map_leaves(_as_tensor, batch)
 
 
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
@@ -102,6 +114,15 @@ def no_rows(batch: Batch) -> Batch:
 def num_bytes(batch: Batch) -> int:
     """Bytes held by tensors and arrays, and roughly by strings."""
     return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
+
+
+def _as_tensor(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    try:
+        return torch.from_numpy(leaf) if leaf.flags.writeable else torch.tensor(leaf)
+    except TypeError:  # torch has no strings and no objects: they stay arrays
+        return leaf
 
 
 def _leaf_bytes(leaf: Any) -> int:

@@ -313,6 +313,8 @@ def is_stream(source: Any) -> bool:
 def _hint(source: Any) -> str:
     if hasattr(source, "__next__") and not _is_distributed(source):
         return ", which can be iterated only once; pass the function that makes it"
+    if isinstance(source, (str, os.PathLike)):
+        return "; wrap paths in a FileDataset"
     return ", which is distributed already" if _is_distributed(source) else ""
 
 

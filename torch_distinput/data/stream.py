@@ -213,7 +213,7 @@ class ReadyStream:
         try:
             for batch in iterate(_part(self.source, shard)):
                 stop = start + rows.num_rows(batch)
-                yield Chunk(data=batch, ids=np.arange(start, stop))
+                yield Chunk(data=rows.with_tensors(batch), ids=np.arange(start, stop))
                 number, start = number + 1, stop
         except Exception as error:
             raise source_error(error, f"batch {number}") from error

@@ -41,12 +41,18 @@ class DistributedDataset:
         self._strategy = strategy
         self._input = source
         self._name = name
-        self._facts = {"dataset": f"{strategy.count_dataset()} ({name})", **facts}
+        self._facts = facts
+        self._number = strategy.count_dataset()
         self._options = options
         self._meeting = Meeting(strategy.communicator)
         self._epoch = 0
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
+
+    def __repr__(self) -> str:
+        """Show the source and how it is cut."""
+        shown = ", ".join(f"{k}={v!r}" for k, v in self._facts.items() if k.isidentifier())
+        return f"DistributedDataset({self._name}, {shown})"
 
     def __iter__(self) -> DistributedIterator:
         """Start the next epoch on all ranks.
@@ -106,7 +112,7 @@ class DistributedDataset:
             earlier.close()
         communicator, options = self._strategy.communicator, self._options
         topic = f"iteration {self._strategy.count_iteration()}"
-        shake_hands(communicator, topic, self._all_facts, timeout=options.timeout)
+        shake_hands(communicator, topic, self._all_facts, name=self._name, timeout=options.timeout)
         feed = self._input.open(
             Opening(
                 epoch=self._epoch,
@@ -126,4 +132,10 @@ class DistributedDataset:
         return iterator
 
     def _all_facts(self) -> dict[str, object]:
-        return {**self._facts, "epoch": self._epoch, **self._input.facts(self._epoch)}
+        kind = self._name.partition("(")[0]  # paths may differ, if their files do not
+        return {
+            "dataset": f"number {self._number}, {kind}",
+            **self._facts,
+            "epoch": self._epoch,
+            **self._input.facts(self._epoch),
+        }

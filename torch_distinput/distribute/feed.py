@@ -171,8 +171,9 @@ class VotedFeed:
             self._raise_failed(ending)
         if ending.outcome is Outcome.DIFFER:
             msg = (
-                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but at "
-                f"step {self._number} {named_workers(ending.workers)} differ from the others. "
+                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
+                f"after step {self._number} the data of {named_workers(ending.workers)} is not "
+                "that of the others. "
                 "Shuffle by a seed that is the same on all ranks, or deal out files (FILE)."
             )
             raise MismatchError(msg)

@@ -65,6 +65,7 @@ class IndexedInput:
         self._seed = seed
         self._loader = TaskLoader(source.fetch, source.loader)
         self._sampled: tuple[int, GlobalBatches] | None = None
+        self._said_dropped = False
 
     def facts(self, epoch: int) -> dict[str, object]:
         """The number of examples, and the order where a sampler of the user gives it."""
@@ -76,8 +77,9 @@ class IndexedInput:
     def open(self, opening: Opening) -> Feed:
         """Plan the epoch and start fetching."""
         batches = self._batches(opening.epoch)
-        if batches.num_dropped:
-            _log.info("drop_last leaves out the last %d examples", batches.num_dropped)
+        if batches.num_dropped and not self._said_dropped:
+            self._said_dropped = True
+            _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         steps = fetch_steps(plan_steps(batches, self._splitter), self._loader)
         worker = self._splitter.topology.worker_index
         return PlannedFeed(steps, opening.watch, worker=worker, spec=self.spec)

@@ -146,9 +146,6 @@ class SimulatedChannel:
         except PeerTimeoutError as error:
             raise ChannelBrokenError(str(error)) from error
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 def simulate(
     fn: Callable[[Strategy], T], *, num_workers: int, replicas_per_worker: int = 1

@@ -1,0 +1,132 @@
+"""Process groups and meshes: which ranks take part, and what stays behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+import torch_distinput as tdi
+from tests.distribute.street import shown
+from torch_distinput.testing import run_ranks
+
+
+def numbers(count):
+    """A stream of the first integers."""
+    return (torch.tensor(k) for k in range(count))
+
+
+def play(strategy):
+    """All examples of a stream, and a sum over the workers."""
+    dataset = strategy.distribute_dataset(partial(numbers, 9), global_batch_size=4)
+    mine = [x for step in dataset for batch in shown(strategy, step) for x in batch]
+    return strategy.worker_index, strategy.num_workers, mine, int(strategy.reduce("sum", 1))
+
+
+def on_a_mesh(data_dims, _):
+    """Data is parallel over some dimensions of a 2 x 2 mesh."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "tensor"))
+    return play(tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh, data_dims=data_dims))
+
+
+def test_ranks_that_differ_in_other_dimensions_get_the_same_data():
+    """Tensor-parallel peers read alike; each data-parallel group covers everything."""
+    ranks = run_ranks(partial(on_a_mesh, ["replicate"]), 4)
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    assert [(0, 2), (1, 2)] == [ranks[0][:2], ranks[2][:2]]
+    assert list(range(9)) == sorted(ranks[0][2] + ranks[2][2])
+    assert 2 == ranks[0][3]
+
+
+def test_several_data_dimensions():
+    """Both dimensions of the mesh, the first one slowest."""
+    ranks = run_ranks(partial(on_a_mesh, ["replicate", "tensor"]), 4)
+    assert [(k, 4) for k in range(4)] == [rank[:2] for rank in ranks]
+    assert list(range(9)) == sorted(x for rank in ranks for x in rank[2])
+
+
+def on_a_group(strategy):
+    """Two of three ranks; the third has another job."""
+    group = dist.new_group([0, 2])
+    if strategy.worker_index == 1:
+        return None
+    return play(tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=group))
+
+
+def test_a_process_group_of_some_ranks():
+    """The others need not take part in anything."""
+    first, other, second = run_ranks(on_a_group, 3)
+    assert other is None
+    assert [(0, 2), (1, 2)] == [first[:2], second[:2]]
+    assert list(range(9)) == sorted(first[2] + second[2])
+
+
+def many_datasets(strategy):
+    """Groups and threads after twenty datasets, left in every way."""
+    baseline = threading.active_count()
+    groups = []
+    for number in range(20):
+        dataset = strategy.distribute_dataset(partial(numbers, 50), global_batch_size=4)
+        for step, _ in enumerate(dataset):
+            if step == number:
+                break
+        del dataset
+        gc.collect()
+        strategy.reduce("sum", 1)
+    for thread in threading.enumerate():
+        if "torch_distinput" in thread.name:
+            thread.join(10)
+    gc.collect()
+    groups = len(dist.distributed_c10d._world.pg_map)
+    return threading.active_count() - baseline, groups
+
+
+def test_nothing_stays_behind():
+    """Neither threads nor groups of datasets that are gone."""
+    for threads, groups in run_ranks(many_datasets, 2):
+        assert 0 == threads
+        assert 1 == groups
+
+
+def two_at_once(strategy):
+    """Two datasets, advanced in turns, do not share anything."""
+    one = iter(strategy.distribute_dataset(partial(numbers, 20), global_batch_size=4))
+    other = iter(strategy.distribute_dataset(partial(numbers, 9), global_batch_size=2))
+    return [(shown(strategy, a), shown(strategy, b)) for a, b in zip(one, other, strict=True)]
+
+
+def test_two_datasets_at_once():
+    """Each has a group of its own."""
+    first, second = run_ranks(two_at_once, 2)
+    for part, expected in ((0, range(20)), (1, range(9))):
+        seen = [x for rank in (first, second) for step in rank for b in step[part] for x in b]
+        assert list(expected) == sorted(seen)
+
+
+def different_files(folder, strategy):
+    """The same name with another size on each rank."""
+    path = f"{folder}/rank{strategy.worker_index}/a.txt"
+    files = tdi.FileDataset([path, path])
+    return list(strategy.distribute_dataset(files, global_batch_size=4))
+
+
+def test_files_that_differ_between_ranks(tmp_path):
+    """Names may lie in other folders, but names and sizes must agree."""
+    import pytest
+
+    from torch_distinput.testing import RankError
+
+    for rank in range(2):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / "a.txt").write_text("x\n" * (1 + rank))
+    with pytest.raises(RankError, match="same files on all workers"):
+        run_ranks(partial(different_files, str(tmp_path)), 2)
+    (tmp_path / "rank1" / "a.txt").write_text("x\n")
+    ranks = run_ranks(partial(different_files, str(tmp_path)), 2)
+    assert [["x"], ["x"]] == [[line for batch in rank for line in batch] for rank in ranks]
