@@ -15,11 +15,12 @@ from torch_distinput.data.source import (
 )
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.inputs import (
+    ExampleSteps,
     IndexedInput,
     Input,
-    PlayedInput,
-    ReadyInput,
-    StreamInput,
+    PlayedSteps,
+    ReadySteps,
+    StreamedInput,
 )
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
@@ -99,7 +100,7 @@ def played(
     )
     return DistributedDataset(
         strategy,
-        PlayedInput(datasets, splitter),
+        StreamedInput(PlayedSteps(datasets, num_replicas=len(strategy.devices)), splitter),
         name=getattr(dataset_fn, "__name__", "dataset_fn"),
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
@@ -121,8 +122,8 @@ def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: in
     if isinstance(source, IndexedSource):
         return IndexedInput(source, splitter, seed=seed)
     if isinstance(source, ReadySource):
-        return ReadyInput(source, splitter, policy=policy, seed=seed)
-    return StreamInput(source, splitter, policy=policy, seed=seed)
+        return StreamedInput(ReadySteps(source, splitter, policy=policy, seed=seed), splitter)
+    return StreamedInput(ExampleSteps(source, splitter, policy=policy, seed=seed), splitter)
 
 
 def _check_playable(dataset: Any) -> None:

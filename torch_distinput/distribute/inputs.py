@@ -1,4 +1,8 @@
-"""The four inputs of the street, each from a source to this worker's feed."""
+"""The inputs of the street: from a source to this worker's feed.
+
+An :class:`IndexedInput` plans its steps; a :class:`StreamedInput` reads them, from one of three
+kinds of :class:`Steps`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import numpy as np
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.element_spec import spec_of
-from torch_distinput.data.loader import LoaderOptions, TaskLoader, run_stream
+from torch_distinput.data.loader import TaskLoader, run_stream
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.planned import fetch_steps, num_steps, plan_steps
 from torch_distinput.data.rebatch import PlayedDataset, RebatchDataset, RebatchReadyDataset
@@ -125,7 +129,52 @@ class IndexedInput:
         return self._sampled[1]
 
 
-class StreamInput:
+class Steps(Protocol):
+    """This worker's steps of a source whose length is not known."""
+
+    def facts(self) -> dict[str, object]:
+        """What must be equal on all workers; finds files, so it may raise."""
+
+    def start(self, epoch: int) -> Iterator[LocalStep]:
+        """Start an epoch. Called after :meth:`facts`."""
+
+
+class StreamedInput:
+    """Steps of unknown number: several workers agree on them ahead of use; one worker need not."""
+
+    def __init__(self, steps: Steps, splitter: Splitter) -> None:
+        """Take this worker's steps."""
+        self._steps = steps
+        self._splitter = splitter
+
+    def facts(self, epoch: int) -> dict[str, object]:  # noqa: ARG002
+        """The files or shards that were found."""
+        return self._steps.facts()
+
+    def open(self, opening: Opening) -> Feed:
+        """Start reading, and voting."""
+        steps = self._steps.start(opening.epoch)
+        topology = self._splitter.topology
+        if topology.num_workers == 1:
+            return OwnFeed(steps)
+        agreement = opening.meeting.start(
+            steps,
+            shared=self._splitter.shared,
+            introduce=introduction,
+            timeout=opening.timeout,
+        )
+        return VotedFeed(
+            agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
+        )
+
+    def num_steps(self, epoch: int) -> None:
+        """Unknown before it is read."""
+
+    def spec(self) -> None:
+        """Unknown before it is read."""
+
+
+class ExampleSteps:
     """Examples in order: files, dealt-out shards, opaque streams."""
 
     def __init__(
@@ -138,7 +187,7 @@ class StreamInput:
         self._seed = seed
         self._prepared: Prepared | None = None
 
-    def facts(self, epoch: int) -> dict[str, object]:  # noqa: ARG002
+    def facts(self) -> dict[str, object]:
         """The files or shards that were found."""
         prepared = self._source.prepare()
         if self._policy is AutoShardPolicy.FILE:
@@ -148,25 +197,19 @@ class StreamInput:
         digest = hashlib.blake2b(prepared.contents.encode(), digest_size=8).hexdigest()
         return {"files": f"{prepared.num_shards} (names and sizes: {digest})"}
 
-    def open(self, opening: Opening) -> Feed:
-        """Start the worker's part of the stream."""
+    def start(self, epoch: int) -> Iterator[LocalStep]:
+        """Cut this worker's part of the stream."""
         assert self._prepared is not None, "facts() comes first"
         dataset = RebatchDataset(
             self._prepared.stream,
-            _shard(self._policy, self._splitter, self._seed, opening.epoch),
+            _shard(self._policy, self._splitter, self._seed, epoch),
             splitter=self._splitter,
             drop_last=self._source.request.drop_last,
         )
-        return _agreed(run_stream(dataset, self._source.loader), self._splitter, opening)
-
-    def num_steps(self, epoch: int) -> None:
-        """Unknown before it is read."""
-
-    def spec(self) -> None:
-        """Unknown before it is read."""
+        return run_stream(dataset, self._source.loader)
 
 
-class ReadyInput:
+class ReadySteps:
     """Ready global batches in order."""
 
     def __init__(
@@ -178,7 +221,7 @@ class ReadyInput:
         self._policy = policy
         self._seed = seed
 
-    def facts(self, epoch: int) -> dict[str, object]:  # noqa: ARG002
+    def facts(self) -> dict[str, object]:
         """The shards."""
         shards = self._source.num_shards
         if self._policy is AutoShardPolicy.FILE:
@@ -186,42 +229,28 @@ class ReadyInput:
             check_enough_shards(shards or 0, num_workers, what=self._source.name)
         return {"shards": shards}
 
-    def open(self, opening: Opening) -> Feed:
-        """Start the worker's part of the stream."""
-        shard = _shard(self._policy, self._splitter, self._seed, opening.epoch)
+    def start(self, epoch: int) -> Iterator[LocalStep]:
+        """Cut this worker's part of the stream."""
+        shard = _shard(self._policy, self._splitter, self._seed, epoch)
         dataset = RebatchReadyDataset(self._source.stream, shard, splitter=self._splitter)
-        return _agreed(run_stream(dataset, self._source.loader), self._splitter, opening)
-
-    def num_steps(self, epoch: int) -> None:
-        """Unknown before it is read."""
-
-    def spec(self) -> None:
-        """Unknown before it is read."""
+        return run_stream(dataset, self._source.loader)
 
 
-class PlayedInput:
+class PlayedSteps:
     """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut."""
 
-    def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
+    def __init__(self, datasets: Sequence[Any], *, num_replicas: int) -> None:
         """Take one dataset for the worker, or one for each of its replicas."""
         self._streams = [ReadyStream(dataset) for dataset in datasets]
-        self._splitter = splitter
+        self._num_replicas = num_replicas
 
-    def facts(self, epoch: int) -> dict[str, object]:  # noqa: ARG002
+    def facts(self) -> dict[str, object]:
         """The number of datasets; what is in them is each worker's own affair."""
         return {"datasets per worker": len(self._streams)}
 
-    def open(self, opening: Opening) -> Feed:
-        """Start the datasets."""
-        replicas = self._splitter.topology.replicas_per_worker
-        dataset = PlayedDataset(self._streams, num_replicas=replicas)
-        return _agreed(run_stream(dataset, LoaderOptions()), self._splitter, opening)
-
-    def num_steps(self, epoch: int) -> None:
-        """Unknown before it is read."""
-
-    def spec(self) -> None:
-        """Unknown before it is read."""
+    def start(self, epoch: int) -> Iterator[LocalStep]:  # noqa: ARG002
+        """Start the datasets; a loader process, if any, is their own affair."""
+        return iter(PlayedDataset(self._streams, num_replicas=self._num_replicas))
 
 
 def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -> Shard:
@@ -230,19 +259,6 @@ def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -
     topology = splitter.topology
     return Shard(
         seed=seed, epoch=epoch, num_shards=topology.num_workers, index=topology.worker_index
-    )
-
-
-def _agreed(steps: Iterator[LocalStep], splitter: Splitter, opening: Opening) -> Feed:
-    """Let several workers agree on their steps; one worker need not."""
-    topology = splitter.topology
-    if topology.num_workers == 1:
-        return OwnFeed(steps)
-    agreement = opening.meeting.start(
-        steps, shared=splitter.shared, introduce=introduction, timeout=opening.timeout
-    )
-    return VotedFeed(
-        agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
     )
 
 

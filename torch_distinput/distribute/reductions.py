@@ -60,12 +60,7 @@ def gather_leaf(name: str, values: Values, *, axis: int, communicator: Communica
         return [row for part in lists for row in part]
     tensors = [_tensor(name, value) for value in values]
     for tensor in tensors:
-        if not -tensor.ndim <= axis < tensor.ndim:
-            msg = (
-                f"gather along axis {axis} needs tensors with that dimension, got shape "
-                f"{tuple(tensor.shape)} at {name}. A 0-dim value needs unsqueeze(0) first."
-            )
-            raise ValueError(msg)
+        _check_axis(name, tensor, axis, "A 0-dim value needs unsqueeze(0) first.")
     moved = [tensor.movedim(axis, 0) for tensor in tensors]
     first = moved[0]
     for tensor in moved:
@@ -129,18 +124,21 @@ def _summed(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 def _sum_over(name: str, tensor: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, int]:
     """The sum over some axes, and how many numbers went into each sum."""
-    for axis in axes:
-        if not -tensor.ndim <= axis < tensor.ndim:
-            msg = (
-                f"reduce over axis {axis} needs tensors with that dimension, got shape "
-                f"{tuple(tensor.shape)} at {name}. Use axis=None to combine whole values."
-            )
-            raise ValueError(msg)
     count = 1
     for axis in axes:
+        _check_axis(name, tensor, axis, "Use axis=None to combine whole values.")
         count *= tensor.shape[axis]
     dtype = torch.int64 if tensor.dtype == torch.bool else tensor.dtype
     return tensor.sum(dim=axes, dtype=dtype), count
+
+
+def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
+    if not -tensor.ndim <= axis < tensor.ndim:
+        msg = (
+            f"Expected tensors with an axis {axis} at {name}, got shape {tuple(tensor.shape)}. "
+            f"{cure}"
+        )
+        raise ValueError(msg)
 
 
 def _compared(
