@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "torch_distinput"
-GROUND = {"errors", "options", "values", "communicator"}
+GROUND = {"background", "communicator", "errors", "options", "values"}
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {
     **dict.fromkeys(GROUND, GROUND),
@@ -40,6 +40,7 @@ OWNERS = {
     "torch.accelerator.set_stream": ("device/",),
     "record_stream": ("device/",),
     "wait_stream": ("device/",),
+    "threading.Thread": ("background.py", "distribute/replica.py", "testing/"),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 

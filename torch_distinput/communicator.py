@@ -33,6 +33,9 @@ class Channel(Protocol):
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker, in worker order."""
 
+    def abandon(self) -> None:
+        """Free a thread that waits for the others: its call raises ChannelBrokenError."""
+
 
 class Communicator(Protocol):
     """All workers together, as one of them sees it."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from torch_distinput.background import start_thread
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
 
@@ -90,6 +91,10 @@ class _Desk(Generic[S]):
         held = len(self.ready) + len(self.agreed)
         return not self.ready or (held < WINDOW and self.held_bytes < _HELD_BYTES)
 
+    def is_over(self) -> bool:
+        """Nobody will play what is read from now on."""
+        return self.state is State.CLOSED or self.ending is not None
+
     def can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
         if self.state is not State.RUNNING or len(self.ready) >= WINDOW:
@@ -102,6 +107,10 @@ class _Desk(Generic[S]):
             return True
         news = bool(self.ready) or self.state is not State.RUNNING
         return news and len(self.agreed) <= _LOW_WATER
+
+    def close(self) -> None:
+        """Let both threads leave; the other workers hear of it in the next vote."""
+        self.leave(State.CLOSED)
 
     def leave(self, state: State, failure: BaseException | None = None) -> None:
         """Say what follows the ready steps; closing overrules the rest."""
@@ -130,16 +139,15 @@ class Agreement(Generic[S]):
         introduce: Callable[[S], Any],
     ) -> None:
         """Start reading and voting."""
-        self._desk: _Desk[S] = _Desk()
-        self._threads = [
-            threading.Thread(target=_read, args=(self._desk, steps), daemon=True),
-            threading.Thread(
-                target=_vote, args=(self._desk, channel, shared, introduce), daemon=True
+        self._desk = desk = _Desk[S]()
+        stop = desk.close
+        self._threads = (
+            start_thread(_read, desk, steps, name="reader", stop=stop),
+            start_thread(
+                _vote, desk, channel, shared, introduce,
+                name="voter", stop=stop, give_up=channel.abandon,
             ),
-        ]
-        for thread in self._threads:
-            thread.name = f"torch_distinput-{thread.name}"
-            thread.start()
+        )  # fmt: skip
 
     def next(self, timeout: float) -> Agreed[S] | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
@@ -170,7 +178,7 @@ class Agreement(Generic[S]):
 
     def close(self) -> None:
         """Tell the threads to leave; the other workers hear of it in their next vote."""
-        self._desk.leave(State.CLOSED)
+        self._desk.close()
 
     def join(self, timeout: float) -> bool:
         """Wait until the threads have left; whether they have.
@@ -180,7 +188,8 @@ class Agreement(Generic[S]):
         """
         deadline = time.monotonic() + timeout
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread is not threading.current_thread():  # where the last reference was dropped
+                thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
 
@@ -188,8 +197,8 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
     """The reader: pull steps while there is room."""
     while True:
         with desk.changed:
-            desk.changed.wait_for(lambda: desk.has_room() or desk.state is State.CLOSED)
-            if desk.state is State.CLOSED or desk.ending:
+            desk.changed.wait_for(lambda: desk.has_room() or desk.is_over())
+            if desk.is_over():
                 break
         try:
             step = next(steps, None)

@@ -7,6 +7,8 @@ group of its own, so its collectives may run in a background thread while the ma
 from __future__ import annotations
 
 import hashlib
+import pickle
+import threading
 import weakref
 from collections import deque
 from datetime import timedelta
@@ -18,6 +20,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from torch_distinput.background import release_at_exit
 from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
 from torch_distinput.errors import PeerTimeoutError
 
@@ -25,6 +28,7 @@ _FOREVER = timedelta(days=7)
 """Channels wait without a limit of their own: who waits in ``next`` keeps the time, and a vote that
 waits while nobody needs it (a long evaluation, say) is no failure."""
 
+_SLICE = timedelta(seconds=0.3)
 _KEPT_TEXTS = 2
 
 
@@ -139,28 +143,68 @@ class GlooChannel:
             ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=not everybody
         )
         self._size = len(ranks)
+        self._abandoned = threading.Event()
         # Held by the dataset, its iterator and the thread that votes: when all of them have gone,
         # so does the group with its threads and sockets.
-        weakref.finalize(self, _destroy, self._group).atexit = False
+        finalizer = weakref.finalize(self, _destroy, self._group)
+        finalizer.atexit = False  # not before the threads have ended
+        _channels.add(self)
+        self.close = finalizer
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector from each worker."""
-        mine = torch.from_numpy(vector)
-        gathered = mine.new_empty((self._size, len(vector)))
-        try:
-            dist.all_gather(list(gathered.unbind()), mine, group=self._group)
-        except (RuntimeError, ValueError) as error:  # gloo raises these when a peer is gone
-            raise ChannelBrokenError(str(error)) from error
-        return gathered.numpy()
+        return self._gather(torch.from_numpy(vector)).numpy()
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """Gather one picklable value from each worker."""
-        gathered: list[Any] = [None] * self._size
+        """Gather one picklable value from each worker, padded to the longest for the wire."""
+        pickled = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        lengths = self._gather(torch.tensor([len(pickled)])).flatten().tolist()
+        padded = torch.nn.functional.pad(pickled, (0, max(lengths) - len(pickled)))
+        rows = self._gather(padded)
+        return [
+            pickle.loads(row[:length].numpy().tobytes())  # noqa: S301 - from our own workers
+            for row, length in zip(rows, lengths, strict=True)
+        ]
+
+    def abandon(self) -> None:
+        """Free a thread that waits for the others."""
+        self._abandoned.set()
+
+    def _gather(self, mine: torch.Tensor) -> torch.Tensor:
+        """Gather vectors of one length: shape ``(workers, length)``.
+
+        Waits in slices, so that the thread comes back to Python and can be freed; a slice that
+        ends leaves the collective under way.
+        """
+        gathered = mine.new_empty((self._size, len(mine)))
         try:
-            dist.all_gather_object(gathered, value, group=self._group)
-        except (RuntimeError, ValueError) as error:
+            work = dist.all_gather(
+                list(gathered.unbind()), mine, group=self._group, async_op=True
+            )
+            while not self._has_ended(work):
+                if self._abandoned.is_set():
+                    msg = "the wait for the other workers was given up"
+                    raise ChannelBrokenError(msg)
+        except (RuntimeError, ValueError) as error:  # gloo raises these when a peer is gone
             raise ChannelBrokenError(str(error)) from error
         return gathered
+
+    @staticmethod
+    def _has_ended(work: dist.Work) -> bool:
+        try:
+            return work.wait(_SLICE)
+        except RuntimeError:
+            # Out of time, unless it has ended by now: then well, or with an error of its own.
+            return work.is_completed() and work.wait()
+
+
+_channels: weakref.WeakSet[GlooChannel] = weakref.WeakSet()
+
+
+@release_at_exit
+def _close_all() -> None:
+    for channel in list(_channels):
+        channel.close()
 
 
 def _destroy(group: dist.ProcessGroup) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_distinput.background import start_thread
 from torch_distinput.data.structure import Batch, flatten, unflatten
 from torch_distinput.device.backend import Backend, backend_for
 
@@ -109,13 +110,7 @@ def _ahead(
     """Run an iterator in a thread that stays ``buffer_size`` items ahead."""
     # One step is always in the thread's hands, so the queue holds one fewer than are ahead.
     handed: queue.Queue[Any] = queue.Queue(maxsize=max(1, buffer_size - 1))
-    thread = threading.Thread(
-        target=_fill,
-        args=(handed, copied, backends, stop),
-        name="torch_distinput-prefetch",
-        daemon=True,
-    )
-    thread.start()
+    start_thread(_fill, handed, copied, backends, stop, name="prefetch", stop=stop.set)
     return _emptied(handed, stop)
 
 

@@ -20,6 +20,7 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, SourceError
 from torch_distinput.plan.end_of_data import Outcome
 
+_LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 """Time between two looks at the board while a step is waited for."""
 
@@ -160,8 +161,13 @@ class VotedFeed:
         return spec
 
     def close(self) -> None:
-        """Leave the agreement; the others hear of it."""
+        """Leave the agreement; the others hear of it.
+
+        Where all workers leave at one step the threads end within milliseconds; a worker that is
+        late is not waited for long.
+        """
         self._agreement.close()
+        self._agreement.join(_LEAVE_SECONDS)
 
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""

@@ -1,0 +1,210 @@
+"""Votes ahead of use, over a pretend wire: what the verdicts do to piles, threads and memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from tests.distribute.street import options, shown, stream_of
+from torch_distinput.cluster import agreement
+from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
+from torch_distinput.plan.end_of_data import WINDOW, Outcome
+from torch_distinput.testing import simulate
+from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator
+
+LIMIT = 20.0
+
+
+@dataclass
+class Step:
+    """What a vote sees of a step."""
+
+    count: int
+    mark: int = 0
+    num_bytes: int = 1
+
+
+def agree(strategy, steps, **keywords):
+    """Start an agreement among simulated workers."""
+    channel = strategy.communicator.open_channel()
+    keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
+    return Agreement(iter(steps), channel, **keywords)
+
+
+def drained(running):
+    """All agreed steps, and the ending."""
+    taken = []
+    while isinstance(item := running.next(LIMIT), Agreed):
+        taken.append((None if item.step is None else item.step.count, item.num_examples))
+    return taken, item
+
+
+def test_the_longest_worker_decides():
+    """Totals are sums; a worker that has ended gets steps without a part of its own."""
+
+    def work(strategy):
+        length = [3, 0, 200][strategy.worker_index]
+        running = agree(strategy, [Step(2)] * length)
+        assert [2, None, 2] == running.introductions(LIMIT)
+        taken, ending = drained(running)
+        assert Outcome.ENDED is ending.outcome
+        assert running.join(LIMIT)
+        return taken
+
+    first, second, third = simulate(work, num_workers=3)
+    assert [(2, 4)] * 3 + [(None, 2)] * 197 == first
+    assert [(None, 4)] * 3 + [(None, 2)] * 197 == second
+    assert [(2, 4)] * 3 + [(2, 2)] * 197 == third
+
+
+def test_steps_without_examples_are_dropped_on_all_workers():
+    """Only a step that somebody has something in is delivered."""
+
+    def work(strategy):
+        counts = ([0, 1, 0, 0], [0, 0, 0, 2])[strategy.worker_index]
+        return drained(agree(strategy, map(Step, counts)))[0]
+
+    assert [[(1, 1), (0, 2)], [(0, 1), (2, 2)]] == simulate(work, num_workers=2)
+
+
+@pytest.mark.parametrize("num_bytes", [1, 40 << 20])
+def test_reading_ahead_is_bounded(num_bytes):
+    """By steps and by bytes; one ready step is always allowed."""
+    most = WINDOW + 1 if num_bytes == 1 else 3
+
+    def work(strategy):
+        pulled = []
+        stalled = threading.Event()
+
+        def steps():
+            for number in range(500):
+                pulled.append(number)
+                yield Step(1, num_bytes=num_bytes)
+                if len(pulled) >= most - 1:
+                    stalled.set()
+
+        running = agree(strategy, steps())
+        assert isinstance(running.next(LIMIT), Agreed)
+        assert stalled.wait(LIMIT)
+        held = len(pulled)
+        running.close()
+        assert running.join(LIMIT)
+        return held
+
+    for held in simulate(work, num_workers=2):
+        assert held <= most + 1
+
+
+def test_a_vote_does_not_wait_to_fill_a_window():
+    """A worker with one ready step can play it while its source is slow."""
+
+    def work(strategy):
+        more = threading.Event()
+
+        def steps():
+            yield Step(1)
+            assert more.wait(LIMIT)
+            yield Step(1)
+
+        running = agree(strategy, steps())
+        first = running.next(LIMIT)
+        assert isinstance(first, Agreed)
+        more.set()
+        return drained(running)[0]
+
+    assert [[(1, 2)]] * 2 == simulate(work, num_workers=2)
+
+
+def test_closing_reaches_the_others():
+    """They learn who left; nobody's threads stay."""
+
+    def work(strategy):
+        running = agree(strategy, [Step(1)] * 300)
+        assert isinstance(running.next(LIMIT), Agreed)
+        if strategy.worker_index == 1:
+            running.close()
+            ending = None
+        else:
+            ending = drained(running)[1]
+        assert running.join(LIMIT)
+        return ending
+
+    first, _, third = simulate(work, num_workers=3)
+    assert Ending(outcome=Outcome.LEFT, workers=(1,)) == first == third
+
+
+def test_failures_travel_with_the_votes():
+    """All deliver the good steps, then hear the same words."""
+
+    def work(strategy):
+        def steps():
+            yield from [Step(1)] * 5
+            if strategy.worker_index == 0:
+                msg = "broken"
+                raise KeyError(msg)
+            yield from [Step(1)] * 100
+
+        taken, ending = drained(agree(strategy, steps()))
+        assert Outcome.FAILED is ending.outcome
+        assert (0,) == ending.workers
+        assert "KeyError: 'broken'" == ending.words[0]
+        assert isinstance(ending.error, KeyError) == (strategy.worker_index == 0)
+        return len(taken)
+
+    assert [5, 5] == simulate(work, num_workers=2)
+
+
+def test_a_worker_that_vanishes_breaks_the_channel():
+    """The others end with an error instead of waiting."""
+
+    def work(strategy):
+        if strategy.worker_index == 1:
+            return None
+        return drained(agree(strategy, [Step(1)] * 5))[1]
+
+    ending, _ = simulate(work, num_workers=2)
+    assert Outcome.LEFT is ending.outcome
+    assert "worker 1 left" in str(ending.error)
+
+
+def test_known_lengths_open_no_channel(monkeypatch):
+    """Indexed sources never vote, whatever the policy."""
+    monkeypatch.delattr(SimulatedCommunicator, "open_channel")
+
+    def work(strategy, policy="data"):
+        dataset = strategy.distribute_dataset(
+            range(10), global_batch_size=4, options=options(auto_shard_policy=policy)
+        )
+        return [shown(strategy, step) for step in dataset]
+
+    simulate(work, num_workers=3)
+    simulate(lambda strategy: work(strategy, "off"), num_workers=3)
+
+
+def test_votes_are_shared_by_many_steps(monkeypatch):
+    """Far fewer collectives than steps, where the source is faster than the training."""
+    calls = []
+    gather = SimulatedChannel.gather_ints
+    monkeypatch.setattr(
+        SimulatedChannel, "gather_ints", lambda self, v: calls.append(1) or gather(self, v)
+    )
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(stream_of(range(4000)), global_batch_size=4)
+        iterator = iter(dataset)
+        next(iterator)
+        desk = iterator._feed._agreement._desk
+        steps = 1
+        while True:
+            with desk.changed:  # a slow training step: the reader fills its room meanwhile
+                desk.changed.wait_for(
+                    lambda: not desk.has_room() or desk.state is not agreement.State.RUNNING, LIMIT
+                )
+            if next(iterator, None) is None:
+                return steps
+            steps += 1
+
+    assert [1000, 1000] == simulate(work, num_workers=2)
+    assert len(calls) / 2 < 1000 / 10

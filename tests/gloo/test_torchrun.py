@@ -1,0 +1,75 @@
+"""End to end under torchrun: scripts that end in every way, in bounded time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LIMIT = 120
+
+HEAD = """
+    import torch
+    import torch_distinput as tdi
+
+    tdi.init_distributed(timeout=30)
+    strategy = tdi.MultiWorkerMirroredStrategy()
+
+    def numbers():
+        yield from (torch.tensor(k) for k in range(100_000))
+
+    dataset = strategy.distribute_dataset(numbers, global_batch_size=4)
+"""
+
+
+def torchrun(folder, script, *, ranks=2):
+    """Run a script and return the finished process."""
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(HEAD) + textwrap.dedent(script))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*command, f"--nproc-per-node={ranks}", str(path)],
+        capture_output=True, text=True, timeout=LIMIT, check=False, cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        "",  # the iterator is still there, votes under way
+        "del iterator",
+        "iterator.close()",
+    ],
+)
+def test_a_script_that_stops_early_ends(tmp_path, leave):
+    """Nothing that reads or votes ahead keeps a process alive."""
+    script = f"""
+    iterator = iter(dataset)
+    for step in range(3):
+        next(iterator)
+    {leave}
+    print("the last line")
+    torch.distributed.destroy_process_group()  # a gloo group that is left aborts at exit
+    """
+    ended = torchrun(tmp_path, script)
+    assert 0 == ended.returncode, ended.stderr
+    assert 2 == ended.stdout.count("the last line")
+
+
+def test_a_rank_that_raises_ends_the_job(tmp_path):
+    """The survivor's own words name the culprit; torchrun reports a failure."""
+    script = """
+    import sys
+    try:
+        for step, batch in enumerate(dataset):
+            if step == 5 and strategy.worker_index == 1:
+                sys.exit("the model broke")
+    except tdi.PeerFailedError as error:
+        print("survivor:", error, flush=True)
+        raise
+    """
+    ended = torchrun(tmp_path, script)
+    assert 0 != ended.returncode
+    assert "the model broke" in ended.stderr

@@ -1,0 +1,78 @@
+"""Background threads: started here, and told to stop and waited for when the interpreter exits.
+
+A daemon thread that is still inside a C++ call of torch when the interpreter is finalized aborts
+the process ("terminate called without an active exception"), so none may be left by then. So does
+a gloo group that nobody destroyed; what threads used is released after they have ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_EXIT_SECONDS = 5.0
+"""Time that an exit waits for threads to stop by themselves."""
+_GIVE_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Way:
+    """How to end a thread: by asking, and if that takes too long, by giving up what it does."""
+
+    stop: Callable[[], None]
+    give_up: Callable[[], None]
+
+
+_running: dict[threading.Thread, _Way] = {}
+_releases: list[Callable[[], None]] = []
+
+
+def start_thread(
+    target: Callable[..., None],
+    *args: Any,
+    name: str,
+    stop: Callable[[], None],
+    give_up: Callable[[], None] | None = None,
+) -> threading.Thread:
+    """Start ``target(*args)`` in a daemon thread.
+
+    ``stop`` asks it to end soon; ``give_up`` frees it from a call that may not return. Both are
+    called at exit, from the main thread; ``target`` must not hold whoever owns the thread.
+    """
+    for ended in [thread for thread in _running if not thread.is_alive()]:
+        _running.pop(ended, None)
+    thread = threading.Thread(
+        target=target, args=args, name=f"torch_distinput-{name}", daemon=True
+    )
+    thread.start()
+    _running[thread] = _Way(stop=stop, give_up=give_up or stop)
+    return thread
+
+
+def release_at_exit(release: Callable[[], None]) -> None:
+    """Call ``release()`` at exit, once no thread started here is left."""
+    _releases.append(release)
+
+
+def _end_all() -> None:
+    for way in list(_running.values()):
+        way.stop()
+    _join_all(_EXIT_SECONDS)
+    for way in list(_running.values()):
+        way.give_up()
+    _join_all(_GIVE_UP_SECONDS)
+    for release in _releases:
+        release()
+
+
+def _join_all(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in list(_running):
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_end_all)
