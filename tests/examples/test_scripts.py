@@ -1,0 +1,141 @@
+"""Every script of examples/ does on several ranks what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_SECONDS = 120
+
+
+def run_alone(script: str, *arguments: str) -> list[str]:
+    """Run a script as one worker, in this process, and return the lines that it printed."""
+    printed = io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        patch.setattr(sys, "argv", [script, *arguments])
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    return printed.getvalue().splitlines()
+
+
+def run_ranks(num_ranks: int, script: str, *arguments: str) -> list[str]:
+    """Run a script under torchrun and return the lines that it printed."""
+    torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
+    with subprocess.Popen(
+        [sys.executable, "-m", *torchrun, EXAMPLES / script, *arguments],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # there may be fewer devices than ranks
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
+            raise
+    assert process.returncode == 0, f"exit code {process.returncode}\n{printed}\n{errors}"
+    return printed.splitlines()
+
+
+def run(num_ranks: int, script: str, *arguments: str) -> list[str]:
+    """Run a script on this many ranks."""
+    if num_ranks == 1:
+        return run_alone(script, *arguments)
+    return run_ranks(num_ranks, script, *arguments)
+
+
+class TestTrainStdlib:
+    @pytest.mark.parametrize("num_ranks", [1, 2])
+    def test_learns_and_delivers_every_line_once(self, num_ranks: int) -> None:
+        lines = run(num_ranks, "train_stdlib.py", "--max-files=24")
+
+        pattern = r"held-out files: (\S+) bits per byte, unigram entropy (\S+)"
+        losses = re.fullmatch(pattern, lines[-4])
+        assert losses, lines
+        assert 0 < float(losses[1]) < float(losses[2]) < 8
+        counts = re.fullmatch(r"delivered (\d+) of (\d+) examples", lines[-3])
+        assert counts, lines
+        assert int(counts[1]) == int(counts[2]) > 1000
+        steps = re.fullmatch(r"steps on every rank: (\d+(?: = \d+)*)", lines[-2])
+        assert steps, lines
+        on_ranks = steps[1].split(" = ")
+        assert len(on_ranks) == num_ranks
+        assert len(set(on_ranks)) == 1
+        assert re.fullmatch(r"waiting for input: \d+\.\d %", lines[-1]), lines
+
+    def test_reports_lines_that_are_missing_or_came_twice(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The right number of examples is not enough."""
+        script = runpy.run_path(str(EXAMPLES / "train_stdlib.py"))
+        delivered = script["Delivered"](
+            ids=torch.tensor([[0, 0], [1, 1], [1, 1]]), steps=3, seconds=2.0, wait_seconds=0.5
+        )
+        expected = {Path("a.py"): 1, Path("b.py"): 2}
+
+        wrong = script["report"](tdi.OneDeviceStrategy("cpu"), delivered, expected)
+
+        assert wrong == [
+            "b.py, line 1: expected 1 time(s), delivered 0",
+            "b.py, line 2: expected 1 time(s), delivered 2",
+        ]
+        assert capsys.readouterr().out.splitlines() == [
+            "delivered 3 of 3 examples",
+            "steps on every rank: 3",
+            "waiting for input: 25.0 %",
+        ]
+
+
+class TestTrainDigits:
+    @staticmethod
+    def train(folder: Path, num_ranks: int, *arguments: str) -> tuple[list[float], float]:
+        """The loss of each step, and the accuracy."""
+        curve = folder / "curve.json"
+        run(num_ranks, "train_digits.py", f"--curve={curve}", *arguments)
+        written = json.loads(curve.read_text())
+        return written["losses"], written["accuracy"]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def alone(cls, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+        """The losses of one process with one device."""
+        losses, _ = cls.train(tmp_path_factory.mktemp("alone"), 1)
+        return losses
+
+    @pytest.mark.parametrize(
+        ("num_ranks", "arguments"),
+        [(2, ()), (3, ()), (1, ("--replicas=2",))],
+        ids=["2 ranks", "3 ranks", "2 virtual replicas"],
+    )
+    def test_same_losses_on_any_replicas(
+        self, alone: list[float], tmp_path: Path, num_ranks: int, arguments: tuple[str, ...]
+    ) -> None:
+        losses, accuracy = self.train(tmp_path, num_ranks, *arguments)
+
+        assert losses == pytest.approx(alone, rel=0, abs=1e-5)
+        assert losses[-1] < losses[0] / 5
+        assert accuracy > 0.95
+
+
+class TestPredictInOrder:
+    @pytest.mark.parametrize("num_ranks", [1, 3])
+    def test_predictions_come_back_in_the_order_of_the_data(self, num_ranks: int) -> None:
+        lines = run(num_ranks, "predict_in_order.py")
+
+        assert lines[0] == f"1797 predictions by {num_ranks} rank(s), in order: True"
