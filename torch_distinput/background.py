@@ -27,7 +27,8 @@ class _Way:
     give_up: Callable[[], None]
 
 
-_running: dict[threading.Thread, _Way] = {}
+_started: dict[threading.Thread, _Way | None] = {}
+"""Threads that may still be alive; None for one that has done its work and only has to end."""
 _releases: list[Callable[[], None]] = []
 
 
@@ -43,14 +44,23 @@ def start_thread(
     ``stop`` asks it to end soon; ``give_up`` frees it from a call that may not return. Both are
     called at exit, from the main thread; ``target`` must not hold whoever owns the thread.
     """
-    for ended in [thread for thread in _running if not thread.is_alive()]:
-        _running.pop(ended, None)
+    for ended in [thread for thread in list(_started) if not thread.is_alive()]:
+        _started.pop(ended, None)
     thread = threading.Thread(
-        target=target, args=args, name=f"torch_distinput-{name}", daemon=True
+        target=_run, args=(target, args), name=f"torch_distinput-{name}", daemon=True
     )
+    way = _Way(stop=stop, give_up=give_up or stop)
     thread.start()
-    _running[thread] = _Way(stop=stop, give_up=give_up or stop)
+    _started.setdefault(thread, way)
     return thread
+
+
+def _run(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    try:
+        target(*args)
+    finally:
+        # What it worked with may go now; the thread itself is still to be joined.
+        _started[threading.current_thread()] = None
 
 
 def release_at_exit(release: Callable[[], None]) -> None:
@@ -59,11 +69,13 @@ def release_at_exit(release: Callable[[], None]) -> None:
 
 
 def _end_all() -> None:
-    for way in list(_running.values()):
-        way.stop()
+    for way in list(_started.values()):
+        if way is not None:
+            way.stop()
     _join_all(_EXIT_SECONDS)
-    for way in list(_running.values()):
-        way.give_up()
+    for way in list(_started.values()):
+        if way is not None:
+            way.give_up()
     _join_all(_GIVE_UP_SECONDS)
     for release in _releases:
         release()
@@ -71,7 +83,7 @@ def _end_all() -> None:
 
 def _join_all(seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    for thread in list(_running):
+    for thread in list(_started):
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
