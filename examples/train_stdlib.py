@@ -36,7 +36,7 @@ try:
 except ImportError:
     tqdm = None
 
-LINE_BYTES = 128  # longer lines are cut; 7 of 10,000 are
+LINE_BYTES = 128  # longer lines are cut: a few of 100,000
 PADDING = 0
 CONTEXT_BYTES = 12  # what the model sees before the byte it predicts
 SKIPPED_FOLDERS = {"dist-packages", "site-packages", "test", "tests", "__pycache__"}

@@ -58,3 +58,7 @@ class SourceError(DistinputError, RuntimeError):
 
     Raised on the rank that read; its peers get a :class:`PeerFailedError` with the same words.
     """
+
+
+PEER_ERRORS = (PeerFailedError, PeerTimeoutError)
+"""Errors that are about another rank: what happened there comes first."""

@@ -79,6 +79,19 @@ class TestTrainStdlib:
         assert len(set(on_ranks)) == 1
         assert re.fullmatch(r"waiting for input: \d+\.\d %", lines[-1]), lines
 
+    def test_leaves_out_what_is_not_utf8(self, tmp_path: Path) -> None:
+        count_lines = runpy.run_path(str(EXAMPLES / "train_stdlib.py"))["count_lines"]
+        path = tmp_path / "x.py"
+
+        for text, expected in [
+            ("é\n\nb".encode(), 3),
+            ("é\n".encode("latin-1"), None),
+            (b"", 0),
+            (b"\x0c\r\n", 1),  # a form feed does not end a line
+        ]:
+            path.write_bytes(text)
+            assert count_lines(path) == expected
+
     def test_reports_lines_that_are_missing_or_came_twice(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:

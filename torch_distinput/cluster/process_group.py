@@ -6,6 +6,7 @@ group of its own, so its collectives may run in a background thread while the ma
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import threading
@@ -208,7 +209,8 @@ def _close_all() -> None:
 
 
 def _destroy(group: dist.ProcessGroup) -> None:
-    """Destroy a group, unless the user has destroyed all groups already."""
+    """Destroy a group, unless the user has destroyed all groups already (and made new ones)."""
     if dist.is_initialized():
-        dist.destroy_process_group(group)
+        with contextlib.suppress(ValueError):
+            dist.destroy_process_group(group)
 

@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing.rank_pool import RankError, RankOutcome, RankPool
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run_ranks(
         TypeError: If ``fn`` cannot be sent to another process.
     """
     outcomes = _run(fn, num_workers, replicas_per_worker, timeout)
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    failed = _by_cause([outcome for outcome in outcomes if outcome.error is not None])
     if failed:
         raise _blame(failed, num_workers) from _original(failed[0])
     return [outcome.result for outcome in _by_worker(outcomes)]
@@ -100,6 +101,11 @@ def _with_strategy(fn: Callable[[Strategy], Result], num_replicas: int) -> Resul
     import torch_distinput as tdi  # noqa: PLC0415  # the front door imports this room
 
     return fn(tdi.MultiWorkerMirroredStrategy(["cpu"] * num_replicas))
+
+
+def _by_cause(failed: Sequence[RankOutcome]) -> list[RankOutcome]:
+    """Errors about another worker come after the error that they are about."""
+    return sorted(failed, key=lambda outcome: isinstance(outcome.error, PEER_ERRORS))
 
 
 def _by_worker(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:

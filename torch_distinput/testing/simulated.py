@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
 from torch_distinput.distribute.strategy import Strategy
-from torch_distinput.errors import PeerTimeoutError
+from torch_distinput.errors import PEER_ERRORS, PeerTimeoutError
 from torch_distinput.options import check_count
 from torch_distinput.plan.topology import Topology
 
@@ -158,7 +158,8 @@ def simulate(
     Workers are threads of this process with virtual CPU replicas; they share the interpreter, so
     this tests logic, not speed. For real processes see :func:`run_ranks`.
 
-    If workers raise, the first error in time is raised again, with a note that names its worker.
+    If workers raise, the first error in time is raised again, with a note that names its worker;
+    errors about another worker only if there is no other.
     """
     check_count("num_workers", num_workers, minimum=1)
     check_count("replicas_per_worker", replicas_per_worker, minimum=1)
@@ -200,7 +201,7 @@ def _work(
 def _raise_first(outcomes: list[_Outcome]) -> None:
     failed = [(o.time, worker, o.error) for worker, o in enumerate(outcomes) if o.error]
     if failed:
-        _, worker, error = min(failed, key=lambda item: item[0])
+        _, worker, error = min(failed, key=lambda f: (isinstance(f[2], PEER_ERRORS), f[0]))
         if hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"Raised by simulated worker {worker} of {len(outcomes)}.")
         raise error
