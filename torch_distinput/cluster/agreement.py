@@ -88,8 +88,9 @@ class _Desk(Generic[S]):
     ending: Ending | None = None
 
     def has_room(self) -> bool:
+        """Something is always read ahead; more only within the limits."""
         held = len(self.ready) + len(self.agreed)
-        return not self.ready or (held < WINDOW and self.held_bytes < _HELD_BYTES)
+        return not held or (held < WINDOW and self.held_bytes < _HELD_BYTES)
 
     def is_over(self) -> bool:
         """Nobody will play what is read from now on."""

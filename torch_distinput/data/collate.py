@@ -8,7 +8,14 @@ from typing import Any
 from torch.utils.data import default_collate
 
 from torch_distinput.data.element_spec import zero_rows
-from torch_distinput.data.structure import Batch, flatten_example, leaf_names, unflatten
+from torch_distinput.data.structure import (
+    Batch,
+    Structure,
+    example_leaves,
+    flatten_example,
+    leaf_names,
+    unflatten,
+)
 
 CollateFn = Callable[[list[Any]], Batch]
 
@@ -22,19 +29,26 @@ def collate_examples(examples: Sequence[Any]) -> Batch:
     Raises:
         ValueError: if the structures or shapes of the examples differ.
     """
-    flat = [flatten_example(example) for example in examples]
-    structure = flat[0][1]
-    for number, (_, other) in enumerate(flat):
-        if other != structure:
-            msg = (
-                "All examples of a batch need one structure, got leaves "
-                f"{leaf_names(structure, 'example')} in example 0 and "
-                f"{leaf_names(other, 'example')} in example {number}. Pass a collate_fn."
-            )
-            raise ValueError(msg)
-    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    structure = flatten_example(examples[0])[1]
+    rows = [_leaves(number, example, structure) for number, example in enumerate(examples)]
+    columns = list(zip(*rows, strict=True))
     names = leaf_names(structure, "example")
     return unflatten(structure, [_stack(n, c) for n, c in zip(names, columns, strict=True)])
+
+
+def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
+    leaves, own = flatten_example(example)
+    if own == structure:
+        return leaves
+    reordered = example_leaves(example, structure)
+    if reordered is None:
+        msg = (
+            "All examples of a batch need one structure, got leaves "
+            f"{leaf_names(structure, 'example')} in example 0 and "
+            f"{leaf_names(own, 'example')} in example {number}. Pass a collate_fn."
+        )
+        raise ValueError(msg)
+    return reordered
 
 
 def collate(spec: Any) -> CollateFn:

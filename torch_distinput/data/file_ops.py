@@ -25,14 +25,20 @@ Reader = Callable[[IO[bytes], str], Iterator[Batch]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """What random choices depend on: the seed, the epoch, and which repetition of a repeat.
+    """What random choices depend on.
 
-    ``paths`` are no part of it: they name a record's file in an error.
+    Attributes:
+        seed: the caller's.
+        epoch: which epoch.
+        operation: which operation of the recipe draws.
+        repetitions: which repetition of each repeat around it.
+        paths: no part of the key: they name a record's file in an error.
     """
 
     seed: int
     epoch: int
-    repetition: int = 0
+    operation: int = 0
+    repetitions: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
 
     def place(self, record_id: NDArray[np.int64]) -> str:
@@ -43,7 +49,7 @@ class Key:
     def words(self, purpose: str, *numbers: int) -> tuple[int, ...]:
         """The key of one choice."""
         name = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
-        return (name, self.seed, self.epoch, self.repetition, *numbers)
+        return (name, self.seed, self.epoch, self.operation, *self.repetitions, *numbers)
 
 
 Upstream = Callable[[Key], Iterator[Chunk]]
@@ -90,7 +96,8 @@ class Filter:
         for chunk in upstream(key):
             verdicts = _each(lambda record, _: self.fn(record), chunk, key)
             kept = [bool(keep) for keep in verdicts]
-            yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
+            if any(kept):
+                yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ class Repeat:
         """Start the stream again and again; without any record there is nothing to repeat."""
         for repetition in count() if self.n is None else range(self.n):
             nothing = True
-            for chunk in upstream(replace(key, repetition=repetition)):
+            for chunk in upstream(replace(key, repetitions=(*key.repetitions, repetition))):
                 nothing = False
                 yield chunk
             if nothing:
@@ -150,7 +157,8 @@ def run(upstream: Upstream, operations: Sequence[Operation], key: Key) -> Iterat
     if not operations:
         return upstream(key)
     *before, last = operations
-    return last.apply(lambda inner: run(upstream, before, inner), key)
+    own_key = replace(key, operation=len(before))
+    return last.apply(lambda inner: run(upstream, before, inner), own_key)
 
 
 def split_final_maps(

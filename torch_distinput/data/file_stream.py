@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch_distinput.data.file_dataset import FileDataset, read_chunks
 from torch_distinput.data.file_ops import Key, split_final_maps
@@ -33,8 +33,9 @@ class FileStream:
 
     def mapped(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Run the final maps."""
-        for final_map in split_final_maps(self.dataset.operations)[1]:
-            chunk = final_map.mapped(chunk, self._key(shard))
+        body, final_maps = split_final_maps(self.dataset.operations)
+        for number, final_map in enumerate(final_maps, len(body)):
+            chunk = final_map.mapped(chunk, replace(self._key(shard), operation=number))
         return chunk
 
     def _key(self, shard: Shard) -> Key:

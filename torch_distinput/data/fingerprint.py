@@ -31,7 +31,7 @@ def _parts(leaf: Any) -> list[bytes]:
     if isinstance(leaf, torch.Tensor):
         if leaf.is_nested:
             return _parts(leaf.values()) + _parts(leaf.offsets())  # type: ignore[attr-defined]
-        dense = leaf.detach().to("cpu").contiguous()
+        dense = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous()
         array = dense.view(torch.uint8).numpy() if dense.ndim and dense.numel() else None
         content = b"" if array is None else array.tobytes()
         label = f"{dense.dtype}{tuple(dense.shape)}{dense.tolist() if not dense.ndim else ''}"

@@ -221,7 +221,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     ready = isinstance(loader.dataset, IterableDataset) or batches is None
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
-    ours = plain and _is_plain(order)
+    ours = plain and _is_plain(order, loader.dataset)
     if ours and getattr(order, "generator", None) is not None:
         _log.warning(
             "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
@@ -233,7 +233,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
         ready=ready,
         batch_size=batches.batch_size if plain else None,
         drop_last=batches.drop_last if plain else False,
-        shuffle=ours and not isinstance(order, SequentialSampler),
+        shuffle=ours and type(order) is not SequentialSampler,
         sampler=None if ours else order,
         collate_fn=None if collate_fn is default_collate else collate_fn,
         loader=LoaderOptions(
@@ -272,16 +272,12 @@ def _is_plain_batching(batches: object) -> bool:
     return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(batches)
 
 
-def _is_plain(sampler: object) -> bool:
-    """Whether a sampler's order can be made by the seed and the epoch alone."""
-    if isinstance(sampler, SequentialSampler):
-        return True
+def _is_plain(sampler: Any, dataset: Any) -> bool:
+    """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
+    if type(sampler) is SequentialSampler:
+        return len(sampler) == len(dataset)
     random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(sampler)
-    return (
-        random
-        and not getattr(sampler, "replacement", False)
-        and getattr(sampler, "_num_samples", None) is None
-    )
+    return random and not sampler.replacement and len(sampler) == len(dataset)
 
 
 def _is_of_torch(value: object) -> bool:

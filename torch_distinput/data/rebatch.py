@@ -68,9 +68,19 @@ class RebatchSampler(Sampler[list[list[int]]]):
         """Yield this worker's index lists of each step."""
         for batch in self._batch_sampler:
             indices = list(batch)
+            self._check_size(len(indices))
             for cut in self._splitter.cuts(len(indices)):
                 mine = iter(indices[cut.start :])
                 yield [list(islice(mine, size)) for size in cut.sizes]
+
+    def _check_size(self, count: int) -> None:
+        full = self._splitter.global_batch_size
+        if self._splitter.rebatch is Rebatch.CYCLE and full is not None and count > full:
+            msg = (
+                f'rebatch="cycle" expected at most batch_sampler.batch_size = {full} indices in a '
+                f'batch, got {count}. Use "split" or "even".'
+            )
+            raise ValueError(msg)
 
     def __len__(self) -> int:
         """The number of steps, where the batch sampler knows it."""
@@ -105,10 +115,12 @@ class RebatchDataset(IterableDataset[LocalStep]):
             return self._held(reader)
         return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
 
-    def _held(self, reader: RowReader) -> Iterator[LocalStep]:
+    def _held(self, reader: RowReader, *, limit: int | None = None) -> Iterator[LocalStep]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
-        number = 0
-        while (chunk := reader.take(self._size)) is not None:
+        for number in itertools.count() if limit is None else range(limit):
+            chunk = reader.take(self._size)
+            if chunk is None:
+                return
             count = chunk.num_rows
             if count < self._size and self._drop_last:
                 _log.info("drop_last leaves out %d examples at the end of a stream", count)
@@ -119,7 +131,6 @@ class RebatchDataset(IterableDataset[LocalStep]):
             mark = fingerprint(chunk.data) if shared else 0
             for cut in self._splitter.cuts(count):
                 yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
-            number += 1
 
     def _flowing(self, reader: RowReader) -> Iterator[LocalStep]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
@@ -133,7 +144,11 @@ class RebatchDataset(IterableDataset[LocalStep]):
                 return
 
     def _flowing_shared(self, reader: RowReader) -> Iterator[LocalStep]:
-        """The same where all workers read the stream: pass over the pieces of the others."""
+        """The same where all workers read the stream: pass over the pieces of the others.
+
+        The first batches are held all the same, to be compared between the workers.
+        """
+        yield from self._held(reader, limit=NUM_MARKED)
         (cut,) = self._splitter.cuts(self._size)
         seen = self._size
         while seen == self._size:

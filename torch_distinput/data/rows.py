@@ -23,8 +23,6 @@ from torch_distinput.data.structure import (
 )
 
 _KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
-_LAYOUTS = (torch.strided, torch.jagged)
-
 
 def num_rows(batch: Batch) -> int:
     """Return the number of rows that all leaves share.
@@ -65,10 +63,9 @@ def leaf_rows(leaf: Any) -> int:
                 f"{type(leaf).__name__} of dtype {leaf.dtype}. Give it shape (rows, ...)."
             )
             raise ValueError(msg)
-        if isinstance(leaf, np.ndarray) or leaf.layout in _LAYOUTS:
-            return int(leaf.shape[0])
-        msg = f"{_KINDS}; got a tensor of layout {leaf.layout}. Convert it with to_dense()."
-        raise TypeError(msg)
+        if isinstance(leaf, torch.Tensor):
+            _check_layout(leaf)
+        return int(leaf.shape[0])
     if isinstance(leaf, list):
         return len(leaf)
     msg = (
@@ -78,8 +75,22 @@ def leaf_rows(leaf: Any) -> int:
     raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
 
 
+def _check_layout(tensor: torch.Tensor) -> None:
+    """Refuse sparse tensors, and nested ones whose rows are not one after another in memory."""
+    if tensor.is_nested:
+        sound = tensor.layout is torch.jagged and tensor.lengths() is None  # type: ignore[attr-defined]
+    else:
+        sound = tensor.layout is torch.strided
+    if not sound:
+        msg = (
+            f"{_KINDS}; got a {'nested ' * tensor.is_nested}tensor of layout {tensor.layout}. "
+            "Convert it with to_dense(), or to a contiguous jagged tensor."
+        )
+        raise TypeError(msg)
+
+
 def with_tensors(batch: Batch) -> Batch:
-    """Turn NumPy arrays into tensors that share their memory, as ``default_convert`` does."""
+    """Turn NumPy arrays into tensors, as ``default_convert`` does; shares memory if it can."""
     return map_leaves(_as_tensor, batch)
 
 
@@ -119,15 +130,20 @@ def num_bytes(batch: Batch) -> int:
 def _as_tensor(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
+    if not leaf.dtype.isnative:
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
+    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
+        leaf = leaf.copy()  # torch can write through a read-only array, and has no way backwards
     try:
-        return torch.from_numpy(leaf) if leaf.flags.writeable else torch.tensor(leaf)
+        return torch.from_numpy(leaf)
     except TypeError:  # torch has no strings and no objects: they stay arrays
         return leaf
 
 
 def _leaf_bytes(leaf: Any) -> int:
     if isinstance(leaf, torch.Tensor):
-        return int((leaf.values() if leaf.is_nested else leaf).nbytes)
+        dense = leaf.values() if leaf.is_nested else leaf
+        return int(dense.nbytes) if dense.layout is torch.strided else 0
     if isinstance(leaf, np.ndarray):
         return int(leaf.nbytes)
     if isinstance(leaf, (str, bytes)):
@@ -150,10 +166,11 @@ def _take(leaf: Any, rows: torch.Tensor) -> Any:
         taken = [leaf[row] for row in rows.tolist()]
         return Examples(taken) if isinstance(leaf, Examples) else taken
     if isinstance(leaf, np.ndarray):
-        return leaf[rows.numpy()]
+        return np.take(leaf, rows.numpy(), axis=0)
     if leaf.is_nested:
         return _concat([_slice(leaf, row, row + 1) for row in rows.tolist()])
-    return leaf.index_select(0, rows)
+    # Indexing keeps a memory format such as channels_last; index_select is faster without one.
+    return leaf.index_select(0, rows) if leaf.is_contiguous() else leaf[rows]
 
 
 def _concat(leaves: Sequence[Any]) -> Any:

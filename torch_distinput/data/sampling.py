@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.order import GivenBatches, GivenOrder, GlobalBatches, UniformBatches
 
 _GENERATORS = threading.Lock()
@@ -29,7 +30,11 @@ def sampled_batches(
     if batch_size is None:
         arrays = (np.asarray(batch, dtype=np.int64) for batch in drawn)
         return GivenBatches(tuple(array for array in arrays if len(array)))
-    order = GivenOrder(np.asarray(drawn, dtype=np.int64))
+    keys = np.asarray(drawn)
+    if drawn and (keys.ndim != 1 or not np.issubdtype(keys.dtype, np.integer)):
+        msg = f"Expected a sampler that yields indices, got {drawn[0]!r}. Index by whole numbers."
+        raise ConfigurationError(msg)
+    order = GivenOrder(keys.astype(np.int64))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
 

@@ -91,8 +91,11 @@ def _checked(num_shards: int, index: int) -> tuple[int, int]:
 
 
 def _per_process(num_shards: int, index: int) -> tuple[int, int]:
-    """Part a shard further among the loader processes of one DataLoader."""
+    """Part a shard further among the loader processes of one DataLoader.
+
+    What the shard holds does not change, so the shards may have different numbers of processes.
+    """
     info = get_worker_info()
     if info is None:
         return num_shards, index
-    return num_shards * info.num_workers, index * info.num_workers + info.id
+    return num_shards * info.num_workers, index + num_shards * info.id

@@ -282,7 +282,7 @@ class _Rows:
 
 def _columns(source: Any) -> Batch | None:
     """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if isinstance(source, TensorDataset):
+    if type(source) is TensorDataset:  # a subclass may have a __getitem__ of its own
         return source.tensors
     if isinstance(source, (torch.Tensor, np.ndarray)):
         return source
@@ -304,6 +304,8 @@ def is_stream(source: Any) -> bool:
     if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
     if hasattr(source, "reset") and hasattr(source, "get_state"):
+        return True
+    if isinstance(source, IterableDataset):  # its __iter__ may well return itself, started anew
         return True
     if hasattr(source, "__iter__"):
         return not hasattr(source, "__next__")

@@ -51,6 +51,22 @@ def flatten_example(example: Any) -> tuple[list[Any], Structure]:
     return leaves, _walk(example, leaves, _example_parts)
 
 
+def example_leaves(example: Any, like: Structure) -> list[Any] | None:
+    """The leaves of an example in the order of another's; keys of mappings may come in any order.
+
+    None if the structures differ.
+    """
+    parts = _example_parts(example)
+    if parts is None or like.kind is None:
+        return [example] if parts is None and like.kind is None else None
+    values = dict(zip(*parts, strict=True))
+    if _kind(example, _example_parts) is not like.kind or values.keys() != set(like.keys):
+        return None
+    children = zip(like.keys, like.children, strict=True)
+    found = [example_leaves(values[key], child) for key, child in children]
+    return None if None in found else [leaf for part in found if part for leaf in part]
+
+
 def flatten_values(tree: Any) -> tuple[list[Any], Structure]:
     """Flatten values that are not batches: None is a leaf like any other."""
     leaves: list[Any] = []
@@ -125,7 +141,8 @@ def is_row_list(value: list[Any]) -> bool:
     if isinstance(value, Examples) or not value:
         return True
     whole = (torch.Tensor, np.ndarray, PerReplica, TensorSpec)
-    return not isinstance(value[0], whole) and _parts(value[0]) is None
+    first = next((item for item in value if item is not None), "")
+    return not isinstance(first, whole) and _parts(first) is None
 
 
 def _build(structure: Structure, leaves: Iterator[Any]) -> Any:

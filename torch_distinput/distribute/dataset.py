@@ -98,6 +98,9 @@ class DistributedDataset:
         Sources without an index must be read to know, so ask on all ranks. (TensorFlow wraps the
         specs in a PerReplicaSpec; here they are the same for any number of replicas.)
         """
+        running = self._running() if self._running else None
+        if running is not None and running.part_spec_so_far is not None:
+            return running.part_spec_so_far[0]
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:

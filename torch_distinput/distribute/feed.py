@@ -204,8 +204,9 @@ class VotedFeed:
         if time.monotonic() < deadline:
             return
         msg = (
-            f"Expected step {self._number} within {self._timeout:g} s, but another worker has "
-            "neither delivered nor failed. Raise InputOptions.timeout if its source is only slow."
+            f"Expected all workers to agree on step {self._number} within {self._timeout:g} s, but "
+            "a worker, perhaps this one, has neither read it nor failed. Raise "
+            "InputOptions.timeout if a source is only slow."
         )
         raise PeerTimeoutError(msg)
 

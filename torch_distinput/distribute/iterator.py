@@ -105,6 +105,11 @@ class DistributedIterator(Iterator[Any]):
         return self.part_spec[0]
 
     @property
+    def part_spec_so_far(self) -> Any:
+        """What the steps until now have shown; None before the first."""
+        return self._shapes.spec
+
+    @property
     def part_spec(self) -> Any:
         """The spec of a batch together with its ids."""
         if self._shapes.spec is None:

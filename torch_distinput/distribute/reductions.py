@@ -145,11 +145,11 @@ def _compared(
     communicator: Communicator, name: str, described: tuple[Any, ...]
 ) -> int:
     """Compare everything but the count, which is summed, over the workers."""
-    shown = communicator.gather_objects(described)
+    shown = communicator.gather_objects((name, *described))
     for worker, other in enumerate(shown):
         if other[:-1] != shown[0][:-1]:
             msg = (
-                f"Expected one operation, axis, dtype and shape at {name} on all workers, got "
+                "Expected one name, operation, axis, dtype and shape on all workers, got "
                 f"{shown[0][:-1]} on worker 0 and {other[:-1]} on worker {worker}. "
                 "Reduce over axis=0 or gather where the numbers of rows differ."
             )

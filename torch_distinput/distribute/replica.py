@@ -256,8 +256,13 @@ class _Turn:
 
 
 def split_arguments(value: Any, num_replicas: int) -> list[Any]:
-    """From arguments with PerReplica leaves at any depth to one structure per replica."""
+    """From a value with PerReplica leaves at any depth to one structure per replica.
+
+    A value without any is the same object for all, so that a function can change it in place.
+    """
     leaves, structure = flatten(value)
+    if not any(isinstance(leaf, PerReplica) for leaf in leaves):
+        return [value] * num_replicas
     return [
         unflatten(structure, [_own(leaf, replica) for leaf in leaves])
         for replica in range(num_replicas)

@@ -163,8 +163,13 @@ class Strategy:
         if not isinstance(args, (tuple, list)):
             msg = f"positional args must be a list or tuple, got {type(args).__name__}."
             raise TypeError(msg)
-        given = replica.split_arguments((tuple(args), dict(kwargs or {})), len(self.devices))
-        calls = [partial(fn, *own_args, **own_kwargs) for own_args, own_kwargs in given]
+        split = partial(replica.split_arguments, num_replicas=len(self.devices))
+        own_args = [split(arg) for arg in args]
+        own_kwargs = {name: split(value) for name, value in (kwargs or {}).items()}
+        calls = [
+            partial(fn, *(a[r] for a in own_args), **{k: v[r] for k, v in own_kwargs.items()})
+            for r in range(len(self.devices))
+        ]
         with current.scope(self):
             if len(calls) == 1:
                 return replica.run_one(self, calls[0])[0]

@@ -112,6 +112,8 @@ def totals(splitter: Splitter, num_examples: int) -> tuple[int, ...]:
     if splitter.shared:
         return (num_examples,)
     topology = splitter.topology
+    if num_examples == splitter.global_batch_size:
+        return (num_examples,) * topology.num_workers  # what the rotation is for
     workers = [
         replace(splitter, topology=replace(topology, worker_index=worker))
         for worker in range(topology.num_workers)
