@@ -64,8 +64,9 @@ def _run(target: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def release_at_exit(release: Callable[[], None]) -> None:
-    """Call ``release()`` at exit, once no thread started here is left."""
-    _releases.append(release)
+    """Call ``release()`` once at exit, when no thread started here is left."""
+    if release not in _releases:
+        _releases.append(release)
 
 
 def _end_all() -> None:

@@ -72,7 +72,7 @@ def test_steps_without_examples_are_dropped_on_all_workers():
 @pytest.mark.parametrize("num_bytes", [1, 40 << 20])
 def test_reading_ahead_is_bounded(num_bytes):
     """By steps and by bytes; one ready step is always allowed."""
-    most = WINDOW + 1 if num_bytes == 1 else 3
+    most = WINDOW + 1 if num_bytes == 1 else 3  # 64 MiB, and what is in the reader's hands
 
     def work(strategy):
         pulled = []

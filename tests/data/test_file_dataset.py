@@ -172,6 +172,29 @@ class TestMethods:
         flat = [x for step in steps for batch in step for x in batch]
         assert flat[:12] != flat[12:]
 
+    def test_random_maps_are_independent_of_each_other(self, files):
+        """Each operation draws from a key of its own, in each repetition."""
+
+        def draw(_, rng):
+            return int(rng.integers(10**9))
+
+        drawn = {
+            records(recipe)[0]
+            for recipe in (
+                files.map(draw),
+                files.map(str).map(draw),
+                files.map(draw).filter(bool),
+                files.map(str).map(draw).filter(bool),
+            )
+        }
+        assert 2 == len(drawn)
+        nested = records(files.shuffle(12).repeat(2).repeat(2))
+        assert 4 == len({tuple(nested[start : start + 12]) for start in range(0, 48, 12)})
+
+    def test_repeating_what_a_filter_emptied_ends(self, files):
+        """There is nothing to repeat."""
+        assert [] == records(files.filter(lambda line: False).repeat())
+
     def test_final_maps_run_for_own_examples_only(self, files):
         """Under DATA the others' records are cut away first."""
         mapped = []
@@ -221,6 +244,13 @@ class TestBuildingBlocks:
         ]
         assert list(range(11)) == sorted(seen)
 
+    def test_a_shard_does_not_depend_on_its_processes(self):
+        """Workers may have different numbers of loader processes."""
+        for processes in (0, 2, 3):
+            shard = tdi.DataShardDataset(range(11), 2, 1)
+            loader = DataLoader(shard, batch_size=None, num_workers=processes)
+            assert [1, 3, 5, 7, 9] == sorted(int(x) for x in loader)
+
     def test_shards_are_checked(self):
         """An index outside."""
         with pytest.raises(ValueError, match="index must be below num_shards 2, got 2"):
@@ -255,3 +285,13 @@ class TestBuildingBlocks:
         """A list of batches has none."""
         with pytest.raises(ValueError, match="needs the size of a full batch"):
             tdi.RebatchSampler([[0, 1]], tdi.Topology(), rebatch="cycle")
+
+    def test_cycle_refuses_larger_batches(self):
+        """Its sizes are those of a full batch; the rest would be lost."""
+
+        class Growing(list):
+            batch_size = 2
+
+        sampler = tdi.RebatchSampler(Growing([[0, 1, 2]]), tdi.Topology(), rebatch="cycle")
+        with pytest.raises(ValueError, match="at most batch_sampler.batch_size = 2"):
+            list(sampler)

@@ -342,7 +342,8 @@ class TestRefused:
     def test_leaves_without_rows(self):
         """0-dim leaves and leaves of different row counts."""
         for batch, words in (
-            ({"a": torch.ones(2), "b": torch.tensor(1)}, "0-dim"),
+            ({"a": torch.ones(2), "b": torch.tensor(1)}, "0-dim.*pass global_batch_size"),
+            (torch.eye(2).to_sparse(), "layout torch.sparse_coo.*to_dense"),
             ({"a": torch.ones(2), "b": torch.ones(3)}, r"batch\['a'\]: 2, batch\['b'\]: 3"),
             (7, "one row per example"),
             (object(), "one row per example"),
@@ -469,3 +470,113 @@ def test_shards_with_fewer_shards_than_workers():
 def test_listed():
     """The helper of these tests."""
     assert [1] == listed(torch.tensor([1]))
+
+
+class TestFoundInReview:
+    """Cases that were wrong once."""
+
+    def test_subclasses_with_a_getitem_of_their_own(self):
+        """A TensorDataset's columns are not what a subclass returns."""
+
+        class Plus(TensorDataset):
+            def __getitem__(self, index):
+                return super().__getitem__(index)[0] + 100
+
+        assert [100, 101] == first(Plus(torch.arange(4)), 2).tolist()
+
+    def test_samplers_that_only_look_plain(self):
+        """A subclass, and a sampler over something shorter."""
+
+        class Backwards(torch.utils.data.SequentialSampler):
+            def __iter__(self):
+                return iter(range(len(self.data_source) - 1, -1, -1))
+
+        data = list(range(6))
+        backwards = DataLoader(data, batch_size=6, sampler=Backwards(data))
+        assert [5, 4, 3, 2, 1, 0] == first(backwards, None).tolist()
+        short = DataLoader(data, batch_size=6, sampler=RandomSampler(range(3)))
+        assert [0, 1, 2] == sorted(first(short, None).tolist())
+
+    def test_samplers_of_other_keys(self):
+        """Indices are whole numbers."""
+        loader = DataLoader(list(range(4)), batch_size=2, sampler=[(0, 1), (1, 0)])
+        with pytest.raises(ValueError, match="yields indices, got"):
+            first(loader, None)
+
+    def test_iterable_datasets_that_are_their_own_iterator(self):
+        """``__iter__`` starts them anew."""
+
+        class Own(IterableDataset):
+            def __iter__(self):
+                self.rest = iter(range(5))
+                return self
+
+            def __next__(self):
+                return next(self.rest)
+
+        assert [*range(5), *range(5)] == flat(play(Own(), 2, epochs=2))
+
+    def test_collate_functions_get_lines(self, tmp_path):
+        """Also where no map has made examples of them."""
+        (tmp_path / "a").write_text("a\nbb\n")
+        lengths = first(tdi.FileDataset(tmp_path / "a"), 2, collate_fn=lambda x: [*map(len, x)])
+        assert [1, 2] == lengths
+
+    def test_keys_in_any_order(self):
+        """Examples are matched by their keys, as in default_collate."""
+        batch = first([{"a": 1, "b": {"x": 2, "y": 3}}, {"b": {"y": 6, "x": 5}, "a": 4}], 2)
+        assert ["a", "b"] == list(batch)
+        assert ([1, 4], [2, 5]) == (batch["a"].tolist(), batch["b"]["x"].tolist())
+
+    def test_arrays_that_torch_cannot_share(self):
+        """Backwards, in another byte order, read-only."""
+        backwards, big, frozen = np.arange(4)[::-1], np.arange(4, dtype=">i4"), np.arange(4)
+        frozen.flags.writeable = False
+        x, y, z = first((backwards, big, frozen), 2)
+        assert ([3, 2], [0, 1], [0, 1]) == (x.tolist(), y.tolist(), z.tolist())
+
+    def test_memory_formats_are_kept(self):
+        """channels_last columns give channels_last batches."""
+        images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
+        assert first(images, 2).is_contiguous(memory_format=torch.channels_last)
+
+    def test_cycle_compares_streams_too(self):
+        """The first global batches, also where none need be held."""
+
+        def work(strategy):
+            order = list(range(40))[:: 1 - 2 * strategy.worker_index]
+            dataset = strategy.distribute_dataset(
+                stream_of(order), global_batch_size=4, options=options(rebatch="cycle")
+            )
+            with pytest.raises(tdi.MismatchError, match="read the same stream"):
+                list(dataset)
+
+        simulate(work, num_workers=2)
+
+    def test_reduced_structures_must_have_one_order(self):
+        """Values under other names must not be added up."""
+
+        def work(strategy):
+            names = ["loss", "hits"][:: 1 - 2 * strategy.worker_index]
+            with pytest.raises(tdi.MismatchError, match="Expected one name"):
+                strategy.reduce("sum", {name: torch.ones(()) for name in names})
+
+        simulate(work, num_workers=2)
+
+    def test_arguments_of_run_are_the_callers_own(self):
+        """What has no PerReplica in it can be changed in place."""
+        strategy, log = one(2), {"steps": 0}
+
+        def step(x, state):
+            state["steps"] += x
+
+        strategy.run(step, args=(tdi.PerReplica([1, 2]), log))
+        assert {"steps": 3} == log
+        with pytest.raises(TypeError, match="args="):
+            strategy.run(step, (1,), 2)
+
+    def test_the_spec_can_be_asked_for_within_the_loop(self):
+        """Without closing the iterator that runs."""
+        dataset = one().distribute_dataset(stream_of(range(4)), global_batch_size=2)
+        specs = [dataset.element_spec for _ in dataset]
+        assert [tdi.TensorSpec((None,), torch.int64)] * 2 == specs

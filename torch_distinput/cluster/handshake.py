@@ -50,7 +50,8 @@ def _exchanged(
         msg = (
             f"Expected all {communicator.size} workers to iterate {name} within {timeout:g} s "
             f"({topic}), but {named_workers(error.workers)} did not come. Every worker must call "
-            "iter() on the same datasets in the same order; raise InputOptions.timeout if it is "
+            "iter() on the same datasets in the same order, and leave a loop at the same step "
+            "(did this worker break out of its loop alone?); raise InputOptions.timeout if it is "
             "only slow."
         )
         raise PeerTimeoutError(msg, error.workers) from error

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import pickle
 import threading
+import time
 import weakref
 from collections import deque
 from datetime import timedelta
@@ -42,6 +43,7 @@ class ProcessGroupCommunicator:
         assert default is not None, "find_cluster comes after init_process_group"
         self._group: dist.ProcessGroup = group or default
         self._ranks = dist.get_process_group_ranks(self._group)
+        release_at_exit(_close_all)
         self.rank = dist.get_rank(self._group)
         self.size = len(self._ranks)
         self._store = self._own_store()
@@ -200,12 +202,19 @@ class GlooChannel:
 
 
 _channels: weakref.WeakSet[GlooChannel] = weakref.WeakSet()
+_SETTLE_SECONDS = 0.1
 
 
-@release_at_exit
 def _close_all() -> None:
+    """Destroy the groups of channels, and give gloo a moment.
+
+    gloo's own threads drop their last work after we have seen it done, and need the interpreter
+    for that: if it is being finalized by then, they abort the process. So they do for any gloo
+    group that outlives a script, also without this package.
+    """
     for channel in list(_channels):
         channel.close()
+    time.sleep(_SETTLE_SECONDS)
 
 
 def _destroy(group: dist.ProcessGroup) -> None:

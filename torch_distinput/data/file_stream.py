@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.file_dataset import FileDataset, read_chunks
 from torch_distinput.data.file_ops import Key, split_final_maps
 from torch_distinput.data.files import FileInfo
@@ -13,11 +14,14 @@ from torch_distinput.data.structure import Batch, Examples
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """The records of listed files."""
+    """The records of listed files.
+
+    Without a collate function what the reader gives is a batch already, unless a map made examples.
+    """
 
     dataset: FileDataset
     listing: tuple[FileInfo, ...]
-    collate: Collate
+    collate: Collate | None
 
     def open(self, shard: Shard) -> RowReader:
         """Start reading the files of a shard, up to the final maps."""
@@ -29,7 +33,9 @@ class FileStream:
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Run the final maps, for these rows only, and collate what they made."""
         data = self.mapped(chunk, shard).data
-        return self.collate(data) if isinstance(data, Examples) else data
+        if self.collate is not None:
+            return self.collate(list(data))
+        return collate_examples(data) if isinstance(data, Examples) else data
 
     def mapped(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Run the final maps."""

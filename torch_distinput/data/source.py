@@ -176,12 +176,11 @@ def _refuse_twice(request: Request) -> None:
 
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
     dataset = with_shuffled_files(source) if request.shuffle else source
-    collate = request.collate_fn or collate_examples
 
     def prepare() -> Prepared:
         listing = dataset.list_files()
         contents = repr([(os.path.basename(info.path), info.size) for info in listing])
-        stream = FileStream(dataset, listing, collate)
+        stream = FileStream(dataset, listing, request.collate_fn)
         return Prepared(stream=stream, num_shards=len(listing), contents=contents)
 
     return StreamSource(

@@ -162,7 +162,17 @@ def iterate(source: Any) -> Iterator[Any]:
         source = source()
     if hasattr(source, "reset") and hasattr(source, "get_state"):
         source.reset()
-    return iter(source)
+    return _once(iter(source))
+
+
+def _once(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Hide ``__iter__``: some sources are their own iterator, and start anew when asked for one."""
+    while True:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item
 
 
 Collate = Callable[[list[Any]], Batch]
@@ -215,6 +225,13 @@ class ReadyStream:
                 stop = start + rows.num_rows(batch)
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(start, stop))
                 number, start = number + 1, stop
+        except (TypeError, ValueError) as error:
+            msg = (
+                f"Element {number} of the source should be a ready global batch, because no "
+                f"global_batch_size was given: {error} If the elements are examples, pass "
+                "global_batch_size."
+            )
+            raise SourceError(msg) from error
         except Exception as error:
             raise source_error(error, f"batch {number}") from error
 

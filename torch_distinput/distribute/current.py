@@ -6,6 +6,7 @@ All of it is per thread, so that simulated workers, which are threads, do not se
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class _Local(threading.local):
     scopes: tuple[Strategy, ...] = ()
     replica: ReplicaContext | None = None
-    deliveries: tuple[Strategy, StepInfo] | None = None
+    last: weakref.ref[Strategy] | None = None  # weak: it leads to the process group
 
 
 _local = _Local()
@@ -102,13 +103,12 @@ def _check_same(strategy: Strategy) -> None:
 def delivered(strategy: Strategy, info: StepInfo) -> None:
     """Note the step that a strategy delivered last."""
     strategy.last_delivered = info
-    _local.deliveries = (strategy, info)
+    _local.last = weakref.ref(strategy)
 
 
 def last_delivered() -> tuple[Strategy, StepInfo] | None:
     """The strategy that counts here and the step it delivered last; None if there is none."""
-    strategy = get_strategy()
-    if strategy is None:
-        return _local.deliveries
-    info = strategy.last_delivered
-    return None if info is None else (strategy, info)
+    strategy = get_strategy() or (_local.last() if _local.last else None)
+    if strategy is None or strategy.last_delivered is None:
+        return None
+    return strategy, strategy.last_delivered

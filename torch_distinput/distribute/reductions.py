@@ -5,6 +5,7 @@ Before a collective the workers compare shapes and dtypes: gloo aborts the proce
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,12 +83,12 @@ def in_order(index: torch.Tensor, value: Any) -> Any:
     sorted_index, order = torch.sort(index)
     expected = torch.arange(len(index), device=index.device)
     if not torch.equal(sorted_index, expected):
-        present = set(sorted_index.tolist())
-        missing = sorted(set(range(max(present, default=-1) + 1)) - present)
-        repeated = len(index) - len(present)
+        counts = Counter(sorted_index.tolist())
+        missing = sorted(set(range(max(counts, default=-1) + 1)) - counts.keys())
+        repeated = [number for number, count in counts.items() if count > 1]
         msg = (
-            f"gather_in_order needs every index from 0 to n - 1 once, got {len(index)} indices "
-            f"with {repeated} repeated and {len(missing)} missing {missing[:5]}. "
+            f"gather_in_order needs every index from 0 to n - 1 once, got {len(index)} indices; "
+            f"missing: {missing[:5] or 'none'}, repeated: {repeated[:5] or 'none'}. "
             "Gather each example exactly once, without filtering."
         )
         raise ValueError(msg)

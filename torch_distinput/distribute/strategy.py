@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -162,6 +163,12 @@ class Strategy:
         current.check_cross_replica(self, "Strategy.run")
         if not isinstance(args, (tuple, list)):
             msg = f"positional args must be a list or tuple, got {type(args).__name__}."
+            raise TypeError(msg)
+        if not isinstance(kwargs, (dict, NoneType)):
+            msg = (
+                f"kwargs must be a dict, got {type(kwargs).__name__}. Several positional arguments "
+                "go into args, as in strategy.run(fn, args=(a, b))."
+            )
             raise TypeError(msg)
         split = partial(replica.split_arguments, num_replicas=len(self.devices))
         own_args = [split(arg) for arg in args]
