@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.distribute.street import shown, write_files
@@ -283,8 +284,11 @@ def kill_loader(strategy):
     """A loader process dies: nothing may vanish silently."""
 
     class Deadly:
+        def __init__(self, count=64):
+            self.count = count
+
         def __len__(self):
-            return 64
+            return self.count
 
         def __getitem__(self, index):
             if index == 40:
@@ -293,10 +297,20 @@ def kill_loader(strategy):
 
     dataset = strategy.distribute_dataset(Deadly(), global_batch_size=4, num_workers=2)
     iterator = iter(dataset)
-    with pytest.raises(tdi.SourceError, match="A loader process was lost"):
+    with pytest.raises(tdi.SourceError, match="The loader processes did not deliver"):
         list(iterator)
     with pytest.raises(tdi.SourceError):  # not an end of data
         next(iterator)
+    good = DataLoader(
+        Deadly(40), batch_size=4, num_workers=1, persistent_workers=True, timeout=60
+    )
+    with iter(strategy.distribute_dataset(good)) as alive:
+        assert [0, 1, 2, 3] == next(alive).tolist()
+    bad = DataLoader(Deadly(64), batch_size=4, num_workers=1, persistent_workers=True)
+    dataset = strategy.distribute_dataset(bad)
+    for _ in range(2):  # processes that persist are started anew after a loss
+        with pytest.raises(tdi.SourceError, match="The loader processes did not deliver"):
+            list(dataset)
     return True
 
 

@@ -52,25 +52,33 @@ class TaskLoader(Generic[Task, T]):
     def __init__(self, fetch: Callable[[Task], T], options: LoaderOptions) -> None:
         """Start nothing yet."""
         self._fetch = fetch
+        self._options = options
         self._tasks: _Tasks[Task] = _Tasks()
         self._loader: DataLoader[T] | None = None
-        if options.num_workers:
-            self._loader = DataLoader(
-                _Fetching(fetch),
-                batch_size=None,
-                sampler=self._tasks,
-                collate_fn=_as_it_is,
-                num_workers=options.num_workers,
-                persistent_workers=options.persistent,
-                **options.keywords,
-            )
 
     def run(self, tasks: Iterator[Task]) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread."""
-        if self._loader is None:
+        if not self._options.num_workers:
             return map(self._fetch, tasks)
+        if self._loader is None:
+            self._loader = self._make()
         self._tasks.pending = tasks
-        return _results(iter(self._loader))
+        return _results(iter(self._loader), self._forget)
+
+    def _make(self) -> DataLoader[T]:
+        return DataLoader(
+            _Fetching(self._fetch),
+            batch_size=None,
+            sampler=self._tasks,
+            collate_fn=_as_it_is,
+            num_workers=self._options.num_workers,
+            persistent_workers=self._options.persistent,
+            **self._options.keywords,
+        )
+
+    def _forget(self) -> None:
+        """After a loss the next epoch starts with new processes."""
+        self._loader = None
 
 
 def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T]:
@@ -89,7 +97,7 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
         num_workers=1,
         **options.keywords,
     )
-    return _results(iter(loader))
+    return _results(iter(loader), lambda: None)
 
 
 @lru_cache(maxsize=1)
@@ -116,8 +124,8 @@ class LoaderProcessTraceback(Exception):  # noqa: N818 - it is a text, not an er
     """What a loader process printed; the ``__cause__`` of a SourceError."""
 
 
-def _results(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Raise what loader processes raised, and say when one of them was lost."""
+def _results(iterator: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any]:
+    """Raise what loader processes raised; say when they were lost, and ``forget`` them."""
     number = 0
     try:
         for result in iterator:
@@ -129,12 +137,13 @@ def _results(iterator: Iterator[Any]) -> Iterator[Any]:
         raise
     except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
         msg = (
-            f"A loader process was lost while batch {number} was waited for "
-            f"({type(error).__name__}: {error}). Look for a crash or for the system's memory limit."
+            f"The loader processes did not deliver batch {number} ({type(error).__name__}: "
+            f"{error}). Look for a crash, for the system's memory limit, or for their timeout."
         )
         # The frames of the traceback would keep torch's iterator, whose signal handler raises in
         # the main thread as long as it knows of a process that was lost.
         del iterator
+        forget()
         raise SourceError(msg) from error.with_traceback(None)
 
 
