@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+Thread = threading.Thread
+"""For annotations; threads are started by :func:`start_thread`."""
 _EXIT_SECONDS = 5.0
 """Time that an exit waits for threads to stop by themselves."""
 _GIVE_UP_SECONDS = 1.0

@@ -8,8 +8,11 @@ import threading
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
+import torch_distinput as tdi
 from torch_distinput.device import prefetch
+from torch_distinput.device.backend import CpuBackend
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 
 
@@ -92,8 +95,9 @@ def test_look_ahead_is_bounded(recorder):
         prefetcher = Prefetcher(source(), [META], buffer_size=buffer_size)
         next(prefetcher)
         assert settled.wait(10)
-        assert len(pulled) <= 1 + buffer_size + 1  # the thread may hold one more, not yet handed
-        prefetcher.close()
+        prefetcher.stop()
+        prefetcher.join()
+        assert len(pulled) == 1 + buffer_size
 
 
 def test_errors_come_where_the_step_would_have(recorder):
@@ -111,20 +115,22 @@ def test_errors_come_where_the_step_would_have(recorder):
         next(prefetcher)
 
 
-@pytest.mark.parametrize("how", ["close", "end", "collect"])
+@pytest.mark.parametrize("how", ["stop", "end", "collect"])
 def test_no_thread_stays(recorder, how):
-    """After close, the end, or when nobody holds it: the owner closes what it drops."""
+    """After a stop, the end, or when nobody holds it: the owner stops what it drops."""
     before = set(threading.enumerate())
     prefetcher = Prefetcher(map(step, range(50)), [META], buffer_size=2)
     next(prefetcher)
     if how == "end":
         list(prefetcher)
-    prefetcher.close()
+    prefetcher.stop()
     if how == "collect":
         del prefetcher
         gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+    else:
+        prefetcher.join()
     assert set() == set(threading.enumerate()) - before
 
 
@@ -150,3 +156,62 @@ def test_a_batch_for_each_replica(recorder):
     both = ReplicaBatches(batches=(torch.tensor([1]), torch.tensor([2])))
     (out,) = Prefetcher(iter([both]), [META, META], buffer_size=0)
     assert [[1], [2]] == [batch.tolist() for batch in out.batches]
+
+
+class TestUnderAnIterator:
+    """The thread and whoever else touches the source, on a device that only pretends."""
+
+    @pytest.fixture
+    def strategy(self, monkeypatch):
+        """One replica on a device that is not the CPU."""
+        monkeypatch.setattr(prefetch, "backend_for", lambda device: CpuBackend())
+        return tdi.MirroredStrategy(["meta:0"])
+
+    def test_the_spec_does_not_race_with_the_thread(self, strategy):
+        """It may be asked for before, between and after steps."""
+
+        def stream():
+            yield from range(10)
+
+        dataset = strategy.distribute_dataset(stream, global_batch_size=2)
+        assert (None,) == dataset.element_spec.shape
+        iterator = iter(dataset)
+        assert iterator.element_spec == dataset.element_spec
+        assert list(range(10)) == [x for batch in iterator for x in batch.tolist()]
+
+    def test_epochs_do_not_overlap_in_the_source(self, strategy):
+        """A loop that is left waits for its thread before the next one starts."""
+        inside, most = [], []
+
+        class Source(IterableDataset):
+            def __iter__(self):
+                for number in range(30):
+                    inside.append(number)
+                    most.append(len(inside))
+                    yield number
+                    inside.pop()
+
+        dataset = strategy.distribute_dataset(Source(), global_batch_size=1)
+        for _ in range(5):
+            for _ in dataset:
+                break
+            inside.clear()
+        assert 1 == max(most)
+
+    def test_close_frees_a_thread_that_waits_in_next(self, strategy):
+        """Which then hears that the iterator was closed."""
+        slow = threading.Event()
+
+        def stream():
+            yield 0
+            slow.wait(20)
+            yield 1
+
+        iterator = iter(strategy.distribute_dataset(stream, global_batch_size=1))
+        next(iterator)
+        closer = threading.Timer(0.2, lambda: (slow.set(), iterator.close()))
+        closer.start()
+        with pytest.raises(tdi.UsageError, match="closed"):
+            while True:
+                next(iterator)
+        closer.join(10)

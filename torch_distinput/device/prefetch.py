@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_distinput.background import start_thread
+from torch_distinput.background import Thread, start_thread
 from torch_distinput.data.structure import Batch, flatten, unflatten
 from torch_distinput.device.backend import Backend, backend_for
 
@@ -45,7 +45,8 @@ class _Failed:
 
 
 _END = object()
-_PATIENCE_SECONDS = 0.1
+_POLL_SECONDS = 0.1
+_LEAVE_SECONDS = 5.0
 
 
 class Prefetcher:
@@ -58,14 +59,13 @@ class Prefetcher:
         *,
         buffer_size: int,
     ) -> None:
-        """Start the thread if there is something to copy ahead."""
+        """Start nothing yet: the thread, if there is something to copy ahead, comes with a step."""
         made: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
         self._backends = tuple(made[device] for device in devices)
-        copied = (_copied(step, self._backends) for step in steps)
-        self._stop = threading.Event()
-        self._source: Iterator[_Copied] = copied
-        if buffer_size and any(device.type != "cpu" for device in devices):
-            self._source = _ahead(copied, self._backends, buffer_size, self._stop)
+        self._steps = (_copied(step, self._backends) for step in steps)
+        ahead = buffer_size if any(device.type != "cpu" for device in devices) else 0
+        self._ahead = _Ahead(ahead) if ahead else None
+        self._thread: Thread | None = None
 
     def __iter__(self) -> Iterator[ReplicaBatches]:
         """Return itself."""
@@ -73,15 +73,63 @@ class Prefetcher:
 
     def __next__(self) -> ReplicaBatches:
         """Return the next step, safe to use on the caller's current streams."""
-        copied = next(self._source)
+        copied = next(self._steps) if self._ahead is None else self._taken(self._ahead)
         parts = zip(self._backends, copied.tensors, copied.markers, strict=True)
         for backend, tensors, marker in parts:
             backend.hand_over(tensors, marker)
         return copied.step
 
-    def close(self) -> None:
-        """End the thread; it leaves at its next hand-over."""
-        self._stop.set()
+    def stop(self) -> None:
+        """Tell the thread to leave after the step that it is at."""
+        if self._ahead is not None:
+            self._ahead.stopped.set()
+
+    def join(self) -> None:
+        """Wait for the thread, so that nobody else is in the source when it is started again."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_LEAVE_SECONDS)
+
+    def _taken(self, ahead: _Ahead) -> _Copied:
+        if self._thread is None:
+            self._thread = start_thread(
+                _fill, ahead, self._steps, self._backends, name="prefetch", stop=ahead.stopped.set
+            )
+        return ahead.take()
+
+
+class _Ahead:
+    """Where the thread leaves steps for the consumer: at most ``size`` pulled and not yet taken."""
+
+    def __init__(self, size: int) -> None:
+        self.stopped = threading.Event()
+        self._free = threading.Semaphore(size)
+        self._left: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def wait_for_room(self) -> bool:
+        """Called by the thread before it pulls a step; False when it has to leave."""
+        while not self.stopped.is_set():
+            if self._free.acquire(timeout=_POLL_SECONDS):
+                return True
+        return False
+
+    def leave(self, item: Any) -> None:
+        """Called by the thread."""
+        self._left.put(item)
+
+    def take(self) -> _Copied:
+        """Called by the consumer; raises what the thread met, where the step would have come."""
+        while not self.stopped.is_set():
+            try:
+                item = self._left.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            self._free.release()
+            if isinstance(item, _Failed):
+                raise item.error
+            if item is _END:
+                break
+            return item  # type: ignore[no-any-return]
+        raise StopIteration
 
 
 def _copied(step: ReplicaBatches, backends: Sequence[Backend]) -> _Copied:
@@ -101,54 +149,15 @@ def _start(leaf: Any, backend: Backend) -> Any:
     return backend.start(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _ahead(
-    copied: Iterator[_Copied],
-    backends: Sequence[Backend],
-    buffer_size: int,
-    stop: threading.Event,
-) -> Iterator[_Copied]:
-    """Run an iterator in a thread that stays ``buffer_size`` items ahead."""
-    # One step is always in the thread's hands, so the queue holds one fewer than are ahead.
-    handed: queue.Queue[Any] = queue.Queue(maxsize=max(1, buffer_size - 1))
-    start_thread(_fill, handed, copied, backends, stop, name="prefetch", stop=stop.set)
-    return _emptied(handed, stop)
-
-
-def _emptied(handed: queue.Queue[Any], stop: threading.Event) -> Iterator[_Copied]:
-    while not stop.is_set():
-        item = handed.get()
-        if item is _END:
-            return
-        if isinstance(item, _Failed):
-            raise item.error
-        yield item
-
-
-def _fill(
-    handed: queue.Queue[Any],
-    copied: Iterator[_Copied],
-    backends: Sequence[Backend],
-    stop: threading.Event,
-) -> None:
-    """The thread: it holds the queue, never the prefetcher, so that that can be collected."""
+def _fill(ahead: _Ahead, steps: Iterator[_Copied], backends: Sequence[Backend]) -> None:
+    """The thread: it holds the places, never the prefetcher, so that that can be collected."""
     for backend in backends:
         backend.enter_thread()
-    last: Any = _END
-    try:
-        for item in copied:
-            if not _put(handed, item, stop):
-                return
-    except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
-        last = _Failed(error)
-    _put(handed, last, stop)
-
-
-def _put(handed: queue.Queue[Any], item: Any, stop: threading.Event) -> bool:
-    """Hand an item over, unless nobody will take it."""
-    while not stop.is_set():
+    while ahead.wait_for_room():
         try:
-            handed.put(item, timeout=_PATIENCE_SECONDS)
-        except queue.Full:
-            continue
-        return True
-    return False
+            item: Any = next(steps, _END)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+            item = _Failed(error)
+        ahead.leave(item)
+        if item is _END or isinstance(item, _Failed):
+            return

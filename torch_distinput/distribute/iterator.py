@@ -77,11 +77,12 @@ class DistributedIterator(Iterator[Any]):
         started = time.perf_counter()
         try:
             replicas = next(self._prefetcher)
-        except BaseException as ending:
+        except BaseException as ending:  # noqa: BLE001 - raised again below
             # Asked again, it says the same: an error must not turn into an end of data.
-            self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
+            if self._ending is None:  # else it was closed meanwhile
+                self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
             self._finalizer()
-            raise
+            raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
         return regroup_batches(replicas.batches)
 
@@ -262,5 +263,6 @@ def no_spec() -> SourceError:
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:
     """Runs once: at close, at the end of data, or when the iterator is collected."""
-    prefetcher.close()
-    feed.close()
+    prefetcher.stop()
+    feed.close()  # frees a prefetch thread that waits for the other workers
+    prefetcher.join()
