@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from torch_distinput.data import file_ops, files
 from torch_distinput.data.file_ops import Key, Operation
-from torch_distinput.data.readers.text import read_lines
+from torch_distinput.data.readers.text import Text
 from torch_distinput.data.stream import Chunk
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.order import permutation
 
-READERS: Mapping[str, file_ops.Reader] = {"text": read_lines}
+READERS: Mapping[str, file_ops.Reader] = {"text": Text()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)

@@ -1,4 +1,4 @@
-"""List and open paths: the only room that knows fsspec.
+"""List and open files wherever they lie: the only room that knows fsspec.
 
 File systems are found anew wherever a file is listed or opened, so none is ever carried into a
 loader process.
@@ -6,49 +6,195 @@ loader process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
 import fsspec.core
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from torch_distinput.data.compression import decompressor
+from torch_distinput.data.ranged import Retries, attempt, open_ranged
+from torch_distinput.data.reader import InputFile
+
+Options = Mapping[str, Any]
+
+_FEW_PATHS = 8
+"""So many paths of one folder are asked for one by one; more by listing the folder once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileInfo:
-    """A file as a listing knows it: its URL, and its size in bytes where the storage tells."""
+    """A file as a listing knows it.
+
+    Attributes:
+        path: its URL.
+        size: its size in bytes, where the storage tells.
+        version: text that changes when the content does (an entity tag, a modification time);
+            empty where the storage has none.
+    """
 
     path: str
     size: int | None
+    version: str = ""
 
 
-def list_files(
-    patterns: Sequence[str], storage_options: Mapping[str, Any]
-) -> tuple[FileInfo, ...]:
+def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileInfo, ...]:
     """Resolve paths and globs: paths stay in the order given, matches of a glob are sorted.
+
+    ``@path`` stands for a manifest: a file with a path or glob in each line, relative to its own
+    folder; empty lines, and those that begin with ``#``, are left out.
 
     Raises:
         FileNotFoundError: for a path that does not exist or a glob that matches no file.
     """
-    return tuple(info for pattern in patterns for info in _resolve(pattern, storage_options))
+    written = [path for pattern in patterns for path in _written(pattern, storage_options)]
+    folders = Counter(_folder(path) for path in written if not _has_magic(path))
+    known: dict[str, FileInfo] = {}
+    for folder in (folder for folder, count in folders.items() if count > _FEW_PATHS):
+        known.update(_children(folder, storage_options))
+    found: list[FileInfo] = []
+    for path in written:
+        info = known.get(path)
+        found.extend(_resolve(path, storage_options) if info is None else [info])
+    return tuple(found)
 
 
-def open_binary(path: str, storage_options: Mapping[str, Any]) -> IO[bytes]:
-    """Open one file for reading."""
-    system, inner = fsspec.core.url_to_fs(path, **storage_options)
-    return cast("IO[bytes]", system.open(inner, "rb"))
+def open_file(
+    info: FileInfo,
+    storage_options: Options,
+    *,
+    bad: Callable[[str, object], None],
+    retries: Retries,
+) -> InputFile:
+    """Return a listed file as a reader sees it; nothing is opened yet."""
+    system, inner = fsspec.core.url_to_fs(info.path, **storage_options)
+    decompress = decompressor(info.path)
+    local = isinstance(system, LocalFileSystem)
+    size = _size(info, system, inner, retries) if decompress is None else None
+
+    def open_raw() -> IO[bytes]:
+        if local:
+            return open(inner, "rb")
+        if size is not None and isinstance(system, AsyncFileSystem):
+            # By keyword: the second positional parameter of s3fs is a version.
+            fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
+            return open_ranged(fetch, size, path=info.path, retries=retries)
+        return attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
+
+    return InputFile(
+        path=info.path,
+        size=size,
+        version=info.version,
+        local_path=inner if local and decompress is None else None,
+        open=open_raw if decompress is None else lambda: _Decompressed(open_raw(), decompress),
+        bad=bad,
+    )
 
 
-def _resolve(pattern: str, storage_options: Mapping[str, Any]) -> list[FileInfo]:
+def load(url: str, storage_options: Options) -> bytes | None:
+    """Return the content of a small file; None if there is none."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    try:
+        return cast("bytes", system.cat_file(inner))
+    except FileNotFoundError:
+        return None
+
+
+def store(url: str, content: bytes, storage_options: Options) -> None:
+    """Write a small file aside and move it into place, so that nobody reads half of it."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system.makedirs(_folder(inner), exist_ok=True)
+    if not isinstance(system, LocalFileSystem):
+        system.pipe_file(inner, content)  # object stores show a file when it is complete
+        return
+    aside = f"{inner}.{os.getpid()}.part"
+    system.pipe_file(aside, content)
+    os.replace(aside, inner)
+
+
+class _Decompressed(io.BufferedReader):
+    """Closes the compressed file together with what decompresses it."""
+
+    def __init__(self, raw: IO[bytes], decompress: Callable[[IO[bytes]], IO[bytes]]) -> None:
+        super().__init__(cast("io.RawIOBase", decompress(raw)))
+        self._compressed = raw
+
+    def close(self) -> None:
+        super().close()
+        self._compressed.close()
+
+
+def _size(
+    info: FileInfo, system: AbstractFileSystem, inner: str, retries: Retries
+) -> int | None:
+    """The size, if the file can be read from the middle; listings of HTTP servers have no sizes."""
+    if not isinstance(system, AsyncFileSystem) or info.size is not None:
+        return info.size
+    details = attempt(lambda: system.info(inner), retries)
+    return details["size"] if details.get("partial", True) else None
+
+
+def _written(pattern: str, storage_options: Options) -> list[str]:
+    """The paths and globs of a manifest, or the one that was given."""
+    if not pattern.startswith("@"):
+        return [pattern]
+    manifest = pattern[1:]
+    content = load(manifest, storage_options)
+    if content is None:
+        msg = f"No manifest at {manifest!r}. Check the path, and leave the @ out for a data file."
+        raise FileNotFoundError(msg)
+    lines = (line.strip() for line in content.decode().splitlines())
+    return [_beside(manifest, line) for line in lines if line and not line.startswith("#")]
+
+
+def _beside(manifest: str, path: str) -> str:
+    if "://" in path or os.path.isabs(path) or "/" not in manifest:
+        return path
+    return f"{_folder(manifest)}/{path}"
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _has_magic(path: str) -> bool:
+    return any(sign in path for sign in "*?[")
+
+
+def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
+    """One listing of a folder, by the paths that the caller wrote."""
+    system, inner = fsspec.core.url_to_fs(folder or ".", **storage_options)
+    try:
+        listed = system.ls(inner, detail=True)
+    except (OSError, NotImplementedError):
+        return {}  # some storages have files, but no listings
+    prefix = f"{folder}/" if folder else ""
+    return {
+        path: _info(path, info)
+        for info in listed
+        if info["type"] == "file"
+        and info["size"] is not None
+        and (path := prefix + info["name"].rpartition("/")[2])
+    }
+
+
+def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
-    if not any(sign in inner for sign in "*?["):
+    if not _has_magic(inner) or ("*" not in inner and system.exists(inner)):
         info = system.info(inner)
         if info["type"] == "directory":
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
-        return [FileInfo(path=pattern, size=info.get("size"))]
+        return [_info(pattern, info)]
     found = system.glob(inner, detail=True)
     files = [
-        FileInfo(path=system.unstrip_protocol(name), size=info.get("size"))
+        _info(system.unstrip_protocol(name), info)
         for name, info in sorted(found.items())
         if info["type"] == "file"
     ]
@@ -56,3 +202,9 @@ def _resolve(pattern: str, storage_options: Mapping[str, Any]) -> list[FileInfo]
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
+    marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "created"))
+    version = next((str(mark) for mark in marks if mark), "")
+    return FileInfo(path=path, size=info.get("size"), version=version)

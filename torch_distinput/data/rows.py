@@ -6,7 +6,7 @@ lists. Slices are views; a batch without rows never keeps the storage of a large
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,13 @@ def concat_rows(batches: Sequence[Batch]) -> Batch:
     return unflatten(structure, [_concat(column) for column in columns])
 
 
+def examples(batch: Batch) -> Iterator[Any]:
+    """Yield the rows one by one, in the structure of the batch; rows of tensors are views."""
+    leaves, structure = flatten(batch)
+    for row in zip(*map(_unbound, leaves), strict=True):
+        yield unflatten(structure, row)
+
+
 def no_rows(batch: Batch) -> Batch:
     """Return a batch like this one with zero rows and storage of its own."""
     return map_leaves(_empty, batch)
@@ -138,6 +145,10 @@ def _as_tensor(leaf: Any) -> Any:
         return torch.from_numpy(leaf)
     except TypeError:  # torch has no strings and no objects: they stay arrays
         return leaf
+
+
+def _unbound(leaf: Any) -> Iterable[Any]:
+    return leaf.unbind() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _leaf_bytes(leaf: Any) -> int:

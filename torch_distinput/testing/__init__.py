@@ -6,11 +6,13 @@
 """
 
 from torch_distinput.testing.ranks import RankError, RankOutcome, run_ranks, run_ranks_outcomes
+from torch_distinput.testing.readers import check_reader
 from torch_distinput.testing.simulated import simulate
 
 __all__ = [
     "RankError",
     "RankOutcome",
+    "check_reader",
     "run_ranks",
     "run_ranks_outcomes",
     "simulate",

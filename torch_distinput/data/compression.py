@@ -1,0 +1,47 @@
+"""Compressed files, told by the end of their names: .gz, .bz2, .xz and .zst.
+
+All four read files of several members or frames, and raise ``EOFError`` for a truncated one.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import IO, cast
+
+from torch_distinput.errors import ConfigurationError
+
+Decompress = Callable[[IO[bytes]], IO[bytes]]
+
+
+def decompressor(path: str) -> Decompress | None:
+    """Return what decompresses a file of this name; None if it is not compressed."""
+    return next((open_ for end, open_ in _BY_SUFFIX.items() if path.lower().endswith(end)), None)
+
+
+def _gzip(file: IO[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+
+
+def _bz2(file: IO[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", bz2.BZ2File(file))
+
+
+def _xz(file: IO[bytes]) -> IO[bytes]:
+    return cast("IO[bytes]", lzma.LZMAFile(file))
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    for module in ("compression.zstd", "backports.zstd"):  # the first is Python 3.14's own
+        try:
+            return cast("IO[bytes]", import_module(module).ZstdFile(file))
+        except ModuleNotFoundError:
+            continue
+    msg = "Reading .zst files needs a library: pip install 'torch_distinput[zstd]'."
+    raise ConfigurationError(msg)
+
+
+_BY_SUFFIX: Mapping[str, Decompress] = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zstd}

@@ -1,0 +1,118 @@
+"""Reading over a network: in ranges, and again after a failure that may pass."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar, cast
+
+from torch_distinput.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_BUFFER_BYTES = 4 << 20
+"""One request: large enough that its bytes, not its latency, take the time."""
+_ATTEMPTS = 5
+_FIRST_PAUSE = 0.1
+"""Seconds before the second attempt; the pause doubles from attempt to attempt."""
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_REFUSALS = {400, 401, 403, 404, 405, 410, 416}
+_LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
+
+
+@dataclass(slots=True)
+class Retries:
+    """Counts how often a storage was asked again."""
+
+    count: int = 0
+
+
+def attempt(call: Callable[[], T], retries: Retries) -> T:
+    """Call, and again after a failure that may pass: a lost connection, a timeout, a busy server.
+
+    Raises:
+        Exception: what the last attempt raised, or the first that no other attempt would mend.
+    """
+    pause = _FIRST_PAUSE
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+        retries.count += 1
+        time.sleep(pause)
+        pause *= 2
+    return call()
+
+
+def _may_pass(error: Exception) -> bool:
+    origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
+    if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
+        return _may_pass(origin)
+    if isinstance(error, _FINAL) or getattr(error, "status", 500) in _REFUSALS:
+        return False
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, (OSError, TimeoutError, EOFError)) or library in _LIBRARIES
+
+
+def open_ranged(
+    fetch: Callable[[int, int], bytes], size: int, *, path: str, retries: Retries
+) -> IO[bytes]:
+    """Open a file of ``size`` bytes of which ``fetch(start, stop)`` gets a range."""
+    return cast("IO[bytes]", io.BufferedReader(_Ranged(fetch, size, path, retries), _BUFFER_BYTES))
+
+
+class _Ranged(io.RawIOBase):
+    """A seekable file made of requests."""
+
+    def __init__(
+        self, fetch: Callable[[int, int], bytes], size: int, path: str, retries: Retries
+    ) -> None:
+        self._fetch = fetch
+        self._size = size
+        self._path = path
+        self._retries = retries
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        start = self._position
+        stop = min(start + len(buffer), self._size)
+        if start >= stop:
+            return 0
+        data = attempt(lambda: self._range(start, stop), self._retries)
+        buffer[: len(data)] = data
+        self._position = stop
+        return len(data)
+
+    def _range(self, start: int, stop: int) -> bytes:
+        data = self._fetch(start, stop)
+        if len(data) == self._size > stop - start:
+            msg = (
+                f"{self._path}: expected a server that sends ranges of a file, got the whole file. "
+                "Write 'simplecache::' before the URL: the file is copied to this machine first."
+            )
+            raise ConfigurationError(msg)
+        if len(data) != stop - start:
+            msg = (
+                f"{self._path}: expected {stop - start} bytes from {start} on, got {len(data)}. "
+                "The file has changed, or the connection was cut."
+            )
+            raise EOFError(msg)
+        return data
