@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 import torch_distinput as tdi
 from tests.distribute.street import play, write_files
 from torch_distinput.data.files import list_files
-from torch_distinput.data.readers.text import read_lines
 
 
 def records(dataset, **keywords):
@@ -38,7 +37,7 @@ class TestListing:
         with pytest.raises(IsADirectoryError, match="Append"):
             list_files([str(tmp_path)], {})
         with pytest.raises(ValueError, match="reader must be one of 'text'"):
-            tdi.FileDataset("x", reader="parquet")
+            tdi.FileDataset("x", reader="word")
 
     def test_any_file_system(self):
         """Whatever fsspec opens."""
@@ -68,17 +67,6 @@ class TestText:
         """As in TextLineDataset."""
         (tmp_path / "a").write_bytes(content)
         assert lines == records(tdi.FileDataset(tmp_path / "a"))
-
-    def test_lines_across_blocks(self, monkeypatch, tmp_path):
-        """Blocks end anywhere, also inside a character."""
-        text = "äöü\n" * 7 + "x" * 20 + "\nend"
-        (tmp_path / "a").write_bytes(text.encode())
-        for size in (1, 2, 3, 5, 64):
-            monkeypatch.setattr("torch_distinput.data.readers.text._BLOCK_BYTES", size)
-            with (tmp_path / "a").open("rb") as file:
-                chunks = list(read_lines(file, "a"))
-            assert text.split("\n") == [line for chunk in chunks for line in chunk]
-
 
 class TestMethods:
     """Each returns a new recipe."""

@@ -10,17 +10,15 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_distinput.data.rows import num_rows
+from torch_distinput.data import rows
 from torch_distinput.data.stream import Chunk, ChunkReader, source_error
-from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.data.structure import Examples
 from torch_distinput.plan.order import permutation
-
-Reader = Callable[[IO[bytes], str], Iterator[Batch]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +39,14 @@ class Key:
     repetitions: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
 
+    def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
+        """The path and the record that an id names."""
+        file_number, record_number = record_id.tolist()
+        return self.paths[file_number], f"record {record_number}"
+
     def place(self, record_id: NDArray[np.int64]) -> str:
         """Name a record in an error."""
-        file_number, record_number = record_id.tolist()
-        return f"{self.paths[file_number]}, record {record_number}"
+        return ", ".join(self.where(record_id))
 
     def words(self, purpose: str, *numbers: int) -> tuple[int, ...]:
         """The key of one choice."""
@@ -61,6 +63,9 @@ class Operation(Protocol):
     def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
         """Yield the chunks after this step; ``upstream(key)`` starts those before it."""
 
+    def count(self, num_records: int) -> int | None:
+        """How many records are left of so many; None where that depends on what they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Map:
@@ -71,6 +76,10 @@ class Map:
     def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
         """Map each chunk."""
         return (self.mapped(chunk, key) for chunk in upstream(key))
+
+    def count(self, num_records: int) -> int:
+        """All are left."""
+        return num_records
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
@@ -99,6 +108,10 @@ class Filter:
             if any(kept):
                 yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
 
+    def count(self, num_records: int) -> int | None:
+        """Unknown; of none, none."""
+        return None if num_records else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
@@ -115,6 +128,10 @@ class Shuffle:
                 return
             order = permutation(chunk.num_rows, key=key.words("window", window))
             yield chunk.take(order)
+
+    def count(self, num_records: int) -> int:
+        """All are left."""
+        return num_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +151,10 @@ class Take:
             if missing <= 0:
                 return
 
+    def count(self, num_records: int) -> int:
+        """At most ``n``."""
+        return min(self.n, num_records)
+
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -151,6 +172,12 @@ class Repeat:
             if nothing:
                 return
 
+    def count(self, num_records: int) -> int | None:
+        """``n`` times as many; unknown where there is no end."""
+        if not num_records:
+            return 0
+        return None if self.n is None else self.n * num_records
+
 
 def run(upstream: Upstream, operations: Sequence[Operation], key: Key) -> Iterator[Chunk]:
     """Start a stream through all operations."""
@@ -161,26 +188,12 @@ def run(upstream: Upstream, operations: Sequence[Operation], key: Key) -> Iterat
     return last.apply(lambda inner: run(upstream, before, inner), own_key)
 
 
-def split_final_maps(
-    operations: tuple[Operation, ...],
-) -> tuple[tuple[Operation, ...], tuple[Map, ...]]:
-    """Part the maps at the end, which do not change the numbering, from the rest."""
+def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ...]) -> int:
+    """How many operations come before those at the end that do not change the numbering."""
     end = len(operations)
-    while end and isinstance(operations[end - 1], Map):
+    while end and isinstance(operations[end - 1], kinds):
         end -= 1
-    maps = tuple(op for op in operations[end:] if isinstance(op, Map))
-    return operations[:end], maps
-
-
-def numbered(chunks: Iterator[Batch], file_number: int) -> Iterator[Chunk]:
-    """Give records their ids: (file number, record number)."""
-    start = 0
-    for data in chunks:
-        rows = num_rows(data)
-        numbers = np.arange(start, start + rows)
-        ids = np.stack([np.full(rows, file_number), numbers], axis=1)
-        yield Chunk(data=data, ids=ids)
-        start += rows
+    return end
 
 
 def interleaved(
@@ -218,8 +231,7 @@ def _block(reader: ChunkReader | None, length: int) -> tuple[ChunkReader | None,
 
 def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
     """Call for each record with its id; name the record at which the user's function raises."""
-    assert isinstance(chunk.data, list), "records of text are lists"
-    for record, place in zip(chunk.data, chunk.ids, strict=True):
+    for record, place in zip(rows.examples(chunk.data), chunk.ids, strict=True):
         try:
             yield call(record, place)
         except Exception as error:

@@ -1,49 +1,252 @@
-"""A FileDataset as a stream: its listing, its shards, and what is left to do after the cut."""
+"""A FileDataset as a stream: its listing and survey, its shards, and what is left after the cut."""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
+import numpy as np
+
+from torch_distinput.data import file_ops, files
 from torch_distinput.data.collate import collate_examples
-from torch_distinput.data.file_dataset import FileDataset, read_chunks
-from torch_distinput.data.file_ops import Key, split_final_maps
+from torch_distinput.data.decode import Decode, Schema, has_decode
+from torch_distinput.data.file_dataset import FileDataset
+from torch_distinput.data.file_ops import Filter, Key, Map, Operation
 from torch_distinput.data.files import FileInfo
-from torch_distinput.data.stream import Chunk, ChunkReader, Collate, RowReader, Shard
+from torch_distinput.data.read_ahead import ReadAhead
+from torch_distinput.data.read_log import Notes, ReadLog
+from torch_distinput.data.reader import InputFile, Part
+from torch_distinput.data.rows import num_rows
+from torch_distinput.data.stream import Chunk, ChunkReader, Collate, RowReader, Shard, Stream
 from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.data.unit_reader import ReadUnit, UnitReader
+from torch_distinput.data.units import (
+    Share,
+    Survey,
+    Unit,
+    as_numbers,
+    count_records,
+    joined_surveys,
+    survey_files,
+)
+from torch_distinput.errors import ConfigurationError, SourceError
+from torch_distinput.plan.order import Indices, permutation
+
+_MOST_SURVEYED = 1024
+"""More files are not looked into before they are read, unless they are to be split."""
+_NETWORK_THREADS = 4
+"""Files read ahead at a time where each request has to be waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileStream:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStream(Stream):
     """The records of listed files.
 
-    Without a collate function what the reader gives is a batch already, unless a map made examples.
+    Attributes:
+        dataset: the recipe.
+        listing: its files.
+        collate: the user's, or None: then what the reader gives is a batch already, unless a map
+            made examples.
+        threads: files to read ahead at a time.
+        survey: the parts of all files, once they are known.
     """
 
     dataset: FileDataset
     listing: tuple[FileInfo, ...]
     collate: Collate | None
+    threads: int = 0
+    survey: Survey | None = None
+
+    def share(self, worker: int, num_workers: int) -> tuple[Share, Notes | None] | None:
+        """Look into this worker's share of the files; None where nothing is gained by it."""
+        dataset = self.dataset
+        counted = dataset.reader.counted and len(self.listing) <= _MOST_SURVEYED
+        if self.survey is not None or not (dataset.split_files or counted):
+            return None
+        log = ReadLog(dataset.on_error)
+        mine = survey_files(len(self.listing), worker, num_workers)
+        with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
+            found = list(pool.map(lambda number: as_numbers(self._parts(number, log)), mine))
+        return found, log.drain()
+
+    def with_shares(self, shares: Sequence[Share]) -> FileStream:
+        """Return the stream with what all workers found out."""
+        return replace(self, survey=joined_surveys(shares, len(self.listing)))
+
+    def lengths(self, shard: Shard) -> tuple[int, ...] | None:
+        """How many records each shard has after all operations; None if that is not known."""
+        dataset = self.dataset
+        if self.survey is None or dataset.on_error != "raise":
+            return None
+        counts = [count_records(pile) for pile in self.survey.piles(split=dataset.split_files)]
+        if None in counts:
+            return None
+        ordered = np.array(counts, dtype=np.int64)[self._order(len(counts), shard)]
+        lengths = []
+        for index in range(shard.num_shards):
+            length: int | None = int(ordered[index :: shard.num_shards].sum())
+            for operation in dataset.operations:
+                length = None if length is None else operation.count(length)
+            if length is None:
+                return None
+            lengths.append(length)
+        return tuple(lengths)
 
     def open(self, shard: Shard) -> RowReader:
-        """Start reading the files of a shard, up to the final maps."""
-        chunks = read_chunks(
-            self.dataset, self._key(shard), num_shards=shard.num_shards, index=shard.index
-        )
-        return ChunkReader(chunks)
+        """Start reading a shard, up to what :meth:`finish` does."""
+        log = ReadLog(self.dataset.on_error)
+        read = partial(self._read_unit, log, Schema())
+        body, _ = self._stages(shard, log)
+        piles = self._piles(shard)
+        threads = self.threads or _NETWORK_THREADS * self._is_remote()
+        if not body and self.dataset.cycle is None:
+            units = [unit for pile in piles for unit in pile]
+            sparse = shard.sparse and count_records(units) is not None
+            return UnitReader(
+                units,
+                read,
+                log,
+                exact=sparse and self.dataset.reader.addressable,
+                threads=0 if sparse else threads,
+            )
+
+        def read_all(_: Key) -> Iterator[Chunk]:
+            opened = _ahead((partial(_chained, pile, read) for pile in piles), threads)
+            return file_ops.interleaved(opened, self.dataset.cycle)
+
+        return ChunkReader(file_ops.run(read_all, body, self._key(shard)), log)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
-        """Run the final maps, for these rows only, and collate what they made."""
-        data = self.mapped(chunk, shard).data
+        """Decode and map what is left to, for these rows only, and collate what maps made."""
+        data = self.finished(chunk, shard).data
         if self.collate is not None:
             return self.collate(list(data))
         return collate_examples(data) if isinstance(data, Examples) else data
 
-    def mapped(self, chunk: Chunk, shard: Shard) -> Chunk:
-        """Run the final maps."""
-        body, final_maps = split_final_maps(self.dataset.operations)
-        for number, final_map in enumerate(final_maps, len(body)):
-            chunk = final_map.mapped(chunk, replace(self._key(shard), operation=number))
+    def finished(self, chunk: Chunk, shard: Shard) -> Chunk:
+        """Decode and map what is left to."""
+        body, rest = self._stages(shard, ReadLog())
+        for number, operation in enumerate(rest, len(body)):
+            assert isinstance(operation, (Map, Decode)), "no other keeps the numbering"
+            chunk = operation.mapped(chunk, replace(self._key(shard), operation=number))
         return chunk
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is more to :meth:`finish` than handing rows over."""
+        dataset = self.dataset
+        maps = bool(dataset.operations) and isinstance(dataset.operations[-1], Map)
+        return maps or self.collate is not None or has_decode(dataset.reader)
+
+    def _stages(
+        self, shard: Shard, log: ReadLog
+    ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
+        """All operations, parted where the stream is cut into steps.
+
+        Maps at the end run after the cut, for delivered rows only. So does decoding where rows
+        are skipped or other processes finish them; but not where bad records are left out, or a
+        step would come out short. Else it runs before, in larger pieces.
+        """
+        operations = list(self.dataset.operations)
+        late: tuple[type, ...] = (Map,)
+        if has_decode(self.dataset.reader):
+            kinds = (Map, Filter)
+            first = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
+            operations.insert(next(first, len(operations)), Decode(self.dataset.reader, log))
+            if (shard.sparse or self.threads > 1) and self.dataset.on_error == "raise":
+                late = (Map, Decode)
+        end = file_ops.num_before_final_maps(operations, late)
+        return tuple(operations[:end]), tuple(operations[end:])
+
+    def _piles(self, shard: Shard) -> list[list[Unit]]:
+        """What this shard reads, in order: the units of a file, or single units."""
+        survey = self.survey or Survey.whole(len(self.listing))
+        piles = survey.piles(split=self.dataset.split_files)
+        mine = self._order(len(piles), shard)[shard.index :: shard.num_shards]
+        return [piles[number] for number in mine.tolist()]
+
+    def _order(self, num_piles: int, shard: Shard) -> Indices:
+        if not self.dataset.shuffle_files:
+            return np.arange(num_piles)
+        return permutation(num_piles, key=self._key(shard).words("files"))
+
+    def _is_remote(self) -> bool:
+        return bool(self.listing) and files.is_remote(
+            self.listing[0].path, self.dataset.storage_options
+        )
 
     def _key(self, shard: Shard) -> Key:
         paths = tuple(info.path for info in self.listing)
         return Key(seed=shard.seed, epoch=shard.epoch, paths=paths)
+
+    def _parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
+        file = self._file(number, log)
+        try:
+            return tuple(self.dataset.reader.parts(file))
+        except (ConfigurationError, SourceError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            file.bad("the beginning or the end", error)
+            return ()
+
+    def _read_unit(self, log: ReadLog, schema: Schema, unit: Unit) -> Iterator[Chunk]:
+        """Read one unit; its records are known by (file number, record number)."""
+        file, part = self._file(unit.file, log), unit.part
+        count = 0
+        try:
+            for data in self.dataset.reader.read(file, part):
+                difference = schema.difference(data, file.path)
+                if difference is not None:
+                    file.bad(f"from record {part.first_record + count} on", difference)
+                    return
+                chunk = _numbered(data, unit, count)
+                count += chunk.num_rows
+                if chunk.num_rows:
+                    yield chunk
+        except (ConfigurationError, SourceError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            file.bad(f"after record {part.first_record + count}", error)
+            return
+        if log.on_error == "raise" and part.num_records not in (None, count):
+            reason = f"expected {part.num_records} records, as was found before, got {count}"
+            file.bad(f"from record {part.first_record} on", reason)
+
+    def _file(self, number: int, log: ReadLog) -> InputFile:
+        info = self.listing[number]
+        return files.open_file(
+            info,
+            self.dataset.storage_options,
+            bad=partial(log.bad, info.path),
+            retries=log.retries,
+        )
+
+
+def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
+    rows = num_rows(data)
+    first = unit.part.first_record + count
+    ids = np.stack([np.full(rows, unit.file), np.arange(first, first + rows)], axis=1)
+    return Chunk(data=data, ids=ids)
+
+
+def _chained(pile: Sequence[Unit], read: ReadUnit) -> Iterator[Chunk]:
+    return itertools.chain.from_iterable(map(read, pile))
+
+
+def _ahead(
+    starts: Iterator[Callable[[], Iterator[Chunk]]], threads: int
+) -> Iterator[Iterator[Chunk]]:
+    """Start iterators in order, as many ahead of use as there are threads for them."""
+    if not threads:
+        yield from (start() for start in starts)
+        return
+    started: deque[Iterator[Chunk]] = deque()
+    while True:
+        started.extend(map(ReadAhead, itertools.islice(starts, threads - len(started))))
+        if not started:
+            return
+        yield started.popleft()

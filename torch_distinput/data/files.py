@@ -97,6 +97,11 @@ def open_file(
     )
 
 
+def is_remote(path: str, storage_options: Options) -> bool:
+    """Whether reading means waiting for a network."""
+    return isinstance(fsspec.core.url_to_fs(path, **storage_options)[0], AsyncFileSystem)
+
+
 def load(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)

@@ -120,6 +120,9 @@ def concat_rows(batches: Sequence[Batch]) -> Batch:
 def examples(batch: Batch) -> Iterator[Any]:
     """Yield the rows one by one, in the structure of the batch; rows of tensors are views."""
     leaves, structure = flatten(batch)
+    if structure.kind is None:
+        yield from _unbound(leaves[0])
+        return
     for row in zip(*map(_unbound, leaves), strict=True):
         yield unflatten(structure, row)
 

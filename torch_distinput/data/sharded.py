@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from torch_distinput.data import rows
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.stream import Shard, iterate
@@ -51,11 +52,11 @@ class FileShardDataset(IterableDataset[Any]):
         """Yield the examples of this shard, or of this loader process's part of it."""
         num_shards, index = _per_process(self._num_shards, self._index)
         listing = self._files.list_files()
-        stream = FileStream(self._files, listing, None)
+        stream = FileStream(dataset=self._files, listing=listing, collate=None)
         shard = Shard(epoch=self._epoch, num_shards=num_shards, index=index)
         reader = stream.open(shard)
         while (chunk := reader.take(_ROWS)) is not None:
-            yield from stream.mapped(chunk, shard).data
+            yield from rows.examples(stream.finished(chunk, shard).data)
 
 
 class DataShardDataset(IterableDataset[Any]):

@@ -180,7 +180,12 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
     def prepare() -> Prepared:
         listing = dataset.list_files()
         contents = repr([(os.path.basename(info.path), info.size) for info in listing])
-        stream = FileStream(dataset, listing, request.collate_fn)
+        stream = FileStream(
+            dataset=dataset,
+            listing=listing,
+            collate=request.collate_fn,
+            threads=request.num_workers if request.num_workers > 1 else 0,
+        )
         return Prepared(stream=stream, num_shards=len(listing), contents=contents)
 
     return StreamSource(

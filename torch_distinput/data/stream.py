@@ -6,7 +6,8 @@ the examples apart. A reader answers ``take(n)`` with up to n rows, fewer only a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data import rows
+from torch_distinput.data.read_log import Notes, ReadLog
 from torch_distinput.data.structure import Batch, Examples
 from torch_distinput.errors import SourceError
 
@@ -59,12 +61,21 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """Which part of a source to open, in which epoch."""
+    """Which part of a source to open, in which epoch.
+
+    Attributes:
+        seed: the caller's.
+        epoch: which epoch.
+        num_shards: how many shards there are.
+        index: which of them.
+        sparse: most of its rows will be skipped, because they are other workers'.
+    """
 
     seed: int = 0
     epoch: int = 0
     num_shards: int = 1
     index: int = 0
+    sparse: bool = False
 
 
 class RowReader(Protocol):
@@ -76,15 +87,43 @@ class RowReader(Protocol):
     def skip(self, num_rows: int) -> int:
         """Pass over the next rows without mapping or collating them; return how many there were."""
 
+    def notes(self) -> Notes | None:
+        """What has been skipped and retried since the last call; None if nothing has."""
 
-class Stream(Protocol):
+
+class Stream(ABC):
     """A source that is read in order. Picklable where loader processes are spawned."""
 
+    @abstractmethod
     def open(self, shard: Shard) -> RowReader:
         """Start reading a shard from its beginning."""
 
+    @abstractmethod
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Map what is left to map and collate: from rows to a batch."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`finish` is worth another process."""
+        return True
+
+    def share(self, worker: int, num_workers: int) -> tuple[Any, Notes | None] | None:
+        """Find out what this worker can find out for all; None if that is nothing, for all alike.
+
+        Returns plain values to be sent to the others, and notes on what went wrong.
+        """
+        del worker, num_workers
+        return None
+
+    def with_shares(self, shares: Sequence[Any]) -> Stream:
+        """Return the stream with what all workers found out."""
+        del shares
+        return self
+
+    def lengths(self, shard: Shard) -> tuple[int, ...] | None:
+        """The number of rows of each shard, where it is known beforehand."""
+        del shard
+        return None
 
 
 class ExampleReader:
@@ -105,6 +144,9 @@ class ExampleReader:
         """Pass over the next examples; return how many there were."""
         return sum(1 for _ in self._next(num_rows))
 
+    def notes(self) -> None:
+        """Nothing is skipped."""
+
     def _next(self, num_rows: int) -> Iterator[Any]:
         """Yield the next examples, and name the one at which the source raises."""
         try:
@@ -118,9 +160,10 @@ class ExampleReader:
 class ChunkReader:
     """Rows of an iterable that yields chunks of any size."""
 
-    def __init__(self, chunks: Iterator[Chunk]) -> None:
-        """Start a stream of chunks."""
+    def __init__(self, chunks: Iterator[Chunk], log: ReadLog | None = None) -> None:
+        """Start a stream of chunks; ``log`` is where it notes what it skips."""
         self._chunks = chunks
+        self._log = log
         self._rest: Chunk | None = None
 
     def take(self, num_rows: int) -> Chunk | None:
@@ -131,6 +174,10 @@ class ChunkReader:
     def skip(self, num_rows: int) -> int:
         """Pass over the next rows, without joining chunks; return how many there were."""
         return sum(chunk.num_rows for chunk in self._next(num_rows))
+
+    def notes(self) -> Notes | None:
+        """What has been skipped and retried since the last call."""
+        return self._log.drain() if self._log else None
 
     def _next(self, num_rows: int) -> Iterator[Chunk]:
         """Yield the next rows in pieces, as the chunks fall."""
@@ -179,7 +226,7 @@ Collate = Callable[[list[Any]], Batch]
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleStream:
+class ExampleStream(Stream):
     """An opaque stream of examples: an IterableDataset, a generator function or a node."""
 
     source: Any
@@ -196,7 +243,7 @@ class ExampleStream:
 
 
 @dataclass(frozen=True, slots=True)
-class DealableStream:
+class DealableStream(Stream):
     """A source with ``num_shards`` and ``shard(num_shards, index)`` (Hugging Face streams)."""
 
     source: Any

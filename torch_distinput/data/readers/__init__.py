@@ -1,1 +1,41 @@
-"""One file a format: from an open file to chunks of records."""
+"""The formats of files that can be read, one module each; none is imported before it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
+
+_MODULES = {
+    "Text": "text",
+    "JSONL": "jsonl",
+    "CSV": "csv_table",
+    "TFRecord": "tfrecord",
+    "Parquet": "parquet",
+    "Arrow": "arrow_ipc",
+    "Tar": "tar",
+    "Npy": "npy",
+}
+_NAMES = {name.lower(): name for name in _MODULES}
+
+__all__ = [*_MODULES, "CHUNK_BYTES", "InputFile", "Part", "Reader", "named_reader"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a reader when it is asked for."""
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def named_reader(reader: str | Reader) -> Reader:
+    """Return the reader of a format with its defaults, or the reader that was given."""
+    if isinstance(reader, Reader):
+        return reader
+    if reader not in _NAMES:
+        allowed = ", ".join(repr(name) for name in _NAMES)
+        msg = f"reader must be one of {allowed} or a Reader, got {reader!r}."
+        raise ValueError(msg)
+    return cast("Reader", __getattr__(_NAMES[reader])())

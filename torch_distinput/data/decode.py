@@ -1,0 +1,99 @@
+"""From records as a reader yields them to batches, and what to do with those that are bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from torch_distinput.data.element_spec import spec_of
+from torch_distinput.data.file_ops import Key, Upstream
+from torch_distinput.data.read_log import ReadLog
+from torch_distinput.data.reader import Reader
+from torch_distinput.data.stream import Chunk
+from torch_distinput.data.structure import Batch, Structure, flatten, leaf_names
+from torch_distinput.values import TensorSpec
+
+
+def has_decode(reader: Reader) -> bool:
+    """Whether the records of a reader are more than what it reads."""
+    return type(reader).decode is not Reader.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """``reader.decode`` for each chunk: an operation of a recipe that nobody wrote down."""
+
+    reader: Reader
+    log: ReadLog
+
+    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+        """Decode each chunk."""
+        decoded = (self.mapped(chunk, key) for chunk in upstream(key))
+        return (chunk for chunk in decoded if chunk.num_rows)
+
+    def count(self, num_records: int) -> int:
+        """All are left: lengths are not known beforehand where bad records are skipped."""
+        return num_records
+
+    def mapped(self, chunk: Chunk, key: Key) -> Chunk:
+        """Decode one chunk, if need be without its bad records."""
+        try:
+            return Chunk(data=self.reader.decode(chunk.data), ids=chunk.ids)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            good = chunk.take(np.flatnonzero(self._verdicts(chunk, key, error)))
+        return Chunk(data=self.reader.decode(good.data), ids=good.ids) if good.num_rows else good
+
+    def _verdicts(self, chunk: Chunk, key: Key, error: Exception) -> list[bool]:
+        """Decode each record by itself to find those to blame."""
+        verdicts = [self._is_good(chunk.slice(i, i + 1), key) for i in range(chunk.num_rows)]
+        if all(verdicts):  # they are good one by one, and do not fit together
+            self.log.bad(*key.where(chunk.ids[0]), error)
+            return [False] * chunk.num_rows
+        return verdicts
+
+    def _is_good(self, record: Chunk, key: Key) -> bool:
+        try:
+            self.reader.decode(record.data)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self.log.bad(*key.where(record.ids[0]), error)
+            return False
+        return True
+
+
+class Schema:
+    """Notices files whose records do not look like those of the first file."""
+
+    def __init__(self) -> None:
+        """Take the first chunk as it comes."""
+        self._first: tuple[str, list[TensorSpec], Structure] | None = None
+
+    def difference(self, data: Batch, path: str) -> str | None:
+        """Say how a chunk differs from the first one; None if it does not."""
+        specs, structure = flatten(spec_of(data))
+        if self._first is None:
+            self._first = (path, specs, structure)
+            return None
+        first_path, first_specs, first_structure = self._first
+        if structure != first_structure:
+            expected, got = (leaf_names(s, "record") for s in (first_structure, structure))
+            return f"expected the columns {expected} of {first_path}, got {got}"
+        names = leaf_names(structure, "record")
+        for name, first, spec in zip(names, first_specs, specs, strict=True):
+            if not _alike(first, spec):
+                return f"expected {_said(first)} at {name} as in {first_path}, got {_said(spec)}"
+        return None
+
+
+def _alike(one: TensorSpec, other: TensorSpec) -> bool:
+    """Lists hold what they hold; tensors and arrays can be joined."""
+    if isinstance(one.dtype, type) or isinstance(other.dtype, type):
+        return isinstance(one.dtype, type) and isinstance(other.dtype, type)
+    same = one.dtype == other.dtype and one.layout == other.layout
+    return same and (one.shape == other.shape or one.layout is torch.jagged)
+
+
+def _said(spec: TensorSpec) -> str:
+    return f"{spec.dtype} of shape {spec.shape}"

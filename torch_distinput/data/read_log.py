@@ -1,0 +1,115 @@
+"""What is not in the data: records that were skipped, and how often a storage was asked again.
+
+A :class:`ReadLog` lives where files are read, perhaps in a loader process; :class:`Notes` travel
+with the steps; a :class:`Tally` adds them up where the training loop runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from torch_distinput.data.ranged import Retries
+from torch_distinput.errors import SourceError
+
+T = TypeVar("T")
+OnError = Literal["raise", "skip"] | Callable[[SourceError], bool]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notes:
+    """What was skipped and retried since the notes before.
+
+    Attributes:
+        skipped: how many records of which file.
+        words: what was wrong with the first of them.
+        retries: requests that were made again.
+    """
+
+    skipped: Mapping[str, int]
+    words: Mapping[str, str]
+    retries: int
+
+
+@dataclass(slots=True)
+class ReadLog:
+    """Decides what happens to bad records, and keeps count; threads may share it."""
+
+    on_error: OnError = "raise"
+    retries: Retries = field(default_factory=Retries)
+    _skipped: Counter[str] = field(default_factory=Counter)
+    _words: dict[str, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def bad(self, path: str, where: str, reason: object) -> None:
+        """Raise, or count the record as skipped and return."""
+        error = SourceError(f"{path}, {where}: {reason}")
+        cause = reason if isinstance(reason, BaseException) else None
+        with self._lock:
+            if self.on_error == "raise" or (callable(self.on_error) and not self.on_error(error)):
+                raise error from cause
+            self._skipped[path] += 1
+            self._words.setdefault(path, f"{where}: {reason}")
+
+    def drain(self) -> Notes | None:
+        """Hand over what has been noted since the last call; None if there is nothing."""
+        if not self._skipped and not self.retries.count:
+            return None
+        with self._lock:
+            notes = Notes(
+                skipped=dict(self._skipped), words=dict(self._words), retries=self.retries.count
+            )
+            self._skipped.clear()
+            self._words.clear()
+            self.retries.count = 0
+        return notes
+
+
+class Tally:
+    """Adds up the notes of one iterator. Filled by the thread that reads, read by any."""
+
+    def __init__(self, worker: int) -> None:
+        """Start at zero."""
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._skipped: Counter[str] = Counter()
+        self._retries = 0
+
+    def sift(self, items: Iterable[T | Notes]) -> Iterator[T]:
+        """Keep the notes, pass on the rest."""
+        for item in items:
+            if isinstance(item, Notes):
+                self.add(item)
+            else:
+                yield item
+
+    def add(self, notes: Notes) -> None:
+        """Count; say once per file that records are left out."""
+        with self._lock:
+            news = [path for path in notes.skipped if path not in self._skipped]
+            self._skipped.update(notes.skipped)
+            self._retries += notes.retries
+        for path in news:
+            _log.warning(
+                "worker %d skips bad records of %s: %s (more are only counted, in stats().skipped)",
+                self._worker,
+                path,
+                notes.words[path],
+            )
+
+    @property
+    def retries(self) -> int:
+        """Requests that were made again."""
+        return self._retries
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many records of which file were left out."""
+        with self._lock:
+            return dict(self._skipped)

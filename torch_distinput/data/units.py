@@ -1,0 +1,94 @@
+"""Work units: what of which file is read in one piece, and how many records that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+
+from torch_distinput.data.reader import Part
+from torch_distinput.plan.sharding import dealt
+
+Parts = tuple[Part, ...]
+Share = list[list[list[int | None]]]
+"""What a worker found out: numbers for each part of each of its files."""
+WHOLE: Parts = (Part(),)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unit:
+    """One part of one file.
+
+    Attributes:
+        file: the number of the file in the listing.
+        part: which part of it.
+    """
+
+    file: int
+    part: Part
+
+    def cut(self, num_records: int) -> tuple[Unit, Unit]:
+        """Cut a counted unit of an addressable reader after its first ``num_records`` records."""
+        part = self.part
+        assert part.num_records is not None, "only counted parts are cut"
+        middle = part.start + num_records
+        head = replace(part, stop=middle, num_records=num_records)
+        tail = replace(
+            part,
+            start=middle,
+            first_record=part.first_record + num_records,
+            num_records=part.num_records - num_records,
+        )
+        return replace(self, part=head), replace(self, part=tail)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The parts of all files, in the order of the listing; the same on all workers."""
+
+    parts: tuple[Parts, ...]
+
+    @staticmethod
+    def whole(num_files: int) -> Survey:
+        """What is known of files that nobody looked into."""
+        return Survey((WHOLE,) * num_files)
+
+    def piles(self, *, split: bool) -> list[list[Unit]]:
+        """What is dealt out: the units of each file together, or each by itself."""
+        files = [
+            [Unit(file=number, part=part) for part in parts]
+            for number, parts in enumerate(self.parts)
+        ]
+        return [[unit] for units in files for unit in units] if split else files
+
+
+def count_records(units: Sequence[Unit]) -> int | None:
+    """The number of records in units; None where one of them is not counted."""
+    counts = [unit.part.num_records for unit in units]
+    return None if None in counts else sum(counts)  # type: ignore[arg-type]
+
+
+def survey_files(num_files: int, worker: int, num_workers: int) -> range:
+    """The files that a worker surveys, for all."""
+    return dealt(num_files, num_workers, worker)
+
+
+def as_numbers(parts: Parts) -> list[list[int | None]]:
+    """Parts as plain numbers, to be sent to the other workers."""
+    return [list(astuple(part)) for part in parts]
+
+
+def from_numbers(numbers: list[list[int | None]]) -> Parts:
+    """What :func:`as_numbers` made."""
+    names = ("start", "stop", "first_record", "num_records")
+    return tuple(Part(**dict(zip(names, row, strict=True))) for row in numbers)  # type: ignore[arg-type]
+
+
+def joined_surveys(shares: Sequence[Share], num_files: int) -> Survey:
+    """Put together what each worker found out about its files."""
+    parts: list[Parts] = [WHOLE] * num_files
+    for worker, share in enumerate(shares):
+        for number, numbers in zip(
+            survey_files(num_files, worker, len(shares)), share, strict=True
+        ):
+            parts[number] = from_numbers(numbers)
+    return Survey(tuple(parts))

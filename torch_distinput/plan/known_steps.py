@@ -1,0 +1,99 @@
+"""The steps of streams whose lengths are known beforehand: arithmetic instead of votes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from torch_distinput.plan.batching import Splitter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """One step of this worker in its own stream, or in the shared one.
+
+    Attributes:
+        start: the row of the stream at which it begins.
+        sizes: rows of each local replica.
+        num_examples: examples over all replicas in sync.
+    """
+
+    start: int
+    sizes: tuple[int, ...]
+    num_examples: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownSteps:
+    """All steps of an epoch.
+
+    Attributes:
+        splitter: cuts global batches for this worker; knows their size.
+        lengths: examples in the stream of each worker; where the stream is shared, in that one.
+        drop_last: leave out each stream's last partial batch.
+    """
+
+    splitter: Splitter
+    lengths: tuple[int, ...]
+    drop_last: bool
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield this worker's part of each step that has an example in sync."""
+        own = 0 if self.splitter.shared else self.splitter.topology.worker_index
+        for number in range(self._num_batches):
+            sizes = self._batch_sizes(number)
+            first_row = number * self._full
+            cuts = self.splitter.cuts(sizes[own])
+            for cut, total in zip(cuts, _totals(self.splitter, sizes), strict=True):
+                if total:
+                    yield Piece(start=first_row + cut.start, sizes=cut.sizes, num_examples=total)
+
+    @property
+    def num_steps(self) -> int:
+        """How many pieces there are; rounds in which all workers have full batches are alike."""
+        if not self._num_batches:
+            return 0
+        alike = min(self.lengths) // self._full
+        counts = dict.fromkeys(range(alike, self._num_batches), 1) | {0: max(1, alike)}
+        return sum(
+            times * sum(total > 0 for total in _totals(self.splitter, self._batch_sizes(number)))
+            for number, times in counts.items()
+        )
+
+    @property
+    def num_dropped(self) -> int:
+        """Examples that ``drop_last`` leaves out, over all streams."""
+        return sum(length % self._full for length in self.lengths) if self.drop_last else 0
+
+    @property
+    def _full(self) -> int:
+        assert self.splitter.global_batch_size is not None, "streams of examples have a batch size"
+        return self.splitter.global_batch_size
+
+    @property
+    def _num_batches(self) -> int:
+        longest = max(self.lengths)
+        return longest // self._full if self.drop_last else -(-longest // self._full)
+
+    def _batch_sizes(self, number: int) -> tuple[int, ...]:
+        """The size of one batch in each stream: full, partial, or nothing left."""
+        left = [max(0, length - number * self._full) for length in self.lengths]
+        return tuple(
+            self._full if rest >= self._full else 0 if self.drop_last else rest for rest in left
+        )
+
+
+@lru_cache(maxsize=64)
+def _totals(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Examples in sync of each step of one round of batches."""
+    if splitter.shared:
+        return sizes
+    topology = splitter.topology
+    if set(sizes) == {splitter.global_batch_size}:
+        return sizes  # what the rotation is for: every step is full, and there are W of them
+    workers = [
+        replace(splitter, topology=replace(topology, worker_index=worker)).cuts(size)
+        for worker, size in enumerate(sizes)
+    ]
+    return tuple(sum(cut.num_rows for cut in step) for step in zip(*workers, strict=True))
