@@ -28,7 +28,7 @@ class Step:
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
-    channel = strategy.communicator.open_channel()
+    channel = strategy.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
     return Agreement(iter(steps), channel, **keywords)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
+from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import TaskLoader, run_stream
 from torch_distinput.data.local_step import LocalStep
@@ -153,16 +154,18 @@ class StreamedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting."""
-        steps = self._steps.start(opening.epoch)
         topology = self._splitter.topology
         if topology.num_workers == 1:
-            return OwnFeed(steps)
-        agreement = opening.meeting.start(
-            steps,
-            shared=self._splitter.shared,
-            introduce=introduction,
-            timeout=opening.timeout,
-        )
+            return OwnFeed(self._steps.start(opening.epoch))
+        try:
+            agreement = opening.meeting.start(
+                self._steps.start(opening.epoch),
+                shared=self._splitter.shared,
+                introduce=introduction,
+                timeout=opening.timeout,
+            )
+        except ChannelBrokenError as error:
+            opening.watch.call_roll(error)
         return VotedFeed(
             agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
         )

@@ -88,7 +88,7 @@ class SimulatedCommunicator:
             msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
             raise PeerTimeoutError(msg, late) from error
 
-    def open_channel(self) -> Channel:
+    def open_channel(self, *, timeout: float) -> Channel:  # noqa: ARG002
         """Make a channel."""
         self._num_channels += 1
         return SimulatedChannel(self._wire, self.rank, f"channel {self._num_channels}")
