@@ -159,7 +159,7 @@ class StreamedInput:
             return OwnFeed(self._steps.start(opening.epoch))
         try:
             agreement = opening.meeting.start(
-                self._steps.start(opening.epoch),
+                self._started(opening.epoch),
                 shared=self._splitter.shared,
                 introduce=introduction,
                 timeout=opening.timeout,
@@ -175,6 +175,13 @@ class StreamedInput:
 
     def spec(self) -> None:
         """Unknown before it is read."""
+
+    def _started(self, epoch: int) -> Iterator[LocalStep]:
+        """The steps; what starting them raises comes as their first, since the others wait."""
+        try:
+            return self._steps.start(epoch)
+        except Exception as error:  # noqa: BLE001 - raised again where the first step is pulled
+            return _raising(error)
 
 
 class ExampleSteps:
@@ -263,6 +270,11 @@ def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -
     return Shard(
         seed=seed, epoch=epoch, num_shards=topology.num_workers, index=topology.worker_index
     )
+
+
+def _raising(error: Exception) -> Iterator[LocalStep]:
+    raise error
+    yield
 
 
 def _digest(batches: GlobalBatches) -> str:
