@@ -51,6 +51,24 @@ def test_several_data_dimensions():
     assert list(range(9)) == sorted(x for rank in ranks for x in rank[2])
 
 
+def on_a_part_of_a_mesh(_):
+    """Two data dimensions of a mesh of three, of which each rank sees its own part."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    names = ("replicate", "shard", "tensor")
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=names)[names[:2]]
+    return play(tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh, data_dims=names[:2]))
+
+
+def test_several_data_dimensions_of_a_part():
+    """The groups of the parts do not get in each other's way."""
+    ranks = run_ranks(on_a_part_of_a_mesh, 4)
+    assert [(0, 2), (0, 2), (1, 2), (1, 2)] == [rank[:2] for rank in ranks]
+    for part in (ranks[0::2], ranks[1::2]):
+        assert list(range(9)) == sorted(x for rank in part for x in rank[2])
+        assert [2, 2] == [rank[3] for rank in part]
+
+
 def on_a_group(strategy):
     """Two of three ranks; the third has another job."""
     group = dist.new_group([0, 2])
