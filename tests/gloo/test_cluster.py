@@ -112,6 +112,33 @@ def test_nothing_stays_behind():
         assert 1 == groups
 
 
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64),
+    *(torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+)
+
+
+def all_dtypes(strategy):
+    """Sum, mean and gather in every dtype."""
+    results = []
+    for dtype in DTYPES:
+        mine = torch.tensor([[0, 1]] * (1 + strategy.worker_index)).to(dtype)
+        total, mean = (strategy.reduce(op, mine, 0) for op in ("sum", "mean"))
+        both = strategy.gather(mine)
+        results.append((total.tolist(), total.dtype, mean.tolist(), both.tolist(), both.dtype))
+    return results, strategy.gather(torch.ones(0, 3)).shape, strategy.gather(torch.ones(1, 0)).shape
+
+
+def test_every_dtype():
+    """Also those that gloo cannot reduce or gather."""
+    for results, nothing, narrow in run_ranks(all_dtypes, 2):
+        for dtype, (total, kind, mean, both, gathered) in zip(DTYPES, results, strict=True):
+            assert ([0, 3], [0, 1], [[0, 1]] * 3) == (total, mean, both), dtype
+            assert (torch.int64 if dtype is torch.bool else dtype, dtype) == (kind, gathered)
+        assert ((0, 3), (2, 0)) == (nothing, narrow)
+
+
 def two_at_once(strategy):
     """Two datasets, advanced in turns, do not share anything."""
     one = iter(strategy.distribute_dataset(partial(numbers, 20), global_batch_size=4))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import pickle
 import threading
 import time
@@ -121,15 +122,21 @@ class ProcessGroupCommunicator:
         return summed.to(tensor.device)
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Gather tensors whose numbers of rows may differ, padded to the longest for the wire."""
+        """Gather tensors whose numbers of rows may differ, padded to the longest for the wire.
+
+        As bytes: backends lack some dtypes.
+        """
         lengths = self.gather_objects(tensor.shape[0])
         own = self._reachable(tensor)
-        padded = own.new_zeros((max(lengths), *own.shape[1:]))
-        padded[: own.shape[0]] = own
+        rows, *shape = own.shape
+        width = math.prod(shape)
+        padded = own.new_zeros((max(lengths), width))
+        padded[:rows] = own.view(rows, width)
         gathered = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(gathered, padded, group=self._group)
+        views = [part.view(torch.uint8) for part in (*gathered, padded)]
+        dist.all_gather(views[:-1], views[-1], group=self._group)
         pairs = zip(gathered, lengths, strict=True)
-        return [part[:length].to(tensor.device) for part, length in pairs]
+        return [part[:length].view(length, *shape).to(tensor.device) for part, length in pairs]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker."""
