@@ -24,6 +24,7 @@ from torch_distinput.data.structure import (
 
 _KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
 
+
 def num_rows(batch: Batch) -> int:
     """Return the number of rows that all leaves share.
 
@@ -122,6 +123,16 @@ def no_rows(batch: Batch) -> Batch:
     return map_leaves(_empty, batch)
 
 
+def copied(batch: Batch) -> Batch:
+    """Return a batch that shares no memory with this one."""
+    return map_leaves(_copy, batch)
+
+
+def compact(batch: Batch) -> Batch:
+    """Copy the leaves that are part of something larger, which they would keep alive or send."""
+    return map_leaves(lambda leaf: _copy(leaf) if _is_part(leaf) else leaf, batch)
+
+
 def num_bytes(batch: Batch) -> int:
     """Bytes held by tensors and arrays, and roughly by strings."""
     return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
@@ -197,6 +208,19 @@ def _empty(leaf: Any) -> Any:
         values = leaf.values()
         return _jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
     return leaf.new_empty((0, *leaf.shape[1:]))
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()  # also of a slice: just its rows, in its memory format
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _is_part(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        dense = leaf.values() if leaf.is_nested else leaf
+        return bool(dense.nbytes < dense.untyped_storage().nbytes())
+    return isinstance(leaf, np.ndarray) and leaf.base is not None
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

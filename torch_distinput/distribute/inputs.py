@@ -239,10 +239,10 @@ class ReadySteps:
 class PlayedSteps:
     """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut."""
 
-    def __init__(self, datasets: Sequence[Any], *, num_replicas: int) -> None:
+    def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
         """Take one dataset for the worker, or one for each of its replicas."""
         self._streams = [ReadyStream(dataset) for dataset in datasets]
-        self._num_replicas = num_replicas
+        self._splitter = splitter
 
     def facts(self) -> dict[str, object]:
         """The number of datasets; what is in them is each worker's own affair."""
@@ -250,7 +250,7 @@ class PlayedSteps:
 
     def start(self, epoch: int) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""
-        return iter(PlayedDataset(self._streams, num_replicas=self._num_replicas))
+        return iter(PlayedDataset(self._streams, splitter=self._splitter))
 
 
 def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -> Shard:
