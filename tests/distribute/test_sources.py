@@ -24,6 +24,7 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
+from torch_distinput.data import loader as loaders
 from torch_distinput.testing import simulate
 
 Point = namedtuple("Point", ["x", "y"])
@@ -232,6 +233,28 @@ class TestLoaders:
         """A tuple, not default_collate's list."""
         loader = DataLoader(TensorDataset(torch.arange(4), torch.arange(4)), batch_size=2)
         assert isinstance(first(loader, None), tuple)
+
+    def test_a_subclass_with_an_iter_of_its_own(self):
+        """What it yields are the global batches; torch's own subclasses are looked through."""
+
+        class Doubled(DataLoader):
+            def __iter__(self):
+                return (2 * batch for batch in super().__iter__())
+
+        first_worker, second = play(Doubled(Squares(5), batch_size=4), None, 2)
+        assert [[[0, 2]], [[32]]] == first_worker
+        assert [[[8, 18]], [[]]] == second
+        assert not loaders.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
+
+    def test_containers_of_tensors(self):
+        """torch asks them for ``dataset[i]``: they are not columns."""
+        rows = torch.arange(4), torch.arange(4) + 4
+        assert [[0, 1, 2, 3], [4, 5, 6, 7]] == first(DataLoader(rows, batch_size=2), None).tolist()
+        by_number = DataLoader(dict(enumerate(rows)), batch_size=2)
+        assert [[0, 1, 2, 3], [4, 5, 6, 7]] == first(by_number, None).tolist()
+        with pytest.raises(tdi.SourceError, match="KeyError at example 0"):
+            first(DataLoader({"x": rows[0], "y": rows[1]}, batch_size=2), None)
+        assert [0, 1] == first(DataLoader(rows[0], batch_size=2), None).tolist()
 
     def test_refused(self):
         """What cuts or reorders already, and what is said twice."""

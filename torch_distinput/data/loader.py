@@ -197,8 +197,8 @@ class LoaderParts:
 
     Attributes:
         dataset: the dataset it reads.
-        ready: the loader itself is the stream of global batches (over an IterableDataset, or
-            without batches of its own).
+        ready: the loader itself is the stream of global batches (over an IterableDataset, without
+            batches of its own, or with an ``__iter__`` of the user's).
         batch_size: examples in a global batch; None with a batch sampler of the user's own.
         shuffle: it has a plain RandomSampler, which becomes our own order.
         sampler: the user's own sampler, or batch sampler where ``batch_size`` is None.
@@ -227,7 +227,14 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     """
     _refuse(loader)
     batches: Any = loader.batch_sampler
-    ready = isinstance(loader.dataset, IterableDataset) or batches is None
+    own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
+    if own_iter:
+        _log.info(
+            "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
+            "every rank reads them all.",
+            type(loader).__name__,
+        )
+    ready = own_iter or isinstance(loader.dataset, IterableDataset) or batches is None
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
@@ -278,17 +285,22 @@ def _refuse(loader: DataLoader[Any]) -> None:
 
 def _is_plain_batching(batches: object) -> bool:
     """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
-    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(batches)
+    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(type(batches))
 
 
 def _is_plain(sampler: Any, dataset: Any) -> bool:
     """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
     if type(sampler) is SequentialSampler:
         return len(sampler) == len(dataset)
-    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(sampler)
+    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(type(sampler))
     return random and not sampler.replacement and len(sampler) == len(dataset)
 
 
-def _is_of_torch(value: object) -> bool:
-    """By module name, so that torchdata need not be imported for its own samplers."""
-    return type(value).__module__.partition(".")[0] in ("torch", "torchdata")
+def _defining_class(value: object, method: str) -> type:
+    """The class that a method comes from."""
+    return next(kind for kind in type(value).__mro__ if method in vars(kind))
+
+
+def _is_of_torch(kind: type) -> bool:
+    """By module name, so that torchdata need not be imported for its own classes."""
+    return kind.__module__.partition(".")[0] in ("torch", "torchdata")

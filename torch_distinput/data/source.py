@@ -153,8 +153,8 @@ def _from_loader(source: Any, request: Request) -> Source:
         drop_last=parts.drop_last,
         collate_fn=parts.collate_fn,
     )
-    columns = _columns(parts.dataset) if parts.collate_fn is None else None
-    if columns is None:
+    columns = _as_columns(parts.dataset) if parts.collate_fn is None else None
+    if columns is None:  # also a tuple or dict of tensors: torch asks it for dataset[i]
         inner = _from_indexable(parts.dataset, asked)
     else:
         inner = _from_columns(columns, name, asked)
@@ -281,15 +281,18 @@ class _Rows:
 
 def _columns(source: Any) -> Batch | None:
     """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if type(source) is TensorDataset:  # a subclass may have a __getitem__ of its own
-        return source.tensors
-    if isinstance(source, (torch.Tensor, np.ndarray)):
-        return source
     if isinstance(source, (tuple, Mapping)) and source:
         leaves = flatten(source)[0]
         if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
             return source
-    return None
+    return _as_columns(source)
+
+
+def _as_columns(dataset: Any) -> Batch | None:
+    """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
+    if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
+        return dataset.tensors
+    return dataset if isinstance(dataset, (torch.Tensor, np.ndarray)) else None
 
 
 def _is_indexable(source: Any) -> bool:
