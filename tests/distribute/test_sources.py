@@ -404,7 +404,28 @@ class TestRefused:
         with pytest.raises(TypeError, match="Return the function instead"):
             one().distribute_datasets_from_function(lambda c: iter([1]))
         dataset = one().distribute_datasets_from_function(lambda c: [torch.tensor(1)])
-        with pytest.raises(tdi.SourceError, match="0-dim"):
+        with pytest.raises(tdi.SourceError, match=r"0-dim.*Batch the examples in dataset_fn"):
+            list(dataset)
+
+    @pytest.mark.parametrize("kind", [TypeError, ValueError])
+    def test_a_source_of_batches_that_raises(self, kind):
+        """Its own error, not one about the batch."""
+
+        def stream():
+            yield torch.ones(2)
+            msg = "bad weather"
+            raise kind(msg)
+
+        dataset = one().distribute_dataset(stream)
+        words = rf"step 1: The source raised {kind.__name__} at batch 1: bad weather$"
+        with pytest.raises(tdi.SourceError, match=words) as caught:
+            list(dataset)
+        assert isinstance(caught.value.__cause__, kind)
+
+    def test_a_loader_of_examples(self):
+        """Which has no batches of its own."""
+        dataset = one().distribute_dataset(DataLoader(Squares(4), batch_size=None))
+        with pytest.raises(tdi.SourceError, match="Give the DataLoader a batch_size"):
             list(dataset)
 
     def test_an_example_that_raises(self):

@@ -144,9 +144,12 @@ def _from_loader(source: Any, request: Request) -> Source:
     parts = loaders.look_through(source)
     name = type(source).__name__
     if parts.ready:
-        return ReadySource(
-            name=name, stream=ReadyStream(source), num_shards=None, request=Request()
+        stream = ReadyStream(
+            source,
+            expected=f"a ready global batch, because that is what {name} yields",
+            cure="Give the DataLoader a batch_size, or a collate_fn that makes rows.",
         )
+        return ReadySource(name=name, stream=stream, num_shards=None, request=Request())
     asked = Request(
         global_batch_size=parts.batch_size,
         shuffle=parts.shuffle,

@@ -241,8 +241,15 @@ class PlayedSteps:
 
     def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
         """Take one dataset for the worker, or one for each of its replicas."""
-        self._streams = [ReadyStream(dataset) for dataset in datasets]
         self._splitter = splitter
+        self._streams = [
+            ReadyStream(
+                dataset,
+                expected="a replica batch, because that is what dataset_fn's datasets yield",
+                cure="Batch the examples in dataset_fn, get_per_replica_batch_size(...) at a time.",
+            )
+            for dataset in datasets
+        ]
 
     def facts(self) -> dict[str, object]:
         """The number of datasets; what is in them is each worker's own affair."""
