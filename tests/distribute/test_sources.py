@@ -25,6 +25,7 @@ from torch.utils.data import (
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
 from torch_distinput.data import loader as loaders
+from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
 Point = namedtuple("Point", ["x", "y"])
@@ -578,6 +579,17 @@ class TestFoundInReview:
         frozen.flags.writeable = False
         x, y, z = first((backwards, big, frozen), 2)
         assert ([3, 2], [0, 1], [0, 1]) == (x.tolist(), y.tolist(), z.tolist())
+
+    def test_files_mapped_to_memory_stay_there(self, tmp_path):
+        """Read-only columns are not read before their rows are asked for."""
+        np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
+        mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+        assert ColumnFetch.of({"x": mapped}).columns["x"] is mapped
+        batch = first((mapped, torch.arange(6)), 2, shuffle=True)
+        assert all(isinstance(leaf, torch.Tensor) for leaf in batch)
+        assert [[2 * k, 2 * k + 1] for k in batch[1].tolist()] == batch[0].tolist()
+        stacked = first(mapped, 2, collate_fn=torch.stack)
+        assert [[0, 1], [2, 3]] == stacked.tolist()
 
     def test_memory_formats_are_kept(self):
         """channels_last columns give channels_last batches."""

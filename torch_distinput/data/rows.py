@@ -95,6 +95,11 @@ def with_tensors(batch: Batch) -> Batch:
     return map_leaves(_as_tensor, batch)
 
 
+def with_shared_tensors(batch: Batch) -> Batch:
+    """Turn into tensors the NumPy arrays whose memory torch can share; copy none of them."""
+    return map_leaves(lambda leaf: _as_tensor(leaf) if _is_shareable(leaf) else leaf, batch)
+
+
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     """Return the rows from ``start`` (inclusive) to ``stop`` (exclusive) as views."""
     if start == stop:
@@ -138,13 +143,19 @@ def num_bytes(batch: Batch) -> int:
     return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
 
 
+def _is_shareable(leaf: Any) -> bool:
+    """Whether torch may use an array's memory: no way backwards, and it writes if told to."""
+    if not isinstance(leaf, np.ndarray):
+        return False
+    forwards = all(stride >= 0 for stride in leaf.strides)
+    return bool(leaf.dtype.isnative and leaf.flags.writeable and forwards)
+
+
 def _as_tensor(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
-    if not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
-        leaf = leaf.copy()  # torch can write through a read-only array, and has no way backwards
+    if not _is_shareable(leaf):
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # a copy, forwards in memory
     try:
         return torch.from_numpy(leaf)
     except TypeError:  # torch has no strings and no objects: they stay arrays

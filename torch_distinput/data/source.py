@@ -22,7 +22,7 @@ from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.loader import LoaderOptions
 from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, ReadyStream, Stream
-from torch_distinput.data.structure import Batch, flatten, map_leaves
+from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.order import Indices
@@ -201,7 +201,7 @@ def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
     collate = request.collate_fn
     return IndexedSource(
         name=name,
-        fetch=ExampleFetch(_Rows(fetch.columns), collate) if collate else fetch,
+        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers),
@@ -276,10 +276,10 @@ def _need_batch_size(request: Request, what: str) -> None:
 class _Rows:
     """Columns as examples, for a collate_fn that wants them."""
 
-    columns: Batch
+    columns: ColumnFetch
 
     def __getitem__(self, index: int) -> Any:
-        return map_leaves(lambda column: column[index], self.columns)
+        return self.columns.example(index)
 
 
 def _columns(source: Any) -> Batch | None:
