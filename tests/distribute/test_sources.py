@@ -25,6 +25,7 @@ from torch.utils.data import (
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
 from torch_distinput.data import loader as loaders
+from torch_distinput.data import rebatch
 from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
@@ -278,6 +279,11 @@ class TestLoaders:
 def negated(examples):
     """A collate function that can be pickled."""
     return -torch.tensor(examples)
+
+
+def densely(examples):
+    """From sparse examples to a dense batch."""
+    return torch.stack([example.to_dense() for example in examples])
 
 
 def seed_processes(process):
@@ -595,6 +601,17 @@ class TestFoundInReview:
         """channels_last columns give channels_last batches."""
         images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
         assert first(images, 2).is_contiguous(memory_format=torch.channels_last)
+
+    def test_examples_that_are_sparse(self):
+        """The collate_fn makes rows of them."""
+        examples = [torch.eye(2).to_sparse()] * 4
+        workers = play(stream_of(examples), 2, 2, collate_fn=densely)
+        assert [[[[[[1, 0], [0, 1]]]]] * 2] * 2 == workers
+
+    def test_a_single_worker_compares_nothing(self, monkeypatch):
+        """There is nobody who could have read another stream."""
+        monkeypatch.setattr(rebatch, "fingerprint", None)
+        assert list(range(4)) == flat(play(stream_of(range(4)), 2, 1, 2))
 
     def test_cycle_compares_streams_too(self):
         """The first global batches, also where none need be held."""

@@ -127,8 +127,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            shared = self._splitter.shared and number < NUM_MARKED
-            mark = fingerprint(chunk.data) if shared else 0
+            mark = _mark(chunk, number, self._splitter)
             for cut in self._splitter.cuts(count):
                 yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
 
@@ -187,8 +186,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield this worker's steps; a batch without rows is no step."""
         for number, chunk in enumerate(self._stream.chunks(self._shard)):
-            shared = self._splitter.shared and number < NUM_MARKED
-            mark = fingerprint(chunk.data) if shared else 0
+            mark = _mark(chunk, number, self._splitter)
             for cut in self._splitter.cuts(chunk.num_rows):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = _outlives_the_source(self._splitter)
@@ -222,6 +220,12 @@ class PlayedDataset(IterableDataset[LocalStep]):
             for chunk in islice(stream, self._per_stream)
         ]
         return taken + [None] * (self._per_stream - len(taken))
+
+
+def _mark(chunk: Chunk, number: int, splitter: Splitter) -> int:
+    """A fingerprint, for the first global batches of a stream that several workers share."""
+    compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
+    return fingerprint(chunk.data) if compared else 0
 
 
 def _outlives_the_source(splitter: Splitter) -> bool:
