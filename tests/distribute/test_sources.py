@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
 from collections import namedtuple
@@ -25,7 +26,7 @@ from torch.utils.data import (
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
 from torch_distinput.data import loader as loaders
-from torch_distinput.data import rebatch
+from torch_distinput.data import rebatch, sampling
 from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
@@ -553,6 +554,29 @@ class TestFoundInReview:
         loader = DataLoader(list(range(4)), batch_size=2, sampler=[(0, 1), (1, 0)])
         with pytest.raises(ValueError, match="yields indices, got"):
             first(loader, None)
+        for batch in ([0.5, 1.5], [True, False], [(0, 1)], 1):
+            loader = DataLoader(list(range(4)), batch_sampler=[[0], batch])
+            with pytest.raises(ValueError, match="batch sampler yields a list"):
+                first(loader, None)
+
+    def test_samplers_that_do_not_end(self, monkeypatch):
+        """With a length and without."""
+
+        class Endless:
+            def __iter__(self):
+                return itertools.cycle(self.items)
+
+        class Counted(Endless):
+            def __len__(self):
+                return 4
+
+        monkeypatch.setattr(sampling, "_MOST", 100)
+        for kind, words in ((Endless, "no len"), (Counted, "after 4 items, and its len.. is 4")):
+            for name, items in (("sampler", [0, 1]), ("batch_sampler", [[0, 1], []])):
+                sampler = kind()
+                sampler.items = items
+                with pytest.raises(ValueError, match=words):
+                    first(DataLoader(list(range(4)), **{name: sampler}), None)
 
     def test_iterable_datasets_that_are_their_own_iterator(self):
         """``__iter__`` starts them anew."""
