@@ -21,6 +21,7 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 import torch_distinput as tdi
@@ -184,6 +185,32 @@ class TestLoaders:
             for _ in dataset:  # left early: the next epoch must be whole all the same
                 break
 
+    def test_state_of_a_process(self):
+        """``get_worker_info().dataset`` is the user's, and may be given what a process needs."""
+        loader = DataLoader(
+            Squares(9), batch_size=4, num_workers=1,
+            collate_fn=counts, worker_init_fn=count_one_less,
+        )  # fmt: skip
+        assert [8] * 9 == flat(play(loader, None))
+        assert [9] * 9 == flat(play(Squares(9), 4, num_workers=1, collate_fn=counts))
+        stream = Stream()
+        stream.count = 5
+        assert [5] * 7 == flat(play(stream, 4, num_workers=1, collate_fn=counts))
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_a_worker_init_fn_that_raises(self, persistent):
+        """Its own words, in every epoch."""
+        dataset = one().distribute_dataset(
+            DataLoader(
+                Squares(9), batch_size=4, num_workers=2,
+                worker_init_fn=out_of_order, persistent_workers=persistent,
+            )
+        )  # fmt: skip
+        for _ in range(2):
+            words = r"step 0: worker_init_fn\(0\) raised ValueError: out of order$"
+            with pytest.raises(tdi.SourceError, match=words):
+                list(dataset)
+
     def test_own_sampler(self):
         """Taken as the global order: the same on all ranks, whatever it draws from."""
 
@@ -285,6 +312,22 @@ def negated(examples):
 def densely(examples):
     """From sparse examples to a dense batch."""
     return torch.stack([example.to_dense() for example in examples])
+
+
+def count_one_less(process):
+    """Change the dataset of a loader process."""
+    get_worker_info().dataset.count -= 1
+
+
+def counts(examples):
+    """What a loader process knows of the dataset."""
+    return torch.full((len(examples),), get_worker_info().dataset.count)
+
+
+def out_of_order(process):
+    """A worker_init_fn that fails."""
+    msg = "out of order"
+    raise ValueError(msg)
 
 
 def seed_processes(process):

@@ -214,7 +214,7 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
         fetch=ExampleFetch(source, request.collate_fn or collate_examples),
         num_examples=len(source),
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 
 
@@ -227,7 +227,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
             "FileDataset.shuffle(buffer_size) does."
         )
         raise ConfigurationError(msg)
-    options = LoaderOptions(num_workers=request.num_workers)
+    options = LoaderOptions(num_workers=request.num_workers, dataset=source)
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
@@ -258,7 +258,7 @@ def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> R
         stream=ReadyStream(source),
         num_shards=num_shards,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 
 
