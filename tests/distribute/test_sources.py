@@ -330,6 +330,11 @@ def out_of_order(process):
     raise ValueError(msg)
 
 
+def numpy_batch(examples):
+    """A batch of arrays."""
+    return {"x": np.array(examples), "names": np.array([str(x) for x in examples])}
+
+
 def seed_processes(process):
     """Called in each loader process."""
     assert process in (0, 1)
@@ -668,6 +673,23 @@ class TestFoundInReview:
         """channels_last columns give channels_last batches."""
         images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
         assert first(images, 2).is_contiguous(memory_format=torch.channels_last)
+
+    @pytest.mark.parametrize("num_workers", [1, 3])
+    def test_arrays_that_a_collate_fn_returns(self, num_workers):
+        """Tensors, also without rows; torch has no strings."""
+        for source in (range(4), stream_of(range(4))):
+
+            def work(strategy, source=source):
+                dataset = strategy.distribute_dataset(
+                    source, global_batch_size=4, collate_fn=numpy_batch
+                )
+                (step,) = dataset
+                return step, dataset.element_spec
+
+            for step, spec in simulate(work, num_workers=num_workers):
+                assert isinstance(step["x"], torch.Tensor)
+                assert torch.int64 is step["x"].dtype is spec["x"].dtype
+                assert isinstance(step["names"], np.ndarray)
 
     def test_examples_that_are_sparse(self):
         """The collate_fn makes rows of them."""

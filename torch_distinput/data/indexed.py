@@ -46,7 +46,7 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices."""
-        return self.collate(self._examples(indices.tolist()))
+        return rows.with_tensors(self.collate(self._examples(indices.tolist())))
 
     def _examples(self, indices: list[int]) -> list[Any]:
         many = getattr(self.dataset, "__getitems__", None)

@@ -167,7 +167,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
     def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> LocalStep:
         if not sum(sizes):
             return empty_step(len(sizes), mark=mark)
-        batch = self._stream.finish(chunk, self._shard)
+        batch = rows.with_tensors(self._stream.finish(chunk, self._shard))
         check_row_count(batch, chunk.num_rows)
         if _outlives_the_source(self._splitter):
             batch = rows.compact(batch)
