@@ -626,6 +626,20 @@ class TestFoundInReview:
                 with pytest.raises(ValueError, match=words):
                     first(DataLoader(list(range(4)), **{name: sampler}), None)
 
+    def test_a_dataset_without_a_length(self):
+        """A sampler says which examples there are, as in torch; example 0 may be none."""
+
+        class Tens(Dataset):
+            def __getitem__(self, index):
+                return {1: 10, 2: 20, 3: 30}[index]
+
+        for loader in (
+            DataLoader(Tens(), batch_size=2, sampler=[3, 1, 2]),
+            DataLoader(Tens(), batch_sampler=[[3, 1], [2]]),
+        ):
+            assert [[[[30]], [[20]]], [[[10]], [[]]]] == play(loader, None, 2)
+            assert [[[[30]], [[20]]], [[[10]], [[]]], [[[]], [[]]]] == play(loader, None, 3)
+
     def test_iterable_datasets_that_are_their_own_iterator(self):
         """``__iter__`` starts them anew."""
 

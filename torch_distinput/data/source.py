@@ -53,11 +53,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedSource:
-    """Examples by index; their number is known on all ranks."""
+    """Examples by index; their number is known on all ranks, or a sampler says which there are."""
 
     name: str
     fetch: Callable[[Indices], Batch]
-    num_examples: int
+    num_examples: int | None
     request: Request
     sampler: Iterable[Any] | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
@@ -212,7 +212,7 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
     return IndexedSource(
         name=type(source).__name__,
         fetch=ExampleFetch(source, request.collate_fn or collate_examples),
-        num_examples=len(source),
+        num_examples=len(source) if hasattr(source, "__len__") else None,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )

@@ -94,9 +94,11 @@ class IndexedInput:
 
     def spec(self) -> Any:
         """Fetch one example; None if there is none."""
-        if not self._source.num_examples:
+        if self._source.num_examples == 0:
             return None
         first = np.zeros(1, dtype=np.int64)
+        if self._sampled is not None and self._sampled[1].num_batches:
+            first = self._sampled[1].indices(0)[:1]  # a sampler may leave out example 0
         return spec_of((self._source.fetch(first), first))
 
     def _batches(self, epoch: int) -> GlobalBatches:
@@ -104,6 +106,7 @@ class IndexedInput:
         if self._source.sampler is not None:
             return self._from_sampler(epoch)
         assert request.global_batch_size is not None, "only a batch sampler has no batch size"
+        assert self._source.num_examples is not None, "only a sampler does without"
         order = EpochOrder(
             num_examples=self._source.num_examples,
             shuffle=request.shuffle,
