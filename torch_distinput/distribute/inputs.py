@@ -19,7 +19,7 @@ from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import TaskLoader, run_stream
 from torch_distinput.data.local_step import LocalStep
-from torch_distinput.data.planned import fetch_steps, num_steps, plan_steps
+from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
 from torch_distinput.data.rebatch import PlayedDataset, RebatchDataset, RebatchReadyDataset
 from torch_distinput.data.sampling import sampled_batches
 from torch_distinput.data.source import IndexedSource, Prepared, ReadySource, StreamSource
@@ -67,7 +67,7 @@ class IndexedInput:
         self._source = source
         self._splitter = splitter
         self._seed = seed
-        self._loader = TaskLoader(source.fetch, source.loader)
+        self._loader = TaskLoader(StepFetch(source.fetch), source.loader)
         self._sampled: tuple[int, GlobalBatches] | None = None
         self._said_dropped = False
 
