@@ -134,6 +134,8 @@ class TestKinds:
         nested = first([{"a": (k, [str(k), b"x"])} for k in range(3)], 2)
         assert [0, 1] == nested["a"][0].tolist()
         assert (["0", "1"], [b"x", b"x"]) == nested["a"][1]
+        images, names = first(((torch.ones(2), "a"), (torch.ones(2), "b")), 2)
+        assert ((2, 2), ["a", "b"]) == (tuple(images.shape), names)
         point = first([Point(k, np.ones(2)) for k in range(3)], 2)
         assert ((2, 2), torch.float64) == (tuple(point.y.shape), point.y.dtype)
 
@@ -385,6 +387,8 @@ class TestRefused:
             (iter(range(3)), "iterated only once"),
             ((k for k in range(3)), "pass the function that makes it"),
             ({1, 2}, "Got set"),
+            ((torch.ones(2), ["a", "b"]), "all are tensors or arrays, got {0: Tensor, 1: list}"),
+            ({"x": np.ones(2), "y": [1, 2]}, "'y': list.*pass examples"),
         ],
     )
     def test_no_source(self, source, words):

@@ -284,11 +284,20 @@ class _Rows:
 
 def _columns(source: Any) -> Batch | None:
     """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if isinstance(source, (tuple, Mapping)) and source:
-        leaves = flatten(source)[0]
-        if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
-            return source
-    return _as_columns(source)
+    if not isinstance(source, (tuple, Mapping)):
+        return _as_columns(source)
+    leaves = flatten(source)[0]
+    if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
+        return source
+    columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
+    if any(isinstance(column, (torch.Tensor, np.ndarray)) for column in columns.values()):
+        shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
+        msg = (
+            f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
+            "arrays of the others, or pass examples: list(zip(...))."
+        )
+        raise TypeError(msg)
+    return None  # perhaps a tuple of examples
 
 
 def _as_columns(dataset: Any) -> Batch | None:
