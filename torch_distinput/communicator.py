@@ -55,8 +55,11 @@ class Communicator(Protocol):
         seconds: raises :class:`~torch_distinput.errors.PeerTimeoutError`.
         """
 
-    def open_channel(self) -> Channel:
-        """Make a channel; called by all workers in one order."""
+    def open_channel(self, *, timeout: float) -> Channel:
+        """Make a channel; called by all workers in one order.
+
+        Raises ChannelBrokenError if they are not all there within ``timeout`` seconds.
+        """
 
     def post(self, board: str, text: str) -> None:
         """Leave a note for the other workers on a board, at once and without waiting."""
@@ -90,7 +93,7 @@ class Alone:
         """Return the worker's own text."""
         return [text]
 
-    def open_channel(self) -> Channel:
+    def open_channel(self, *, timeout: float) -> Channel:  # noqa: ARG002
         """Refuse: one worker has nobody to agree with."""
         msg = "a single worker needs no channel"
         raise AssertionError(msg)

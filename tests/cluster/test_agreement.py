@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import torch_distinput as tdi
 from tests.distribute.street import options, shown, stream_of
 from torch_distinput.cluster import agreement
 from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
@@ -28,7 +29,7 @@ class Step:
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
-    channel = strategy.communicator.open_channel()
+    channel = strategy.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
     return Agreement(iter(steps), channel, **keywords)
 
@@ -154,6 +155,58 @@ def test_failures_travel_with_the_votes():
         return len(taken)
 
     assert [5, 5] == simulate(work, num_workers=2)
+
+
+@pytest.mark.parametrize("introduce", [lambda step: step.missing, lambda _: lambda: None])
+def test_a_step_that_cannot_be_introduced_ends_all(introduce):
+    """Whether it has no spec or one that cannot be sent: before the first step, on all workers."""
+
+    def work(strategy):
+        own = introduce if strategy.worker_index == 1 else (lambda step: step.count)
+        running = agree(strategy, [Step(1)] * 5, introduce=own)
+        taken, ending = drained(running)
+        assert not taken
+        assert running.introductions(LIMIT) is None
+        assert running.join(LIMIT)
+        return ending
+
+    endings = simulate(work, num_workers=3)
+    for worker, ending in enumerate(endings):
+        assert (Outcome.FAILED, (1,)) == (ending.outcome, ending.workers)
+        assert "" != ending.words[1] == endings[0].words[1]
+        assert (ending.error is not None) == (worker == 1)
+
+
+def test_a_step_without_a_size_is_a_failure():
+    """What is asked of a step may raise too."""
+
+    def work(strategy):
+        broken = [] if strategy.worker_index == 0 else [object()]
+        return drained(agree(strategy, [Step(1), *broken]))[1].outcome
+
+    assert [Outcome.FAILED] * 2 == simulate(work, num_workers=2)
+
+
+def test_a_vote_that_breaks_off_is_told_to_all(monkeypatch):
+    """An error of the voter itself, on one worker, does not leave the others waiting for it."""
+    gather = SimulatedChannel.gather_ints
+
+    def broken_on_one(self, vector):
+        return gather(self, vector) if self._rank == 0 else divmod(1, 0)
+
+    monkeypatch.setattr(SimulatedChannel, "gather_ints", broken_on_one)
+    heard = threading.Event()
+
+    def work(strategy):
+        iterator = iter(strategy.distribute_dataset(stream_of(range(40)), global_batch_size=4))
+        with pytest.raises(tdi.DistinputError, match="ZeroDivisionError") as got:
+            next(iterator)
+        if strategy.worker_index == 0:
+            heard.set()
+        assert heard.wait(LIMIT)
+        return type(got.value)
+
+    assert [tdi.PeerFailedError, tdi.SourceError] == simulate(work, num_workers=2)
 
 
 def test_a_worker_that_vanishes_breaks_the_channel():

@@ -138,6 +138,15 @@ def test_fingerprints_tell_data_apart(one, other):
         assert all(0 < mark < 2**63 for mark in marks)
 
 
+def test_fingerprints_of_values_that_are_not_in_one_piece():
+    """Dtype and shape count."""
+    sparse = torch.eye(2).to_sparse()
+    different = [
+        sparse, torch.eye(3).to_sparse(), sparse.to(torch.float64), torch.ones(2, device="meta"),
+    ]  # fmt: skip
+    assert len(different) == len({fingerprint(data) for data in different})
+
+
 def test_fingerprints_see_dtypes_shapes_and_strings():
     """And ignore what only has an address."""
     different = [

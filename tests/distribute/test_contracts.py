@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, shown, stream_of
@@ -178,6 +179,25 @@ def test_no_thread_stays():
         for thread in set(threading.enumerate()) - before:
             thread.join(timeout=10)
         assert set() == set(threading.enumerate()) - before, how
+
+
+def test_a_source_that_cannot_be_started_is_told_to_all():
+    """On one worker only, after the handshake: the first step is where all of them hear of it."""
+
+    def work(strategy):
+        class Stream(IterableDataset):
+            def __iter__(self):
+                if strategy.worker_index == 1:
+                    msg = "not today"
+                    raise ArithmeticError(msg)
+                return iter(range(8))
+
+        iterator = iter(strategy.distribute_dataset(Stream(), global_batch_size=4))
+        error = tdi.SourceError if strategy.worker_index == 1 else tdi.PeerFailedError
+        with pytest.raises(error, match=r"[wW]orker 1.*ArithmeticError.*not today"):
+            next(iterator)
+
+    simulate(work, num_workers=3)
 
 
 def test_an_exception_in_the_loop_ends_the_threads_of_all_workers():

@@ -216,6 +216,8 @@ class TestReduce:
         assert [2.0, 2.0] == out["b"][0].tolist()
         mean = mirrored(1).reduce("mean", torch.tensor([1, 2], dtype=torch.int16), 0)
         assert (torch.float32, 1.5) == (mean.dtype, mean.item())
+        bright = torch.full((3,), 200, dtype=torch.uint8)  # their sum does not fit
+        assert 200 == mirrored(1).reduce("mean", bright, 0)
 
     def test_all_empty_is_nan(self):
         """0 / 0, as in TensorFlow."""
@@ -234,6 +236,35 @@ class TestReduce:
             return torch.ones(1)
 
         everywhere(work, *cluster)
+
+    @pytest.mark.parametrize(
+        ("values", "got"),
+        [
+            ([[torch.ones(1)], [torch.ones(1)] * 2], r"no such leaf.* worker 0 .*value\[1\]"),
+            ([{"a": torch.ones(1)}, {"b": torch.ones(1)}], r"value\['b'\]"),
+            ([["x", "y"], torch.ones(2)], "'list'"),
+            ([(), torch.ones(1)], "no such leaf"),
+        ],
+    )
+    def test_structures_that_differ_are_an_error_everywhere(self, values, got):
+        """Also in the number of leaves, and a list where others have a tensor: nobody hangs."""
+
+        def work(strategy):
+            with pytest.raises(tdi.MismatchError, match=got):
+                strategy.gather(values[strategy.worker_index])
+
+        simulate(work, num_workers=2)
+
+    def test_a_value_that_is_refused_on_one_worker_is_told_to_all(self):
+        """The others hear of it instead of waiting in the collective."""
+
+        def work(strategy):
+            broken = strategy.worker_index == 1
+            error = TypeError if broken else tdi.PeerFailedError
+            with pytest.raises(error, match="tensor or number at value"):
+                strategy.reduce("sum", "text" if broken else 1.0)
+
+        simulate(work, num_workers=2)
 
     def test_nonsense_is_refused(self):
         """Unknown operations and values that are no numbers."""

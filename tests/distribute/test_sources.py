@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
 from collections import namedtuple
@@ -20,10 +21,14 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
+from torch_distinput.data import loader as loaders
+from torch_distinput.data import rebatch, sampling
+from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
 Point = namedtuple("Point", ["x", "y"])
@@ -129,6 +134,8 @@ class TestKinds:
         nested = first([{"a": (k, [str(k), b"x"])} for k in range(3)], 2)
         assert [0, 1] == nested["a"][0].tolist()
         assert (["0", "1"], [b"x", b"x"]) == nested["a"][1]
+        images, names = first(((torch.ones(2), "a"), (torch.ones(2), "b")), 2)
+        assert ((2, 2), ["a", "b"]) == (tuple(images.shape), names)
         point = first([Point(k, np.ones(2)) for k in range(3)], 2)
         assert ((2, 2), torch.float64) == (tuple(point.y.shape), point.y.dtype)
 
@@ -179,6 +186,32 @@ class TestLoaders:
             assert [-k * k for k in range(9)] == [x for batch in batches for x in batch]
             for _ in dataset:  # left early: the next epoch must be whole all the same
                 break
+
+    def test_state_of_a_process(self):
+        """``get_worker_info().dataset`` is the user's, and may be given what a process needs."""
+        loader = DataLoader(
+            Squares(9), batch_size=4, num_workers=1,
+            collate_fn=counts, worker_init_fn=count_one_less,
+        )  # fmt: skip
+        assert [8] * 9 == flat(play(loader, None))
+        assert [9] * 9 == flat(play(Squares(9), 4, num_workers=1, collate_fn=counts))
+        stream = Stream()
+        stream.count = 5
+        assert [5] * 7 == flat(play(stream, 4, num_workers=1, collate_fn=counts))
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_a_worker_init_fn_that_raises(self, persistent):
+        """Its own words, in every epoch."""
+        dataset = one().distribute_dataset(
+            DataLoader(
+                Squares(9), batch_size=4, num_workers=2,
+                worker_init_fn=out_of_order, persistent_workers=persistent,
+            )
+        )  # fmt: skip
+        for _ in range(2):
+            words = r"step 0: worker_init_fn\(0\) raised ValueError: out of order$"
+            with pytest.raises(tdi.SourceError, match=words):
+                list(dataset)
 
     def test_own_sampler(self):
         """Taken as the global order: the same on all ranks, whatever it draws from."""
@@ -233,6 +266,28 @@ class TestLoaders:
         loader = DataLoader(TensorDataset(torch.arange(4), torch.arange(4)), batch_size=2)
         assert isinstance(first(loader, None), tuple)
 
+    def test_a_subclass_with_an_iter_of_its_own(self):
+        """What it yields are the global batches; torch's own subclasses are looked through."""
+
+        class Doubled(DataLoader):
+            def __iter__(self):
+                return (2 * batch for batch in super().__iter__())
+
+        first_worker, second = play(Doubled(Squares(5), batch_size=4), None, 2)
+        assert [[[0, 2]], [[32]]] == first_worker
+        assert [[[8, 18]], [[]]] == second
+        assert not loaders.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
+
+    def test_containers_of_tensors(self):
+        """torch asks them for ``dataset[i]``: they are not columns."""
+        rows = torch.arange(4), torch.arange(4) + 4
+        assert [[0, 1, 2, 3], [4, 5, 6, 7]] == first(DataLoader(rows, batch_size=2), None).tolist()
+        by_number = DataLoader(dict(enumerate(rows)), batch_size=2)
+        assert [[0, 1, 2, 3], [4, 5, 6, 7]] == first(by_number, None).tolist()
+        with pytest.raises(tdi.SourceError, match="KeyError at example 0"):
+            first(DataLoader({"x": rows[0], "y": rows[1]}, batch_size=2), None)
+        assert [0, 1] == first(DataLoader(rows[0], batch_size=2), None).tolist()
+
     def test_refused(self):
         """What cuts or reorders already, and what is said twice."""
         sampler = DistributedSampler(Squares(9), num_replicas=2, rank=0)
@@ -254,6 +309,32 @@ class TestLoaders:
 def negated(examples):
     """A collate function that can be pickled."""
     return -torch.tensor(examples)
+
+
+def densely(examples):
+    """From sparse examples to a dense batch."""
+    return torch.stack([example.to_dense() for example in examples])
+
+
+def count_one_less(process):
+    """Change the dataset of a loader process."""
+    get_worker_info().dataset.count -= 1
+
+
+def counts(examples):
+    """What a loader process knows of the dataset."""
+    return torch.full((len(examples),), get_worker_info().dataset.count)
+
+
+def out_of_order(process):
+    """A worker_init_fn that fails."""
+    msg = "out of order"
+    raise ValueError(msg)
+
+
+def numpy_batch(examples):
+    """A batch of arrays."""
+    return {"x": np.array(examples), "names": np.array([str(x) for x in examples])}
 
 
 def seed_processes(process):
@@ -306,6 +387,8 @@ class TestRefused:
             (iter(range(3)), "iterated only once"),
             ((k for k in range(3)), "pass the function that makes it"),
             ({1, 2}, "Got set"),
+            ((torch.ones(2), ["a", "b"]), "all are tensors or arrays, got {0: Tensor, 1: list}"),
+            ({"x": np.ones(2), "y": [1, 2]}, "'y': list.*pass examples"),
         ],
     )
     def test_no_source(self, source, words):
@@ -381,7 +464,28 @@ class TestRefused:
         with pytest.raises(TypeError, match="Return the function instead"):
             one().distribute_datasets_from_function(lambda c: iter([1]))
         dataset = one().distribute_datasets_from_function(lambda c: [torch.tensor(1)])
-        with pytest.raises(tdi.SourceError, match="0-dim"):
+        with pytest.raises(tdi.SourceError, match=r"0-dim.*Batch the examples in dataset_fn"):
+            list(dataset)
+
+    @pytest.mark.parametrize("kind", [TypeError, ValueError])
+    def test_a_source_of_batches_that_raises(self, kind):
+        """Its own error, not one about the batch."""
+
+        def stream():
+            yield torch.ones(2)
+            msg = "bad weather"
+            raise kind(msg)
+
+        dataset = one().distribute_dataset(stream)
+        words = rf"step 1: The source raised {kind.__name__} at batch 1: bad weather$"
+        with pytest.raises(tdi.SourceError, match=words) as caught:
+            list(dataset)
+        assert isinstance(caught.value.__cause__, kind)
+
+    def test_a_loader_of_examples(self):
+        """Which has no batches of its own."""
+        dataset = one().distribute_dataset(DataLoader(Squares(4), batch_size=None))
+        with pytest.raises(tdi.SourceError, match="Give the DataLoader a batch_size"):
             list(dataset)
 
     def test_an_example_that_raises(self):
@@ -502,6 +606,43 @@ class TestFoundInReview:
         loader = DataLoader(list(range(4)), batch_size=2, sampler=[(0, 1), (1, 0)])
         with pytest.raises(ValueError, match="yields indices, got"):
             first(loader, None)
+        for batch in ([0.5, 1.5], [True, False], [(0, 1)], 1):
+            loader = DataLoader(list(range(4)), batch_sampler=[[0], batch])
+            with pytest.raises(ValueError, match="batch sampler yields a list"):
+                first(loader, None)
+
+    def test_samplers_that_do_not_end(self, monkeypatch):
+        """With a length and without."""
+
+        class Endless:
+            def __iter__(self):
+                return itertools.cycle(self.items)
+
+        class Counted(Endless):
+            def __len__(self):
+                return 4
+
+        monkeypatch.setattr(sampling, "_MOST", 100)
+        for kind, words in ((Endless, "no len"), (Counted, "after 4 items, and its len.. is 4")):
+            for name, items in (("sampler", [0, 1]), ("batch_sampler", [[0, 1], []])):
+                sampler = kind()
+                sampler.items = items
+                with pytest.raises(ValueError, match=words):
+                    first(DataLoader(list(range(4)), **{name: sampler}), None)
+
+    def test_a_dataset_without_a_length(self):
+        """A sampler says which examples there are, as in torch; example 0 may be none."""
+
+        class Tens(Dataset):
+            def __getitem__(self, index):
+                return {1: 10, 2: 20, 3: 30}[index]
+
+        for loader in (
+            DataLoader(Tens(), batch_size=2, sampler=[3, 1, 2]),
+            DataLoader(Tens(), batch_sampler=[[3, 1], [2]]),
+        ):
+            assert [[[[30]], [[20]]], [[[10]], [[]]]] == play(loader, None, 2)
+            assert [[[[30]], [[20]]], [[[10]], [[]]], [[[]], [[]]]] == play(loader, None, 3)
 
     def test_iterable_datasets_that_are_their_own_iterator(self):
         """``__iter__`` starts them anew."""
@@ -535,10 +676,49 @@ class TestFoundInReview:
         x, y, z = first((backwards, big, frozen), 2)
         assert ([3, 2], [0, 1], [0, 1]) == (x.tolist(), y.tolist(), z.tolist())
 
+    def test_files_mapped_to_memory_stay_there(self, tmp_path):
+        """Read-only columns are not read before their rows are asked for."""
+        np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
+        mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+        assert ColumnFetch.of({"x": mapped}).columns["x"] is mapped
+        batch = first((mapped, torch.arange(6)), 2, shuffle=True)
+        assert all(isinstance(leaf, torch.Tensor) for leaf in batch)
+        assert [[2 * k, 2 * k + 1] for k in batch[1].tolist()] == batch[0].tolist()
+        stacked = first(mapped, 2, collate_fn=torch.stack)
+        assert [[0, 1], [2, 3]] == stacked.tolist()
+
     def test_memory_formats_are_kept(self):
         """channels_last columns give channels_last batches."""
         images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
         assert first(images, 2).is_contiguous(memory_format=torch.channels_last)
+
+    @pytest.mark.parametrize("num_workers", [1, 3])
+    def test_arrays_that_a_collate_fn_returns(self, num_workers):
+        """Tensors, also without rows; torch has no strings."""
+        for source in (range(4), stream_of(range(4))):
+
+            def work(strategy, source=source):
+                dataset = strategy.distribute_dataset(
+                    source, global_batch_size=4, collate_fn=numpy_batch
+                )
+                (step,) = dataset
+                return step, dataset.element_spec
+
+            for step, spec in simulate(work, num_workers=num_workers):
+                assert isinstance(step["x"], torch.Tensor)
+                assert torch.int64 is step["x"].dtype is spec["x"].dtype
+                assert isinstance(step["names"], np.ndarray)
+
+    def test_examples_that_are_sparse(self):
+        """The collate_fn makes rows of them."""
+        examples = [torch.eye(2).to_sparse()] * 4
+        workers = play(stream_of(examples), 2, 2, collate_fn=densely)
+        assert [[[[[[1, 0], [0, 1]]]]] * 2] * 2 == workers
+
+    def test_a_single_worker_compares_nothing(self, monkeypatch):
+        """There is nobody who could have read another stream."""
+        monkeypatch.setattr(rebatch, "fingerprint", None)
+        assert list(range(4)) == flat(play(stream_of(range(4)), 2, 1, 2))
 
     def test_cycle_compares_streams_too(self):
         """The first global batches, also where none need be held."""

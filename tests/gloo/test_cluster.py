@@ -51,6 +51,24 @@ def test_several_data_dimensions():
     assert list(range(9)) == sorted(x for rank in ranks for x in rank[2])
 
 
+def on_a_part_of_a_mesh(_):
+    """Two data dimensions of a mesh of three, of which each rank sees its own part."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    names = ("replicate", "shard", "tensor")
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=names)[names[:2]]
+    return play(tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh, data_dims=names[:2]))
+
+
+def test_several_data_dimensions_of_a_part():
+    """The groups of the parts do not get in each other's way."""
+    ranks = run_ranks(on_a_part_of_a_mesh, 4)
+    assert [(0, 2), (0, 2), (1, 2), (1, 2)] == [rank[:2] for rank in ranks]
+    for part in (ranks[0::2], ranks[1::2]):
+        assert list(range(9)) == sorted(x for rank in part for x in rank[2])
+        assert [2, 2] == [rank[3] for rank in part]
+
+
 def on_a_group(strategy):
     """Two of three ranks; the third has another job."""
     group = dist.new_group([0, 2])
@@ -92,6 +110,33 @@ def test_nothing_stays_behind():
     for threads, groups in run_ranks(many_datasets, 2):
         assert 0 == threads
         assert 1 == groups
+
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64),
+    *(torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+)
+
+
+def all_dtypes(strategy):
+    """Sum, mean and gather in every dtype."""
+    results = []
+    for dtype in DTYPES:
+        mine = torch.tensor([[0, 1]] * (1 + strategy.worker_index)).to(dtype)
+        total, mean = (strategy.reduce(op, mine, 0) for op in ("sum", "mean"))
+        both = strategy.gather(mine)
+        results.append((total.tolist(), total.dtype, mean.tolist(), both.tolist(), both.dtype))
+    return results, strategy.gather(torch.ones(0, 3)).shape, strategy.gather(torch.ones(1, 0)).shape
+
+
+def test_every_dtype():
+    """Also those that gloo cannot reduce or gather."""
+    for results, nothing, narrow in run_ranks(all_dtypes, 2):
+        for dtype, (total, kind, mean, both, gathered) in zip(DTYPES, results, strict=True):
+            assert ([0, 3], [0, 1], [[0, 1]] * 3) == (total, mean, both), dtype
+            assert (torch.int64 if dtype is torch.bool else dtype, dtype) == (kind, gathered)
+        assert ((0, 3), (2, 0)) == (nothing, narrow)
 
 
 def two_at_once(strategy):

@@ -13,6 +13,7 @@ never the :class:`Agreement`, so that an abandoned iterator is collected and clo
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections import deque
@@ -64,7 +65,7 @@ class Ending:
     Attributes:
         outcome: ``ENDED``, or what went wrong.
         workers: the workers it names.
-        words: what failed workers said, by worker.
+        words: what failed workers said, by worker; empty where no worker was told.
         error: this worker's own error, or that of the channel.
     """
 
@@ -203,6 +204,7 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
                 break
         try:
             step = next(steps, None)
+            num_bytes = 0 if step is None else step.num_bytes
         except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
             desk.leave(State.FAILED, error)
             break
@@ -211,7 +213,7 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
             break
         with desk.changed:
             desk.ready.append(step)
-            desk.held_bytes += step.num_bytes
+            desk.held_bytes += num_bytes
             desk.changed.notify_all()
 
 
@@ -220,21 +222,36 @@ def _vote(
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
-        _introduce(desk, channel, introduce)
-        while _round(desk, channel, shared=shared):
-            pass
+        going_on = _introduce(desk, channel, introduce)
+        while going_on:
+            going_on = _round(desk, channel, shared=shared)
     except ChannelBrokenError as error:
         _end(desk, Ending(outcome=Outcome.LEFT, error=error))
+    except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+        _end(desk, Ending(outcome=Outcome.FAILED, error=error))
 
 
-def _introduce(desk: _Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> None:
+def _introduce(desk: _Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> bool:
+    """Introduce the workers' first steps to each other; whether all of them could."""
     with desk.changed:
         desk.changed.wait_for(desk.can_introduce)
         first = next((step for step in desk.ready if step.count), None)
-    introduced = channel.gather_objects(None if first is None else introduce(first))
+    own, words, failure = b"", "", None
+    try:  # before the collective, in which the others would wait
+        own = pickle.dumps(None if first is None else introduce(first))
+    except Exception as error:  # noqa: BLE001 - it is raised again where next() is called
+        failure, words = error, _said(error)
+    rows = channel.gather_objects((own, words))
+    failed = tuple(worker for worker, (pickled, _) in enumerate(rows) if not pickled)
+    if failed:
+        said = tuple(words for _, words in rows)
+        _end(desk, Ending(outcome=Outcome.FAILED, workers=failed, words=said, error=failure))
+        return False
+    introduced = [pickle.loads(pickled) for pickled, _ in rows]  # noqa: S301 - from our own workers
     with desk.changed:
         desk.introduced = introduced
         desk.changed.notify_all()
+    return True
 
 
 def _round(desk: _Desk[S], channel: Channel, *, shared: bool) -> bool:
@@ -268,8 +285,11 @@ def _vote_of(desk: _Desk[S]) -> Vote:
 def _words(desk: _Desk[S], channel: Channel) -> tuple[str, ...]:
     """Every worker hears what the failed ones have to say."""
     failure = desk.failure
-    said = "" if failure is None else f"{type(failure).__name__}: {failure}"
-    return tuple(channel.gather_objects(said))
+    return tuple(channel.gather_objects("" if failure is None else _said(failure)))
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _move(desk: _Desk[S], verdict: Verdict) -> None:

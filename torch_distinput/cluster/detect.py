@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -66,11 +67,10 @@ def _data_group(mesh: DeviceMesh, data_dims: Sequence[str] | None) -> dist.Proce
         return mesh.get_group(dims[0] if dims else 0)
     axes = [names.index(dim) for dim in dims]
     rest = [axis for axis in range(mesh.ndim) if axis not in axes]
-    size = 1
-    for axis in axes:
-        size *= mesh.mesh.shape[axis]
-    # (other dimensions, ranks that share them), the data dimensions in the order given
+    size = math.prod(mesh.mesh.shape[axis] for axis in axes)
+    # (other dimensions, ranks that share them); a part of a mesh has only those of this rank
     rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size).tolist()
-    groups = dist.new_subgroups_by_enumeration(rows)  # type: ignore[no-untyped-call]
-    own: dist.ProcessGroup = groups[0]
-    return own
+    own = next(row for row in rows if dist.get_rank() in row)
+    # Its ranks alone, and named after them: a number would be that of the other rows' groups too.
+    group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
+    return group

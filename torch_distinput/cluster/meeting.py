@@ -35,6 +35,6 @@ class Meeting:
             )
             raise PeerTimeoutError(msg)
         if self._channel is None:
-            self._channel = self._communicator.open_channel()
+            self._channel = self._communicator.open_channel(timeout=timeout)
         self._last = Agreement(steps, self._channel, shared=shared, introduce=introduce)
         return self._last

@@ -1,13 +1,14 @@
 """The Communicator over torch.distributed: the user's group for tensors, its store for words.
 
-Collectives on the user's group run in the caller's thread only. A :class:`GlooChannel` is a gloo
-group of its own, so its collectives may run in a background thread while the main thread trains.
+Collectives on the user's group run in the caller's thread only. A :class:`GlooChannel` has a gloo
+backend of its own, so its collectives may run in a background thread while the main thread trains.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import hashlib
+import math
 import pickle
 import threading
 import time
@@ -20,7 +21,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed.distributed_c10d import (
+    PrefixStore,
+    ProcessGroupGloo,
+    Store,
+    _get_default_store,
+)
 
 from torch_distinput.background import release_at_exit
 from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
@@ -48,6 +55,7 @@ class ProcessGroupCommunicator:
         self.size = len(self._ranks)
         self._store = self._own_store()
         self._shown: deque[str] = deque()
+        self._num_channels = 0
 
     def _own_store(self) -> Store:
         """A corner of the default store for this communicator, found alike by all ranks.
@@ -89,9 +97,11 @@ class ProcessGroupCommunicator:
             return store.multi_get(keys)  # type: ignore[no-any-return]
         return [self._store.get(key) for key in keys]
 
-    def open_channel(self) -> Channel:
-        """Make a gloo group over the same workers."""
-        return GlooChannel(self._ranks)
+    def open_channel(self, *, timeout: float) -> Channel:
+        """Connect the same workers over gloo."""
+        self._num_channels += 1
+        store = PrefixStore(f"channel {self._num_channels}", self._store)
+        return GlooChannel(store, self.rank, self.size, timeout=timeout)
 
     def post(self, board: str, text: str) -> None:
         """Leave a note; the count of notes comes last, so that who sees it finds them all."""
@@ -112,15 +122,21 @@ class ProcessGroupCommunicator:
         return summed.to(tensor.device)
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Gather tensors whose numbers of rows may differ, padded to the longest for the wire."""
+        """Gather tensors whose numbers of rows may differ, padded to the longest for the wire.
+
+        As bytes: backends lack some dtypes.
+        """
         lengths = self.gather_objects(tensor.shape[0])
         own = self._reachable(tensor)
-        padded = own.new_zeros((max(lengths), *own.shape[1:]))
-        padded[: own.shape[0]] = own
+        rows, *shape = own.shape
+        width = math.prod(shape)
+        padded = own.new_zeros((max(lengths), width))
+        padded[:rows] = own.view(rows, width)
         gathered = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(gathered, padded, group=self._group)
+        views = [part.view(torch.uint8) for part in (*gathered, padded)]
+        dist.all_gather(views[:-1], views[-1], group=self._group)
         pairs = zip(gathered, lengths, strict=True)
-        return [part[:length].to(tensor.device) for part, length in pairs]
+        return [part[:length].view(length, *shape).to(tensor.device) for part, length in pairs]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker."""
@@ -137,22 +153,30 @@ class ProcessGroupCommunicator:
 
 
 class GlooChannel:
-    """A gloo group of one dataset, used by one thread at a time."""
+    """A gloo backend of one dataset, used by one thread at a time.
 
-    def __init__(self, ranks: list[int]) -> None:
-        """Make the group; all its ranks come here in one order, others need not."""
-        everybody = len(ranks) == dist.get_world_size()
-        self._group = dist.new_group(
-            ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=not everybody
-        )
-        self._size = len(ranks)
+    Not a group of ``dist.new_group``, which names a group by how many of them a rank knows (they
+    may differ, and change as datasets are collected), and has one limit for both kinds of waiting.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, *, timeout: float) -> None:
+        """Connect all ranks, within ``timeout`` seconds."""
+        self._backend: Any  # torch's stubs lack the collectives of a backend
+        try:
+            self._backend = ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise ChannelBrokenError(str(error)) from error
+        self._size = size
+        self._work: dist.Work | None = None
         self._abandoned = threading.Event()
-        # Held by the dataset, its iterator and the thread that votes: when all of them have gone,
-        # so does the group with its threads and sockets.
-        finalizer = weakref.finalize(self, _destroy, self._group)
-        finalizer.atexit = False  # not before the threads have ended
         _channels.add(self)
-        self.close = finalizer
+
+    def close(self) -> None:
+        """Join gloo's threads, as it happens to a channel that nobody holds any more."""
+        if self._work is not None and not self._work.is_completed():
+            # A collective that was given up cannot be stopped, and might be waited for forever.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+        del self._backend
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector from each worker."""
@@ -181,8 +205,8 @@ class GlooChannel:
         """
         gathered = mine.new_empty((self._size, len(mine)))
         try:
-            work = dist.all_gather(
-                list(gathered.unbind()), mine, group=self._group, async_op=True
+            self._work = work = self._backend.allgather(
+                [list(gathered.unbind())], [mine], _without_limit()
             )
             while not self._has_ended(work):
                 if self._abandoned.is_set():
@@ -201,25 +225,23 @@ class GlooChannel:
             return work.is_completed() and work.wait()
 
 
+def _without_limit() -> AllgatherOptions:
+    options = AllgatherOptions()
+    options.timeout = _FOREVER
+    return options
+
+
 _channels: weakref.WeakSet[GlooChannel] = weakref.WeakSet()
 _SETTLE_SECONDS = 0.1
 
 
 def _close_all() -> None:
-    """Destroy the groups of channels, and give gloo a moment.
+    """Close all channels, and give the gloo groups of others a moment.
 
     gloo's own threads drop their last work after we have seen it done, and need the interpreter
-    for that: if it is being finalized by then, they abort the process. So they do for any gloo
-    group that outlives a script, also without this package.
+    for that: if it is being finalized by then, they abort the process. Closing joins those of our
+    channels; the user's group, in which we reduce, may well outlive the script.
     """
     for channel in list(_channels):
         channel.close()
     time.sleep(_SETTLE_SECONDS)
-
-
-def _destroy(group: dist.ProcessGroup) -> None:
-    """Destroy a group, unless the user has destroyed all groups already (and made new ones)."""
-    if dist.is_initialized():
-        with contextlib.suppress(ValueError):
-            dist.destroy_process_group(group)
-

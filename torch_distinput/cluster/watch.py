@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NoReturn
 
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
@@ -41,7 +42,7 @@ class Watch:
             msg = f"Expected a step from every worker, but a worker failed. {words}"
             raise PeerFailedError(msg)
 
-    def call_roll(self, error: BaseException | None = None) -> None:
+    def call_roll(self, error: BaseException | None = None) -> NoReturn:
         """After a connection broke: find out who is gone, together with all who are left.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Collate, source_error
-from torch_distinput.data.structure import Batch
+from torch_distinput.data.structure import Batch, map_leaves
 from torch_distinput.plan.order import Indices
 
 
@@ -19,8 +19,8 @@ class ColumnFetch:
 
     @staticmethod
     def of(columns: Batch) -> ColumnFetch:
-        """Take a tree of tensors and arrays; arrays that torch knows become tensors."""
-        return ColumnFetch(rows.with_tensors(columns))
+        """Take a tree of tensors and arrays. None is copied: it may be a file mapped to memory."""
+        return ColumnFetch(rows.with_shared_tensors(columns))
 
     @property
     def num_examples(self) -> int:
@@ -29,7 +29,12 @@ class ColumnFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
-        return rows.take_rows(self.columns, indices)
+        return rows.with_tensors(rows.take_rows(self.columns, indices))
+
+    def example(self, index: int) -> Any:
+        """Return one row as an example."""
+        row = rows.with_tensors(rows.slice_rows(self.columns, index, index + 1))
+        return map_leaves(lambda column: column[0], row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices."""
-        return self.collate(self._examples(indices.tolist()))
+        return rows.with_tensors(self.collate(self._examples(indices.tolist())))
 
     def _examples(self, indices: list[int]) -> list[Any]:
         many = getattr(self.dataset, "__getitems__", None)

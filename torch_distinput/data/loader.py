@@ -22,6 +22,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     default_collate,
+    get_worker_info,
 )
 
 from torch_distinput.data.stream import source_error
@@ -31,16 +32,24 @@ T = TypeVar("T")
 Task = TypeVar("Task")
 
 _log = logging.getLogger(__name__)
-_KEPT = ("worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout")
+_KEPT = ("multiprocessing_context", "prefetch_factor", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderOptions:
-    """How many loader processes to run, and how; the keywords are DataLoader's."""
+    """How many loader processes to run, and how; the keywords are DataLoader's.
+
+    Attributes:
+        dataset: what ``get_worker_info().dataset`` is in a loader process, if anything of the
+            user's.
+        init_fn: the user's ``worker_init_fn``.
+    """
 
     num_workers: int = 0
     keywords: Mapping[str, Any] = field(default_factory=dict)
     persistent: bool = False
+    dataset: Any = None
+    init_fn: Callable[[int], None] | None = None
 
 
 class TaskLoader(Generic[Task, T]):
@@ -71,6 +80,7 @@ class TaskLoader(Generic[Task, T]):
             batch_size=None,
             sampler=self._tasks,
             collate_fn=_as_it_is,
+            worker_init_fn=_Start(self._options),
             num_workers=self._options.num_workers,
             persistent_workers=self._options.persistent,
             **self._options.keywords,
@@ -94,6 +104,7 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
         _Streaming(stream),
         batch_size=None,
         collate_fn=_as_it_is,
+        worker_init_fn=_Start(options),
         num_workers=1,
         **options.keywords,
     )
@@ -160,35 +171,63 @@ class _Tasks(Generic[Task]):
         return self.pending
 
 
+class _Start:
+    """What a loader process does first: show the user's dataset, call the ``worker_init_fn``."""
+
+    def __init__(self, options: LoaderOptions) -> None:
+        self._dataset = options.dataset
+        self._init_fn = options.init_fn
+
+    def __call__(self, process: int) -> None:
+        info: Any = get_worker_info()
+        ours = info.dataset
+        if self._dataset is not None:
+            object.__setattr__(info, "dataset", self._dataset)  # it is frozen
+        try:
+            if self._init_fn is not None:
+                self._init_fn(process)
+        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
+            said = f"worker_init_fn({process}) raised {type(error).__name__}: {error}"
+            ours.failed = _raised(SourceError(said), error)
+
+
 class _Fetching(Dataset[Any]):
     """A fetch function in the shape of a map-style dataset."""
+
+    failed: _Raised | None = None
 
     def __init__(self, fetch: Callable[[Any], Any]) -> None:
         self._fetch = fetch
 
     def __getitem__(self, task: Any) -> Any:
+        if self.failed:
+            return self.failed
         try:
             return self._fetch(task)
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            return _raised(error)
+            return _raised(source_error(error, "a batch"), error)
 
 
 class _Streaming(IterableDataset[Any]):
     """A stream that ends with what it raised; torch would end it silently afterwards."""
 
+    failed: _Raised | None = None
+
     def __init__(self, stream: IterableDataset[Any]) -> None:
         self._stream = stream
 
     def __iter__(self) -> Iterator[Any]:
+        if self.failed:
+            yield self.failed
+            return
         try:
             yield from self._stream
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            yield _raised(error)
+            yield _raised(source_error(error, "a batch"), error)
 
 
-def _raised(error: Exception) -> _Raised:
-    said = str(source_error(error, "a batch"))
-    return _Raised(said, "".join(traceback.format_exception(error)))
+def _raised(said: SourceError, error: Exception) -> _Raised:
+    return _Raised(str(said), "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,8 +236,8 @@ class LoaderParts:
 
     Attributes:
         dataset: the dataset it reads.
-        ready: the loader itself is the stream of global batches (over an IterableDataset, or
-            without batches of its own).
+        ready: the loader itself is the stream of global batches (over an IterableDataset, without
+            batches of its own, or with an ``__iter__`` of the user's).
         batch_size: examples in a global batch; None with a batch sampler of the user's own.
         shuffle: it has a plain RandomSampler, which becomes our own order.
         sampler: the user's own sampler, or batch sampler where ``batch_size`` is None.
@@ -227,7 +266,14 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     """
     _refuse(loader)
     batches: Any = loader.batch_sampler
-    ready = isinstance(loader.dataset, IterableDataset) or batches is None
+    own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
+    if own_iter:
+        _log.info(
+            "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
+            "every rank reads them all.",
+            type(loader).__name__,
+        )
+    ready = own_iter or isinstance(loader.dataset, IterableDataset) or batches is None
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
@@ -249,6 +295,8 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
             num_workers=loader.num_workers,
             keywords=_kept_keywords(loader),
             persistent=loader.persistent_workers,
+            dataset=loader.dataset,
+            init_fn=loader.worker_init_fn,
         ),
     )
 
@@ -278,17 +326,24 @@ def _refuse(loader: DataLoader[Any]) -> None:
 
 def _is_plain_batching(batches: object) -> bool:
     """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
-    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(batches)
+    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(type(batches))
 
 
 def _is_plain(sampler: Any, dataset: Any) -> bool:
     """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
+    if not hasattr(dataset, "__len__"):  # torch does not ask for it where a sampler is given
+        return False
     if type(sampler) is SequentialSampler:
         return len(sampler) == len(dataset)
-    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(sampler)
+    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(type(sampler))
     return random and not sampler.replacement and len(sampler) == len(dataset)
 
 
-def _is_of_torch(value: object) -> bool:
-    """By module name, so that torchdata need not be imported for its own samplers."""
-    return type(value).__module__.partition(".")[0] in ("torch", "torchdata")
+def _defining_class(value: object, method: str) -> type:
+    """The class that a method comes from."""
+    return next(kind for kind in type(value).__mro__ if method in vars(kind))
+
+
+def _is_of_torch(kind: type) -> bool:
+    """By module name, so that torchdata need not be imported for its own classes."""
+    return kind.__module__.partition(".")[0] in ("torch", "torchdata")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch_distinput.data.loader import TaskLoader
@@ -29,6 +29,20 @@ class PlannedStep:
     num_examples: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepFetch:
+    """The task of a step: a step without rows asks for nothing, but keeps its turn.
+
+    So no more steps are planned ahead than are fetched, also where this worker never has rows.
+    """
+
+    fetch: Callable[[Indices], Batch]
+
+    def __call__(self, indices: Indices) -> Batch | None:
+        """Return the examples, None without any."""
+        return self.fetch(indices) if len(indices) else None
+
+
 def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
     """Yield this worker's steps; one without any example in sync is left out on all workers."""
     for number in range(batches.num_batches):
@@ -48,10 +62,10 @@ def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
 
 
 def fetch_steps(
-    planned: Iterator[PlannedStep], loader: TaskLoader[Indices, Batch]
+    planned: Iterator[PlannedStep], loader: TaskLoader[Indices, Batch | None]
 ) -> Iterator[tuple[LocalStep, int]]:
     """Yield the steps with their examples, and the number of examples in sync."""
-    waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader where they have rows
+    waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     return _merged(loader.run(_tasks(planned, waiting)), waiting)
 
 
@@ -63,23 +77,17 @@ def _planned(indices: Indices, cut: Cut, total: int) -> PlannedStep:
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Indices]:
     for step in planned:
         waiting.append(step)
-        if len(step.indices):
-            yield step.indices
+        yield step.indices
 
 
 def _merged(
-    results: Iterator[Batch], waiting: deque[PlannedStep]
+    results: Iterator[Batch | None], waiting: deque[PlannedStep]
 ) -> Iterator[tuple[LocalStep, int]]:
-    """Put fetched batches and steps without rows back into one order."""
+    """Put fetched batches and what was planned together."""
     for batch in results:
-        while not len(waiting[0].indices):
-            yield _without_rows(waiting.popleft())
         step = waiting.popleft()
-        check_row_count(batch, len(step.indices))
-        yield cut_step((batch, step.indices), step.sizes), step.num_examples
-    while waiting:
-        yield _without_rows(waiting.popleft())
-
-
-def _without_rows(step: PlannedStep) -> tuple[LocalStep, int]:
-    return empty_step(len(step.sizes)), step.num_examples
+        if batch is None:
+            yield empty_step(len(step.sizes)), step.num_examples
+        else:
+            check_row_count(batch, len(step.indices))
+            yield cut_step((batch, step.indices), step.sizes), step.num_examples

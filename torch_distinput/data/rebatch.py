@@ -9,11 +9,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import IterableDataset, Sampler, get_worker_info
 
 from torch_distinput.data import rows
 from torch_distinput.data.fingerprint import fingerprint
-from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
+from torch_distinput.data.local_step import LocalStep, Part, cut_step, empty_step
 from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.stream import Chunk, ReadyStream, RowReader, Shard, Stream
 from torch_distinput.errors import ConfigurationError
@@ -127,8 +127,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            shared = self._splitter.shared and number < NUM_MARKED
-            mark = fingerprint(chunk.data) if shared else 0
+            mark = _mark(chunk, number, self._splitter)
             for cut in self._splitter.cuts(count):
                 yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
 
@@ -168,8 +167,10 @@ class RebatchDataset(IterableDataset[LocalStep]):
     def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> LocalStep:
         if not sum(sizes):
             return empty_step(len(sizes), mark=mark)
-        batch = self._stream.finish(chunk, self._shard)
+        batch = rows.with_tensors(self._stream.finish(chunk, self._shard))
         check_row_count(batch, chunk.num_rows)
+        if _outlives_the_source(self._splitter):
+            batch = rows.compact(batch)
         return cut_step((batch, chunk.ids), sizes, mark=mark)
 
 
@@ -185,38 +186,55 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield this worker's steps; a batch without rows is no step."""
         for number, chunk in enumerate(self._stream.chunks(self._shard)):
-            shared = self._splitter.shared and number < NUM_MARKED
-            mark = fingerprint(chunk.data) if shared else 0
+            mark = _mark(chunk, number, self._splitter)
             for cut in self._splitter.cuts(chunk.num_rows):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
-                yield cut_step((mine.data, mine.ids), cut.sizes, mark=mark)
+                lent = _outlives_the_source(self._splitter)
+                data = rows.copied(mine.data) if lent else mine.data
+                yield cut_step((data, mine.ids), cut.sizes, mark=mark)
 
 
 class PlayedDataset(IterableDataset[LocalStep]):
     """Plays replica batches that are the user's own: as many elements a step as local replicas."""
 
-    def __init__(self, streams: Sequence[ReadyStream], *, num_replicas: int) -> None:
+    def __init__(self, streams: Sequence[ReadyStream], *, splitter: Splitter) -> None:
         """Take one stream for the worker, or one for each of its replicas."""
         self._streams = streams
-        self._num_replicas = num_replicas
+        self._per_stream = splitter.topology.replicas_per_worker // len(streams)
+        self._lent = self._per_stream > 1 or _outlives_the_source(splitter)
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
         started = [stream.chunks(Shard()) for stream in self._streams]
-        per_stream = self._num_replicas // len(started)
         while True:
-            chunks = [chunk for stream in started for chunk in _padded(stream, per_stream)]
-            if all(chunk is None for chunk in chunks):
+            parts = [part for stream in started for part in self._parts(stream)]
+            if all(part is None for part in parts):
                 return
-            yield LocalStep(
-                parts=tuple(None if chunk is None else (chunk.data, chunk.ids) for chunk in chunks),
-                sizes=tuple(0 if chunk is None else chunk.num_rows for chunk in chunks),
-            )
+            sizes = tuple(0 if part is None else len(part[1]) for part in parts)
+            yield LocalStep(parts=tuple(parts), sizes=sizes)
+
+    def _parts(self, stream: Iterator[Chunk]) -> list[Part | None]:
+        """The next replica batches of a stream; None where it has ended."""
+        taken: list[Part | None] = [
+            (rows.copied(chunk.data) if self._lent else chunk.data, chunk.ids)
+            for chunk in islice(stream, self._per_stream)
+        ]
+        return taken + [None] * (self._per_stream - len(taken))
 
 
-def _padded(stream: Iterator[Chunk], count: int) -> list[Chunk | None]:
-    taken: list[Chunk | None] = list(islice(stream, count))
-    return taken + [None] * (count - len(taken))
+def _mark(chunk: Chunk, number: int, splitter: Splitter) -> int:
+    """A fingerprint, for the first global batches of a stream that several workers share."""
+    compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
+    return fingerprint(chunk.data) if compared else 0
+
+
+def _outlives_the_source(splitter: Splitter) -> bool:
+    """Whether a step is still kept when the source is asked for what follows.
+
+    A worker among others reads ahead of the agreed step, and so does a loader process. Then a batch
+    may be one that the source writes over, and a part of one would keep, or send, all of it.
+    """
+    return splitter.topology.num_workers > 1 or get_worker_info() is not None
 
 
 @lru_cache(maxsize=1)

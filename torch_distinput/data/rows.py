@@ -24,6 +24,7 @@ from torch_distinput.data.structure import (
 
 _KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
 
+
 def num_rows(batch: Batch) -> int:
     """Return the number of rows that all leaves share.
 
@@ -94,6 +95,11 @@ def with_tensors(batch: Batch) -> Batch:
     return map_leaves(_as_tensor, batch)
 
 
+def with_shared_tensors(batch: Batch) -> Batch:
+    """Turn into tensors the NumPy arrays whose memory torch can share; copy none of them."""
+    return map_leaves(lambda leaf: _as_tensor(leaf) if _is_shareable(leaf) else leaf, batch)
+
+
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     """Return the rows from ``start`` (inclusive) to ``stop`` (exclusive) as views."""
     if start == stop:
@@ -132,18 +138,34 @@ def no_rows(batch: Batch) -> Batch:
     return map_leaves(_empty, batch)
 
 
+def copied(batch: Batch) -> Batch:
+    """Return a batch that shares no memory with this one."""
+    return map_leaves(_copy, batch)
+
+
+def compact(batch: Batch) -> Batch:
+    """Copy the leaves that are part of something larger, which they would keep alive or send."""
+    return map_leaves(lambda leaf: _copy(leaf) if _is_part(leaf) else leaf, batch)
+
+
 def num_bytes(batch: Batch) -> int:
     """Bytes held by tensors and arrays, and roughly by strings."""
     return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
 
 
+def _is_shareable(leaf: Any) -> bool:
+    """Whether torch may use an array's memory: no way backwards, and it writes if told to."""
+    if not isinstance(leaf, np.ndarray):
+        return False
+    forwards = all(stride >= 0 for stride in leaf.strides)
+    return bool(leaf.dtype.isnative and leaf.flags.writeable and forwards)
+
+
 def _as_tensor(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray):
         return leaf
-    if not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-    if not leaf.flags.writeable or any(stride < 0 for stride in leaf.strides):
-        leaf = leaf.copy()  # torch can write through a read-only array, and has no way backwards
+    if not _is_shareable(leaf):
+        leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # a copy, forwards in memory
     try:
         return torch.from_numpy(leaf)
     except TypeError:  # torch has no strings and no objects: they stay arrays
@@ -211,6 +233,19 @@ def _empty(leaf: Any) -> Any:
         values = leaf.values()
         return _jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
     return leaf.new_empty((0, *leaf.shape[1:]))
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()  # also of a slice: just its rows, in its memory format
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _is_part(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        dense = leaf.values() if leaf.is_nested else leaf
+        return bool(dense.nbytes < dense.untyped_storage().nbytes())
+    return isinstance(leaf, np.ndarray) and leaf.base is not None
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.order import GivenBatches, GivenOrder, GlobalBatches, UniformBatches
+from torch_distinput.plan.order import (
+    GivenBatches,
+    GivenOrder,
+    GlobalBatches,
+    Indices,
+    UniformBatches,
+)
 
+T = TypeVar("T")
+
+_MOST = 1 << 26
+"""Indices that a sampler without a length may yield in an epoch."""
 _GENERATORS = threading.Lock()
 """They belong to the process: simulated workers, which are threads, sample one after another."""
 
@@ -26,16 +36,50 @@ def sampled_batches(
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
     with _seeded(key):
-        drawn = list(sampler)
-    if batch_size is None:
-        arrays = (np.asarray(batch, dtype=np.int64) for batch in drawn)
-        return GivenBatches(tuple(array for array in arrays if len(array)))
-    keys = np.asarray(drawn)
-    if drawn and (keys.ndim != 1 or not np.issubdtype(keys.dtype, np.integer)):
-        msg = f"Expected a sampler that yields indices, got {drawn[0]!r}. Index by whole numbers."
-        raise ConfigurationError(msg)
-    order = GivenOrder(keys.astype(np.int64))
+        if batch_size is None:
+            batches = _bounded(map(_indices, sampler), _length(sampler), len)
+            return GivenBatches(tuple(batch for batch in batches if len(batch)))
+        order = GivenOrder(_indices(list(_bounded(sampler, _length(sampler), _one))))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
+
+
+def _bounded(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> Iterator[T]:
+    """An epoch is planned before it is played, so it must end: refuse what goes on and on."""
+    num_indices = 0
+    for number, item in enumerate(items):
+        num_indices += count(item)
+        if number == said or (said is None and max(number, num_indices) > _MOST):
+            told = "it has no len()" if said is None else f"its len() is {said}"
+            msg = (
+                f"Expected a sampler whose epoch ends, got one that goes on after {number} items, "
+                f"and {told}. Let it end, and let len() say how many it yields; an endless one "
+                "can be cut by itertools.islice."
+            )
+            raise ConfigurationError(msg)
+        yield item
+
+
+def _one(index: Any) -> int:  # noqa: ARG001
+    return 1
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _indices(keys: Any) -> Indices:
+    array = np.asarray(keys)
+    if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
+        got = keys[0] if array.ndim else keys
+        msg = (
+            f"Expected a sampler that yields indices, got {got!r}. Index by whole numbers; a "
+            "batch sampler yields a list of them for each batch."
+        )
+        raise ConfigurationError(msg)
+    return array.astype(np.int64)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.loader import LoaderOptions
 from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, ReadyStream, Stream
-from torch_distinput.data.structure import Batch, flatten, map_leaves
+from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.order import Indices
@@ -53,11 +53,11 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedSource:
-    """Examples by index; their number is known on all ranks."""
+    """Examples by index; their number is known on all ranks, or a sampler says which there are."""
 
     name: str
     fetch: Callable[[Indices], Batch]
-    num_examples: int
+    num_examples: int | None
     request: Request
     sampler: Iterable[Any] | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
@@ -144,17 +144,20 @@ def _from_loader(source: Any, request: Request) -> Source:
     parts = loaders.look_through(source)
     name = type(source).__name__
     if parts.ready:
-        return ReadySource(
-            name=name, stream=ReadyStream(source), num_shards=None, request=Request()
+        stream = ReadyStream(
+            source,
+            expected=f"a ready global batch, because that is what {name} yields",
+            cure="Give the DataLoader a batch_size, or a collate_fn that makes rows.",
         )
+        return ReadySource(name=name, stream=stream, num_shards=None, request=Request())
     asked = Request(
         global_batch_size=parts.batch_size,
         shuffle=parts.shuffle,
         drop_last=parts.drop_last,
         collate_fn=parts.collate_fn,
     )
-    columns = _columns(parts.dataset) if parts.collate_fn is None else None
-    if columns is None:
+    columns = _as_columns(parts.dataset) if parts.collate_fn is None else None
+    if columns is None:  # also a tuple or dict of tensors: torch asks it for dataset[i]
         inner = _from_indexable(parts.dataset, asked)
     else:
         inner = _from_columns(columns, name, asked)
@@ -203,7 +206,7 @@ def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
     collate = request.collate_fn
     return IndexedSource(
         name=name,
-        fetch=ExampleFetch(_Rows(fetch.columns), collate) if collate else fetch,
+        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers),
@@ -214,9 +217,9 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
     return IndexedSource(
         name=type(source).__name__,
         fetch=ExampleFetch(source, request.collate_fn or collate_examples),
-        num_examples=len(source),
+        num_examples=len(source) if hasattr(source, "__len__") else None,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 
 
@@ -229,7 +232,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
             "FileDataset.shuffle(buffer_size) does."
         )
         raise ConfigurationError(msg)
-    options = LoaderOptions(num_workers=request.num_workers)
+    options = LoaderOptions(num_workers=request.num_workers, dataset=source)
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
@@ -260,7 +263,7 @@ def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> R
         stream=ReadyStream(source),
         num_shards=num_shards,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 
 
@@ -278,23 +281,35 @@ def _need_batch_size(request: Request, what: str) -> None:
 class _Rows:
     """Columns as examples, for a collate_fn that wants them."""
 
-    columns: Batch
+    columns: ColumnFetch
 
     def __getitem__(self, index: int) -> Any:
-        return map_leaves(lambda column: column[index], self.columns)
+        return self.columns.example(index)
 
 
 def _columns(source: Any) -> Batch | None:
     """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if type(source) is TensorDataset:  # a subclass may have a __getitem__ of its own
-        return source.tensors
-    if isinstance(source, (torch.Tensor, np.ndarray)):
+    if not isinstance(source, (tuple, Mapping)):
+        return _as_columns(source)
+    leaves = flatten(source)[0]
+    if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
         return source
-    if isinstance(source, (tuple, Mapping)) and source:
-        leaves = flatten(source)[0]
-        if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
-            return source
-    return None
+    columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
+    if any(isinstance(column, (torch.Tensor, np.ndarray)) for column in columns.values()):
+        shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
+        msg = (
+            f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
+            "arrays of the others, or pass examples: list(zip(...))."
+        )
+        raise TypeError(msg)
+    return None  # perhaps a tuple of examples
+
+
+def _as_columns(dataset: Any) -> Batch | None:
+    """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
+    if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
+        return dataset.tensors
+    return dataset if isinstance(dataset, (torch.Tensor, np.ndarray)) else None
 
 
 def _is_indexable(source: Any) -> bool:

@@ -260,27 +260,37 @@ class DealableStream(Stream):
 
 @dataclass(frozen=True, slots=True)
 class ReadyStream:
-    """A stream whose elements already are batches."""
+    """A stream whose elements already are batches.
+
+    Attributes:
+        source: what to iterate.
+        expected: what an element is, and why; for the message where it is not.
+        cure: what to do about it.
+    """
 
     source: Any
+    expected: str = "a ready global batch, because no global_batch_size was given"
+    cure: str = "If the elements are examples, pass global_batch_size."
 
     def chunks(self, shard: Shard) -> Iterator[Chunk]:
         """Yield the batches, rows numbered; name the batch at which the source raises."""
         number = start = 0
         try:
             for batch in iterate(_part(self.source, shard)):
-                stop = start + rows.num_rows(batch)
+                stop = start + self._count(number, batch)
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(start, stop))
                 number, start = number + 1, stop
-        except (TypeError, ValueError) as error:
-            msg = (
-                f"Element {number} of the source should be a ready global batch, because no "
-                f"global_batch_size was given: {error} If the elements are examples, pass "
-                "global_batch_size."
-            )
-            raise SourceError(msg) from error
+        except SourceError:
+            raise
         except Exception as error:
             raise source_error(error, f"batch {number}") from error
+
+    def _count(self, number: int, batch: Batch) -> int:
+        try:
+            return rows.num_rows(batch)
+        except (TypeError, ValueError) as error:
+            msg = f"Element {number} of the source should be {self.expected}: {error} {self.cure}"
+            raise SourceError(msg) from error
 
 
 def _part(source: Any, shard: Shard) -> Any:

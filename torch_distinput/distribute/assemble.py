@@ -100,7 +100,7 @@ def played(
     )
     return DistributedDataset(
         strategy,
-        StreamedInput(PlayedSteps(datasets, num_replicas=len(strategy.devices)), splitter),
+        StreamedInput(PlayedSteps(datasets, splitter), splitter),
         name=getattr(dataset_fn, "__name__", "dataset_fn"),
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,

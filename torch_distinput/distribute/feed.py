@@ -195,6 +195,8 @@ class VotedFeed:
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:
             error = ending.error
+            if not ending.words:
+                self._watch.tell(error)  # the voting itself broke off here
             raise _located(error, self._worker, self._number) from _origin(error)
         words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
         msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"

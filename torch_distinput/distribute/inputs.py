@@ -16,10 +16,11 @@ import numpy as np
 
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
+from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import TaskLoader, run_stream
 from torch_distinput.data.local_step import LocalStep
-from torch_distinput.data.planned import fetch_steps, num_steps, plan_steps
+from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
 from torch_distinput.data.rebatch import PlayedDataset, RebatchDataset, RebatchReadyDataset
 from torch_distinput.data.sampling import sampled_batches
 from torch_distinput.data.source import IndexedSource, Prepared, ReadySource, StreamSource
@@ -67,7 +68,7 @@ class IndexedInput:
         self._source = source
         self._splitter = splitter
         self._seed = seed
-        self._loader = TaskLoader(source.fetch, source.loader)
+        self._loader = TaskLoader(StepFetch(source.fetch), source.loader)
         self._sampled: tuple[int, GlobalBatches] | None = None
         self._said_dropped = False
 
@@ -94,9 +95,11 @@ class IndexedInput:
 
     def spec(self) -> Any:
         """Fetch one example; None if there is none."""
-        if not self._source.num_examples:
+        if self._source.num_examples == 0:
             return None
         first = np.zeros(1, dtype=np.int64)
+        if self._sampled is not None and self._sampled[1].num_batches:
+            first = self._sampled[1].indices(0)[:1]  # a sampler may leave out example 0
         return spec_of((self._source.fetch(first), first))
 
     def _batches(self, epoch: int) -> GlobalBatches:
@@ -104,6 +107,7 @@ class IndexedInput:
         if self._source.sampler is not None:
             return self._from_sampler(epoch)
         assert request.global_batch_size is not None, "only a batch sampler has no batch size"
+        assert self._source.num_examples is not None, "only a sampler does without"
         order = EpochOrder(
             num_examples=self._source.num_examples,
             shuffle=request.shuffle,
@@ -153,16 +157,18 @@ class StreamedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting."""
-        steps = self._steps.start(opening.epoch)
         topology = self._splitter.topology
         if topology.num_workers == 1:
-            return OwnFeed(steps)
-        agreement = opening.meeting.start(
-            steps,
-            shared=self._splitter.shared,
-            introduce=introduction,
-            timeout=opening.timeout,
-        )
+            return OwnFeed(self._steps.start(opening.epoch))
+        try:
+            agreement = opening.meeting.start(
+                self._started(opening.epoch),
+                shared=self._splitter.shared,
+                introduce=introduction,
+                timeout=opening.timeout,
+            )
+        except ChannelBrokenError as error:
+            opening.watch.call_roll(error)
         return VotedFeed(
             agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
         )
@@ -172,6 +178,13 @@ class StreamedInput:
 
     def spec(self) -> None:
         """Unknown before it is read."""
+
+    def _started(self, epoch: int) -> Iterator[LocalStep]:
+        """The steps; what starting them raises comes as their first, since the others wait."""
+        try:
+            return self._steps.start(epoch)
+        except Exception as error:  # noqa: BLE001 - raised again where the first step is pulled
+            return _raising(error)
 
 
 class ExampleSteps:
@@ -239,10 +252,17 @@ class ReadySteps:
 class PlayedSteps:
     """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut."""
 
-    def __init__(self, datasets: Sequence[Any], *, num_replicas: int) -> None:
+    def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
         """Take one dataset for the worker, or one for each of its replicas."""
-        self._streams = [ReadyStream(dataset) for dataset in datasets]
-        self._num_replicas = num_replicas
+        self._splitter = splitter
+        self._streams = [
+            ReadyStream(
+                dataset,
+                expected="a replica batch, because that is what dataset_fn's datasets yield",
+                cure="Batch the examples in dataset_fn, get_per_replica_batch_size(...) at a time.",
+            )
+            for dataset in datasets
+        ]
 
     def facts(self) -> dict[str, object]:
         """The number of datasets; what is in them is each worker's own affair."""
@@ -250,7 +270,7 @@ class PlayedSteps:
 
     def start(self, epoch: int) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""
-        return iter(PlayedDataset(self._streams, num_replicas=self._num_replicas))
+        return iter(PlayedDataset(self._streams, splitter=self._splitter))
 
 
 def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -> Shard:
@@ -260,6 +280,11 @@ def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -
     return Shard(
         seed=seed, epoch=epoch, num_shards=topology.num_workers, index=topology.worker_index
     )
+
+
+def _raising(error: Exception) -> Iterator[LocalStep]:
+    raise error
+    yield
 
 
 def _digest(batches: GlobalBatches) -> str:

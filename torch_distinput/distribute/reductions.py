@@ -1,19 +1,22 @@
 """Values of all replicas in sync into one: sum, mean, gather, and gather in order.
 
-Before a collective the workers compare shapes and dtypes: gloo aborts the process when they differ.
+Before the first collective the workers compare structures, shapes and dtypes, all leaves at once:
+gloo aborts the process, or waits, when they differ.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from torch_distinput.communicator import Communicator
-from torch_distinput.data.structure import flatten, leaf_names, unflatten
-from torch_distinput.errors import MismatchError
+from torch_distinput.data.structure import Structure, flatten, leaf_names, unflatten
+from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.values import PerReplica
 
@@ -21,44 +24,132 @@ Axis = int | tuple[int, ...] | None
 Values = Sequence[Any]
 """One leaf of each local replica."""
 
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_SUMMABLE = (*_FLOATS, torch.complex64, torch.complex128)
+"""Added up as they are; whole numbers in int64, and what gloo lacks in a wider dtype it has."""
 
-def per_leaf(
-    value: Any, num_replicas: int, combine: Callable[[str, Values], Any]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """This worker's part of one leaf, before any collective.
+
+    Attributes:
+        facts: what must be equal on all workers.
+        value: a tensor, or the rows of a list.
+        count: what is added up over the workers beside the value.
+        dtype: what the caller gave, before it was widened.
+    """
+
+    facts: tuple[object, ...]
+    value: Any
+    count: int = 1
+    dtype: torch.dtype = torch.int64
+
+
+def reduced(
+    value: Any, num_replicas: int, *, op: ReduceOp, axis: Axis, communicator: Communicator
 ) -> Any:
-    """Combine each leaf of a structure; a leaf is PerReplica, or bare with one replica."""
-    leaves, structure = flatten(value)
-    names = leaf_names(structure, "value")
-    return unflatten(
-        structure,
-        [combine(n, _values(leaf, num_replicas)) for n, leaf in zip(names, leaves, strict=True)],
-    )
+    """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
+
+    def part_of(name: str, values: Values) -> _Part:
+        return _part_of_sum(name, values, op, axis)
+
+    def combined(part: _Part, count: int) -> torch.Tensor:
+        total = communicator.all_reduce(part.value)
+        dtype = _dtype_of_result(part.dtype, op)
+        return (total / count if op is ReduceOp.MEAN else total).to(dtype)
+
+    parts, counts, structure = _compared(value, num_replicas, part_of, communicator)
+    return unflatten(structure, [combined(*pair) for pair in zip(parts, counts, strict=True)])
 
 
-def reduce_leaf(
-    name: str, values: Values, *, op: ReduceOp, axis: Axis, communicator: Communicator
-) -> torch.Tensor:
-    """Reduce one leaf over all replicas; with ``axis`` first within each, weighted by rows."""
-    tensors = [_tensor(name, value) for value in values]
+def gathered(value: Any, num_replicas: int, *, axis: int, communicator: Communicator) -> Any:
+    """Join each leaf of all replicas along an axis, in replica order."""
+
+    def part_of(name: str, values: Values) -> _Part:
+        return _part_of_join(name, values, axis)
+
+    def joined(part: _Part) -> Any:
+        if isinstance(part.value, list):
+            return [row for rows in communicator.gather_objects(part.value) for row in rows]
+        return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
+
+    parts, _, structure = _compared(value, num_replicas, part_of, communicator)
+    return unflatten(structure, [joined(part) for part in parts])
+
+
+def _compared(
+    value: Any,
+    num_replicas: int,
+    part_of: Callable[[str, Values], _Part],
+    communicator: Communicator,
+) -> tuple[list[_Part], list[int], Structure]:
+    """Make this worker's parts, compare their facts over the workers, and add up their counts."""
+    try:
+        leaves, structure = flatten(value)
+        names = leaf_names(structure, "value")
+        columns = (_values(leaf, num_replicas) for leaf in leaves)
+        parts = [part_of(*pair) for pair in zip(names, columns, strict=True)]
+    except Exception as error:
+        communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
+        raise
+    shown = communicator.gather_objects([(part.facts, part.count) for part in parts])
+    _check_alike(shown)
+    counts = [sum(count for _, count in column) for column in zip(*shown, strict=True)]
+    return parts, counts, structure
+
+
+def _check_alike(shown: list[Any]) -> None:
+    for worker, other in enumerate(shown):
+        if isinstance(other, str):
+            msg = f"Expected a value from every worker, but worker {worker} failed: {other}"
+            raise PeerFailedError(msg)
+    for worker, other in enumerate(shown):
+        for ours, theirs in zip_longest(shown[0], other, fillvalue=("no such leaf", 0)):
+            if ours[0] != theirs[0]:
+                msg = (
+                    "Expected one name, operation, axis, dtype and shape on all workers, got "
+                    f"{ours[0]} on worker 0 and {theirs[0]} on worker {worker}. "
+                    "Reduce over axis=0 or gather where the numbers of rows differ."
+                )
+                raise MismatchError(msg)
+
+
+def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
+    given = [_tensor(name, value) for value in values]
+    tensors = [_widened(tensor) for tensor in given]
     if axis is None:
         local, count = _summed(name, tensors), len(tensors)
     else:
         axes = (axis,) if isinstance(axis, int) else tuple(axis)
-        parts = [_sum_over(name, tensor, axes) for tensor in tensors]
-        local = _summed(name, [part for part, _ in parts])
-        count = sum(count for _, count in parts)
-    described = (op.value, axis, str(local.dtype), tuple(local.shape), count)
-    counts = _compared(communicator, name, described)
-    total = communicator.all_reduce(local)
-    if op is ReduceOp.SUM:
-        return total
-    return (total if total.is_floating_point() or total.is_complex() else total.float()) / counts
+        pairs = [_sum_over(name, tensor, axes) for tensor in tensors]
+        local = _summed(name, [total for total, _ in pairs])
+        count = sum(count for _, count in pairs)
+    dtype = given[0].dtype
+    facts = (name, op.value, axis, str(dtype), tuple(local.shape))
+    return _Part(facts=facts, value=local, count=count, dtype=dtype)
 
 
-def gather_leaf(name: str, values: Values, *, axis: int, communicator: Communicator) -> Any:
-    """Join one leaf of all replicas along an axis, in replica order."""
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype in _SUMMABLE:
+        return tensor
+    if tensor.is_complex():
+        return tensor.to(torch.complex64)
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def _dtype_of_result(given: torch.dtype, op: ReduceOp) -> torch.dtype:
+    if given.is_floating_point or given.is_complex:
+        return given
+    if op is ReduceOp.MEAN:
+        return torch.float32
+    return torch.int64 if given is torch.bool else given
+
+
+def _part_of_join(name: str, values: Values, axis: int) -> _Part:
     if all(isinstance(value, list) for value in values):
-        lists = communicator.gather_objects([row for value in values for row in value])
-        return [row for part in lists for row in part]
+        rows = [row for value in values for row in value]
+        return _Part(facts=(name, "gather", axis, "list"), value=rows)
     tensors = [_tensor(name, value) for value in values]
     for tensor in tensors:
         _check_axis(name, tensor, axis, "A 0-dim value needs unsqueeze(0) first.")
@@ -67,11 +158,9 @@ def gather_leaf(name: str, values: Values, *, axis: int, communicator: Communica
     for tensor in moved:
         if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
             raise _differing(name, [_shape(t) for t in tensors])
-    described = ("gather", axis, str(first.dtype), tuple(first.shape[1:]), 1)
-    _compared(communicator, name, described)
-    device = first.device
-    joined = torch.cat([tensor.to(device) for tensor in moved])
-    return torch.cat(communicator.all_gather(joined)).movedim(0, axis)
+    facts = (name, "gather", axis, str(first.dtype), tuple(first.shape[1:]))
+    value = torch.cat([tensor.to(first.device) for tensor in moved])
+    return _Part(facts=facts, value=value)
 
 
 def in_order(index: torch.Tensor, value: Any) -> Any:
@@ -115,9 +204,7 @@ def _summed(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
     first = tensors[0]
     if any(tensor.shape != first.shape for tensor in tensors):
         raise _differing(name, [_shape(tensor) for tensor in tensors])
-    if first.dtype == torch.bool:
-        tensors = [tensor.long() for tensor in tensors]
-    total = tensors[0].clone()
+    total = first.clone()
     for tensor in tensors[1:]:
         total += tensor.to(total.device)
     return total
@@ -129,8 +216,7 @@ def _sum_over(name: str, tensor: torch.Tensor, axes: tuple[int, ...]) -> tuple[t
     for axis in axes:
         _check_axis(name, tensor, axis, "Use axis=None to combine whole values.")
         count *= tensor.shape[axis]
-    dtype = torch.int64 if tensor.dtype == torch.bool else tensor.dtype
-    return tensor.sum(dim=axes, dtype=dtype), count
+    return tensor.sum(dim=axes), count
 
 
 def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
@@ -140,22 +226,6 @@ def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
             f"{cure}"
         )
         raise ValueError(msg)
-
-
-def _compared(
-    communicator: Communicator, name: str, described: tuple[Any, ...]
-) -> int:
-    """Compare everything but the count, which is summed, over the workers."""
-    shown = communicator.gather_objects((name, *described))
-    for worker, other in enumerate(shown):
-        if other[:-1] != shown[0][:-1]:
-            msg = (
-                "Expected one name, operation, axis, dtype and shape on all workers, got "
-                f"{shown[0][:-1]} on worker 0 and {other[:-1]} on worker {worker}. "
-                "Reduce over axis=0 or gather where the numbers of rows differ."
-            )
-            raise MismatchError(msg)
-    return int(sum(other[-1] for other in shown))
 
 
 def _differing(name: str, shown: list[str]) -> ValueError:

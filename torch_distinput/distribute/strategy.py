@@ -210,10 +210,10 @@ class Strategy:
         """
         current.check_cross_replica(self, "Strategy.reduce")
         op = self.parse_op(reduce_op)
-        combine = partial(
-            reductions.reduce_leaf, op=op, axis=axis, communicator=self.communicator
+        num_replicas = len(self.devices)
+        return reductions.reduced(
+            value, num_replicas, op=op, axis=axis, communicator=self.communicator
         )
-        return reductions.per_leaf(value, len(self.devices), combine)
 
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Join the tensors (or lists) of all replicas in sync along ``axis``, in replica order.
@@ -221,8 +221,8 @@ class Strategy:
         The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
         """
         current.check_cross_replica(self, "Strategy.gather")
-        combine = partial(reductions.gather_leaf, axis=axis, communicator=self.communicator)
-        return reductions.per_leaf(value, len(self.devices), combine)
+        num_replicas = len(self.devices)
+        return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
         """Gather rows and sort them by their indices, for predictions in the order of the source.

@@ -5,6 +5,7 @@ Two real workers and a pretend wire: everything but the process group is the pro
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections import defaultdict
@@ -28,11 +29,14 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass
 class _Wire:
-    """What the workers of one simulation share; every field is guarded by ``changed``."""
+    """What the workers of one simulation share; every field is guarded by ``changed``.
+
+    Values are pickled, as they are on a real wire: nobody gets an object of another worker.
+    """
 
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
-    shown: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
     boards: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
     gone: set[int] = field(default_factory=set)
 
@@ -41,9 +45,10 @@ class _Wire:
 
         Raises ChannelBrokenError when somebody who has not shown a value has gone.
         """
+        pickled = pickle.dumps(value)
         with self.changed:
             shown = self.shown[key]
-            shown[rank] = value
+            shown[rank] = pickled
             self.changed.notify_all()
             everybody = set(range(self.size))
             self.changed.wait_for(
@@ -55,7 +60,7 @@ class _Wire:
             missing = tuple(sorted(everybody - shown.keys()))
             if missing:
                 raise PeerTimeoutError(named_workers(missing), missing)
-            return [shown[worker] for worker in range(self.size)]
+            return [pickle.loads(shown[w]) for w in range(self.size)]  # noqa: S301 - our own
 
     def leave(self, rank: int) -> None:
         """A worker's function has returned or raised."""
@@ -88,7 +93,7 @@ class SimulatedCommunicator:
             msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
             raise PeerTimeoutError(msg, late) from error
 
-    def open_channel(self) -> Channel:
+    def open_channel(self, *, timeout: float) -> Channel:  # noqa: ARG002
         """Make a channel."""
         self._num_channels += 1
         return SimulatedChannel(self._wire, self.rank, f"channel {self._num_channels}")
@@ -105,12 +110,12 @@ class SimulatedCommunicator:
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum in worker order, so that results do not depend on the scheduling of threads."""
-        parts = self._collective(tensor.detach().clone())
+        parts = self._collective(tensor.detach())
         return torch.stack(parts).sum(0, dtype=tensor.dtype)
 
     def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Gather tensors."""
-        return self._collective(tensor.detach().clone())
+        return self._collective(tensor.detach())
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather objects."""
