@@ -29,9 +29,9 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 # Each dangerous thing, and the files or folders that own it. A lazy import is an import.
 OWNERS = {
     "fsspec": ("data/files.py",),
-    "torchdata": ("data/loader.py",),
-    "DataLoader": ("data/loader.py",),
-    "StatefulDataLoader": ("data/loader.py",),
+    "torchdata": ("data/user_loader.py",),
+    "DataLoader": ("data/loader.py", "data/user_loader.py"),
+    "StatefulDataLoader": ("data/loader.py", "data/user_loader.py"),
     "torch.distributed": ("cluster/", "testing/"),
     "torch.cuda": ("device/",),
     "torch.Stream": ("device/",),
@@ -138,7 +138,7 @@ BROKEN = [
     ("distribute/x.py", "from torch import distributed as d", "torch.distributed belongs to"),
     ("distribute/x.py", "import torch as t\nt.distributed.barrier()", "x.py:2: torch.distributed"),
     ("data/x.py", "import fsspec.core", "fsspec belongs to data/files.py"),
-    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/loader.py"),
+    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/user_loader.py"),
     ("data/x.py", "from torch.utils import data\ndata.DataLoader(1)", "x.py:2: DataLoader belongs"),
     ("data/x.py", "from y import StatefulDataLoader as S", "StatefulDataLoader belongs to"),
     ("data/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda belongs to device/"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -91,12 +91,17 @@ class InputStats:
         examples: examples delivered to this worker's replicas.
         zero_row_batches: replica batches without rows that this worker's replicas got.
         wait_seconds: time this worker's training loop spent inside ``next``.
+        skipped: bad records that this worker has left out so far, by file; also of steps that are
+            read but not delivered yet.
+        retries: requests to a storage that were made again after a failure.
     """
 
     steps: int
     examples: int
     zero_row_batches: int
     wait_seconds: float
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    retries: int = 0
 
 
 class OptionalStep(Generic[T_co]):

@@ -8,7 +8,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play
-from torch_distinput.data.rebatch import RebatchDataset, RebatchReadyDataset
+from torch_distinput.data.rebatch import Finish, RebatchDataset, RebatchReadyDataset
 from torch_distinput.data.stream import Chunk, ChunkReader, ReadyStream, Shard
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.batching import Splitter
@@ -80,7 +80,8 @@ def test_a_part_does_not_keep_the_whole(ready):
     if ready:
         dataset = RebatchReadyDataset(ReadyStream(lambda: [batch()]), Shard(), splitter=splitter)
     else:
-        dataset = RebatchDataset(Columns(), Shard(), splitter=splitter)
+        cut = RebatchDataset(Columns(), Shard(), splitter=splitter)
+        dataset = map(Finish(Columns(), Shard()), cut)
     (step,) = dataset
     data, _ = step.parts[0]
     assert 100 * 8 == data["x"].untyped_storage().nbytes()

@@ -26,8 +26,7 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
-from torch_distinput.data import loader as loaders
-from torch_distinput.data import rebatch, sampling
+from torch_distinput.data import rebatch, sampling, user_loader
 from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
@@ -276,7 +275,7 @@ class TestLoaders:
         first_worker, second = play(Doubled(Squares(5), batch_size=4), None, 2)
         assert [[[0, 2]], [[32]]] == first_worker
         assert [[[8, 18]], [[]]] == second
-        assert not loaders.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
+        assert not user_loader.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
 
     def test_containers_of_tensors(self):
         """torch asks them for ``dataset[i]``: they are not columns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
@@ -14,15 +15,18 @@ Facts = Mapping[str, object]
 def shake_hands(
     communicator: Communicator,
     topic: str,
-    prepare: Callable[[], Facts],
+    prepare: Callable[[], tuple[Facts, object]],
     *,
     name: str,
     timeout: float,
-) -> None:
+) -> list[Any]:
     """Compare facts that must be equal on all workers before they iterate the dataset ``name``.
 
-    ``prepare`` makes this worker's facts; if it raises, here it raises on, and the others hear of
-    it at once instead of waiting.
+    ``prepare`` makes this worker's facts, and a share: plain values that it has found out for all.
+    If it raises, here it raises on, and the others hear of it at once instead of waiting.
+
+    Returns:
+        The shares of all workers, in worker order.
 
     Raises:
         MismatchError: the facts differ; names workers and difference.
@@ -30,22 +34,23 @@ def shake_hands(
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
     try:
-        facts = dict(prepare())
+        facts, share = prepare()
     except Exception as error:
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
         communicator.exchange(topic, text, timeout=timeout)
         raise
-    texts = _exchanged(communicator, topic, facts, name, timeout)
-    shown = [json.loads(text) for text in texts]
+    text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
+    shown = [json.loads(text) for text in _exchanged(communicator, topic, text, name, timeout)]
     _check_prepared(shown)
-    _check_equal(shown, name)
+    _check_equal([worker["facts"] for worker in shown], name)
+    return [worker["share"] for worker in shown]
 
 
 def _exchanged(
-    communicator: Communicator, topic: str, facts: Facts, name: str, timeout: float
+    communicator: Communicator, topic: str, text: str, name: str, timeout: float
 ) -> list[str]:
     try:
-        return communicator.exchange(topic, json.dumps(facts, default=repr), timeout=timeout)
+        return communicator.exchange(topic, text, timeout=timeout)
     except PeerTimeoutError as error:
         msg = (
             f"Expected all {communicator.size} workers to iterate {name} within {timeout:g} s "
@@ -58,7 +63,7 @@ def _exchanged(
 
 
 def _check_prepared(shown: list[dict[str, object]]) -> None:
-    failed = {worker: facts["failed"] for worker, facts in enumerate(shown) if "failed" in facts}
+    failed = {worker: said["failed"] for worker, said in enumerate(shown) if "failed" in said}
     if failed:
         words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
         msg = f"Expected all workers to open their data, but {words}"

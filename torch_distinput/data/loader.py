@@ -1,38 +1,32 @@
-"""Loader processes, and what there is to know about a user's DataLoader.
+"""Loader processes, which torch's DataLoader runs.
 
-The only room that imports torch's DataLoader. Work reaches loader processes as tasks or as one
-stream; results come back in order. The position is kept by whoever iterates, never in a sampler.
+Work reaches them as tasks or as one stream; results come back in order. The position is kept by
+whoever iterates, never in a sampler.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
-    DistributedSampler,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    default_collate,
     get_worker_info,
 )
 
 from torch_distinput.data.stream import source_error
-from torch_distinput.errors import ConfigurationError, SourceError
+from torch_distinput.errors import SourceError
 
 T = TypeVar("T")
 Task = TypeVar("Task")
 
 _log = logging.getLogger(__name__)
-_KEPT = ("multiprocessing_context", "prefetch_factor", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +92,6 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     """
     if not options.num_workers:
         return iter(stream)
-    if options.num_workers > 1:
-        _say_one_process(options.num_workers)
     loader: DataLoader[T] = DataLoader(
         _Streaming(stream),
         batch_size=None,
@@ -111,10 +103,27 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     return _results(iter(loader), lambda: None)
 
 
+def run_stages(
+    stream: IterableDataset[Task], finish: Callable[[Task], T], options: LoaderOptions
+) -> Iterator[T]:
+    """Iterate a stream and finish each of its items, in order, here or in loader processes.
+
+    One process reads, for two would each play the whole stream; the others finish.
+    """
+    if options.num_workers < 2:
+        return run_stream(_Finished(stream, finish), options)
+    _say_one_process(options.num_workers)
+    items = run_stream(stream, options)
+    others: TaskLoader[Task, T] = TaskLoader(
+        finish, replace(options, num_workers=options.num_workers - 1)
+    )
+    return others.run(items)
+
+
 @lru_cache(maxsize=1)
 def _say_one_process(num_workers: int) -> None:
     _log.info(
-        "A stream is read, mapped and collated in one loader process, not in num_workers=%d.",
+        "Of num_workers=%d, one loader process reads the stream; the others map and collate.",
         num_workers,
     )
 
@@ -208,6 +217,17 @@ class _Fetching(Dataset[Any]):
             return _raised(source_error(error, "a batch"), error)
 
 
+class _Finished(IterableDataset[Any]):
+    """A stream that finishes its items itself."""
+
+    def __init__(self, stream: IterableDataset[Any], finish: Callable[[Any], Any]) -> None:
+        self._stream = stream
+        self._finish = finish
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._finish, self._stream)
+
+
 class _Streaming(IterableDataset[Any]):
     """A stream that ends with what it raised; torch would end it silently afterwards."""
 
@@ -228,122 +248,3 @@ class _Streaming(IterableDataset[Any]):
 
 def _raised(said: SourceError, error: Exception) -> _Raised:
     return _Raised(str(said), "".join(traceback.format_exception(error)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderParts:
-    """What a user's DataLoader consists of.
-
-    Attributes:
-        dataset: the dataset it reads.
-        ready: the loader itself is the stream of global batches (over an IterableDataset, without
-            batches of its own, or with an ``__iter__`` of the user's).
-        batch_size: examples in a global batch; None with a batch sampler of the user's own.
-        shuffle: it has a plain RandomSampler, which becomes our own order.
-        sampler: the user's own sampler, or batch sampler where ``batch_size`` is None.
-    """
-
-    dataset: Any
-    ready: bool
-    batch_size: int | None
-    drop_last: bool
-    shuffle: bool
-    sampler: Iterable[Any] | None
-    collate_fn: Callable[[list[Any]], Any] | None
-    loader: LoaderOptions
-
-
-def is_loader(source: object) -> bool:
-    """Whether the source is a torch DataLoader or a class made from it."""
-    return isinstance(source, DataLoader)
-
-
-def look_through(loader: DataLoader[Any]) -> LoaderParts:
-    """Take a DataLoader apart.
-
-    Raises:
-        ConfigurationError: for a DistributedSampler, or ``in_order=False``.
-    """
-    _refuse(loader)
-    batches: Any = loader.batch_sampler
-    own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
-    if own_iter:
-        _log.info(
-            "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
-            "every rank reads them all.",
-            type(loader).__name__,
-        )
-    ready = own_iter or isinstance(loader.dataset, IterableDataset) or batches is None
-    plain = not ready and _is_plain_batching(batches)
-    order = None if ready else batches.sampler if plain else batches
-    ours = plain and _is_plain(order, loader.dataset)
-    if ours and getattr(order, "generator", None) is not None:
-        _log.warning(
-            "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
-            "decide the order, so that it is the same on all ranks."
-        )
-    collate_fn = loader.collate_fn
-    return LoaderParts(
-        dataset=loader.dataset,
-        ready=ready,
-        batch_size=batches.batch_size if plain else None,
-        drop_last=batches.drop_last if plain else False,
-        shuffle=ours and type(order) is not SequentialSampler,
-        sampler=None if ours else order,
-        collate_fn=None if collate_fn is default_collate else collate_fn,
-        loader=LoaderOptions(
-            num_workers=loader.num_workers,
-            keywords=_kept_keywords(loader),
-            persistent=loader.persistent_workers,
-            dataset=loader.dataset,
-            init_fn=loader.worker_init_fn,
-        ),
-    )
-
-
-def _kept_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
-    if not loader.num_workers:
-        return {}
-    return {name: getattr(loader, name) for name in _KEPT}
-
-
-def _refuse(loader: DataLoader[Any]) -> None:
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if isinstance(sampler, DistributedSampler):
-            msg = (
-                "Expected a DataLoader over the whole dataset with the global batch size, got one "
-                "with a DistributedSampler, which already cuts (and repeats) examples. Leave the "
-                "sampler out; shuffle=True on the DataLoader shuffles by distribute_dataset's seed."
-            )
-            raise ConfigurationError(msg)
-    if not getattr(loader, "in_order", True):
-        msg = (
-            "Expected a DataLoader with in_order=True, got in_order=False: batches that overtake "
-            "each other differ between ranks. Leave in_order out."
-        )
-        raise ConfigurationError(msg)
-
-
-def _is_plain_batching(batches: object) -> bool:
-    """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
-    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(type(batches))
-
-
-def _is_plain(sampler: Any, dataset: Any) -> bool:
-    """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
-    if not hasattr(dataset, "__len__"):  # torch does not ask for it where a sampler is given
-        return False
-    if type(sampler) is SequentialSampler:
-        return len(sampler) == len(dataset)
-    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(type(sampler))
-    return random and not sampler.replacement and len(sampler) == len(dataset)
-
-
-def _defining_class(value: object, method: str) -> type:
-    """The class that a method comes from."""
-    return next(kind for kind in type(value).__mro__ if method in vars(kind))
-
-
-def _is_of_torch(kind: type) -> bool:
-    """By module name, so that torchdata need not be imported for its own classes."""
-    return kind.__module__.partition(".")[0] in ("torch", "torchdata")

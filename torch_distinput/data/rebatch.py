@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Literal
@@ -14,11 +15,13 @@ from torch.utils.data import IterableDataset, Sampler, get_worker_info
 from torch_distinput.data import rows
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep, Part, cut_step, empty_step
+from torch_distinput.data.read_log import Notes
 from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.stream import Chunk, ReadyStream, RowReader, Shard, Stream
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.batching import Cut, Splitter
+from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -87,7 +90,22 @@ class RebatchSampler(Sampler[list[list[int]]]):
         return len(self._batch_sampler)  # type: ignore[arg-type]
 
 
-class RebatchDataset(IterableDataset[LocalStep]):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CutRows:
+    """One step of this worker, before its rows are mapped and collated.
+
+    Attributes:
+        chunk: the rows of all local replicas; None if they have none.
+        sizes: rows of each local replica.
+        mark: see :class:`LocalStep`.
+    """
+
+    chunk: Chunk | None
+    sizes: tuple[int, ...]
+    mark: int = 0
+
+
+class RebatchDataset(IterableDataset[CutRows | Notes]):
     """Cuts a stream into global batches, and those into this worker's steps.
 
     Args:
@@ -95,10 +113,17 @@ class RebatchDataset(IterableDataset[LocalStep]):
         shard: which part of the stream this worker plays.
         splitter: the cuts of a global batch; holds the global batch size.
         drop_last: leave the last partial global batch out.
+        known: the steps, where they are known beforehand.
     """
 
     def __init__(
-        self, stream: Stream, shard: Shard, *, splitter: Splitter, drop_last: bool = False
+        self,
+        stream: Stream,
+        shard: Shard,
+        *,
+        splitter: Splitter,
+        drop_last: bool = False,
+        known: KnownSteps | None = None,
     ) -> None:
         """See the class."""
         assert splitter.global_batch_size is not None, "streams of examples have a batch size"
@@ -106,16 +131,48 @@ class RebatchDataset(IterableDataset[LocalStep]):
         self._shard = shard
         self._splitter = splitter
         self._drop_last = drop_last
+        self._known = known
         self._size = splitter.global_batch_size
 
-    def __iter__(self) -> Iterator[LocalStep]:
-        """Yield this worker's steps."""
-        reader = self._stream.open(self._shard)
+    def __iter__(self) -> Iterator[CutRows | Notes]:
+        """Yield this worker's steps, and between them what there is to say about the reading."""
+        return self._annotated(self._stream.open(self._shard))
+
+    def _annotated(self, reader: RowReader) -> Iterator[CutRows | Notes]:
+        for step in self._cut(reader):
+            yield step
+            if (notes := reader.notes()) is not None:
+                yield notes
+        if (notes := reader.notes()) is not None:
+            yield notes
+
+    def _cut(self, reader: RowReader) -> Iterator[CutRows]:
+        if self._known is not None:
+            return self._planned(reader, self._known)
         if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
             return self._held(reader)
         return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
 
-    def _held(self, reader: RowReader, *, limit: int | None = None) -> Iterator[LocalStep]:
+    def _planned(self, reader: RowReader, known: KnownSteps) -> Iterator[CutRows]:
+        """All lengths are known: take the rows of each step, and pass over those of the others."""
+        position = 0
+        for piece in known.pieces():
+            wanted = sum(piece.sizes)
+            if not wanted:
+                yield CutRows(chunk=None, sizes=piece.sizes)
+                continue
+            reader.skip(piece.start - position)
+            chunk = reader.take(wanted)
+            position = piece.start + wanted
+            if chunk is None or chunk.num_rows != wanted:
+                msg = (
+                    f"Expected {position} records, as was found before reading, but they ended "
+                    "earlier. The files have changed: distribute them again."
+                )
+                raise SourceError(msg)
+            yield self._step(chunk, piece.sizes, 0)
+
+    def _held(self, reader: RowReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         for number in itertools.count() if limit is None else range(limit):
             chunk = reader.take(self._size)
@@ -131,7 +188,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
             for cut in self._splitter.cuts(count):
                 yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
 
-    def _flowing(self, reader: RowReader) -> Iterator[LocalStep]:
+    def _flowing(self, reader: RowReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cuts(self._size)
         for cut in itertools.cycle(cuts):
@@ -142,7 +199,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
             if count < cut.num_rows:
                 return
 
-    def _flowing_shared(self, reader: RowReader) -> Iterator[LocalStep]:
+    def _flowing_shared(self, reader: RowReader) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
         The first batches are held all the same, to be compared between the workers.
@@ -159,19 +216,35 @@ class RebatchDataset(IterableDataset[LocalStep]):
             yield self._flowing_step(cut, chunk)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
 
-    def _flowing_step(self, cut: Cut, chunk: Chunk | None) -> LocalStep:
+    def _flowing_step(self, cut: Cut, chunk: Chunk | None) -> CutRows:
         if chunk is None:
-            return empty_step(len(cut.sizes))
+            return CutRows(chunk=None, sizes=(0,) * len(cut.sizes))
         return self._step(chunk, cut.filled(chunk.num_rows), 0)
 
-    def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> LocalStep:
+    def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> CutRows:
         if not sum(sizes):
-            return empty_step(len(sizes), mark=mark)
-        batch = rows.with_tensors(self._stream.finish(chunk, self._shard))
-        check_row_count(batch, chunk.num_rows)
+            return CutRows(chunk=None, sizes=sizes, mark=mark)
         if _outlives_the_source(self._splitter):
-            batch = rows.compact(batch)
-        return cut_step((batch, chunk.ids), sizes, mark=mark)
+            chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids)
+        return CutRows(chunk=chunk, sizes=sizes, mark=mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Maps and collates the rows of a step; notes pass. Picklable, for loader processes."""
+
+    stream: Stream
+    shard: Shard
+
+    def __call__(self, item: CutRows | Notes) -> LocalStep | Notes:
+        """Make the step."""
+        if isinstance(item, Notes):
+            return item
+        if item.chunk is None:
+            return empty_step(len(item.sizes), mark=item.mark)
+        batch = rows.with_tensors(self.stream.finish(item.chunk, self.shard))
+        check_row_count(batch, item.chunk.num_rows)
+        return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark)
 
 
 class RebatchReadyDataset(IterableDataset[LocalStep]):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from torch_distinput.data import loader as loaders
+from torch_distinput.data import user_loader
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.file_dataset import FileDataset, with_shuffled_files
 from torch_distinput.data.file_stream import FileStream
@@ -71,12 +71,13 @@ class Prepared:
 
     Attributes:
         stream: the stream.
-        num_shards: files or shards that can be dealt out.
+        num_shards: files or shards that can be dealt out; None where files are split first, so
+            that any number of workers finds something, or nothing, to read.
         contents: text that is equal on all ranks when they found the same files.
     """
 
     stream: Stream
-    num_shards: int
+    num_shards: int | None
     contents: str = ""
 
 
@@ -120,7 +121,7 @@ def open_source(source: Any, request: Request) -> Source:
         TypeError: if it is none of the kinds.
         ConfigurationError: if the request does not fit the kind.
     """
-    if loaders.is_loader(source):
+    if user_loader.is_loader(source):
         return _from_loader(source, request)
     columns = _columns(source)
     if isinstance(source, FileDataset) or columns is not None or _is_indexable(source):
@@ -141,7 +142,7 @@ def open_source(source: Any, request: Request) -> Source:
 
 def _from_loader(source: Any, request: Request) -> Source:
     _refuse_twice(request)
-    parts = loaders.look_through(source)
+    parts = user_loader.look_through(source)
     name = type(source).__name__
     if parts.ready:
         stream = ReadyStream(
@@ -189,7 +190,8 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
             collate=request.collate_fn,
             threads=request.num_workers if request.num_workers > 1 else 0,
         )
-        return Prepared(stream=stream, num_shards=len(listing), contents=contents)
+        dealt = len(listing) if not dataset.split_files else None
+        return Prepared(stream=stream, num_shards=dealt, contents=contents)
 
     return StreamSource(
         name=f"FileDataset({', '.join(map(repr, source.patterns[:3]))}"

@@ -15,13 +15,11 @@ from torch_distinput.data.source import (
 )
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.inputs import (
-    ExampleSteps,
     IndexedInput,
     Input,
-    PlayedSteps,
-    ReadySteps,
     StreamedInput,
 )
+from torch_distinput.distribute.steps import ExampleSteps, PlayedSteps, ReadySteps
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
 from torch_distinput.plan.batching import Splitter

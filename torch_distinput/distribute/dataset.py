@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
+from torch_distinput.data.read_log import Tally
 from torch_distinput.distribute import current
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
@@ -115,10 +116,15 @@ class DistributedDataset:
             earlier.close()
         communicator, options = self._strategy.communicator, self._options
         topic = f"iteration {self._strategy.count_iteration()}"
-        shake_hands(communicator, topic, self._all_facts, name=self._name, timeout=options.timeout)
+        shares = shake_hands(
+            communicator, topic, self._prepared, name=self._name, timeout=options.timeout
+        )
+        tally = Tally(communicator.rank)
         feed = self._input.open(
             Opening(
                 epoch=self._epoch,
+                shares=shares,
+                tally=tally,
                 watch=Watch(communicator, f"failures of {topic}"),
                 meeting=self._meeting,
                 timeout=options.timeout,
@@ -127,12 +133,17 @@ class DistributedDataset:
         iterator = DistributedIterator(
             feed,
             self._strategy,
+            tally=tally,
             spec=self._spec,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )
         self._running = weakref.ref(iterator)
         return iterator
+
+    def _prepared(self) -> tuple[dict[str, object], object]:
+        """What must be equal on all ranks, and what this one has found out for all."""
+        return self._all_facts(), self._input.share()
 
     def _all_facts(self) -> dict[str, object]:
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not

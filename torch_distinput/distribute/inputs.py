@@ -1,14 +1,14 @@
 """The inputs of the street: from a source to this worker's feed.
 
-An :class:`IndexedInput` plans its steps; a :class:`StreamedInput` reads them, from one of three
-kinds of :class:`Steps`.
+An :class:`IndexedInput` plans its steps; a :class:`StreamedInput` reads them, from one of the kinds
+of :class:`Steps`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,27 +18,36 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.element_spec import spec_of
-from torch_distinput.data.loader import TaskLoader, run_stream
+from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
-from torch_distinput.data.rebatch import PlayedDataset, RebatchDataset, RebatchReadyDataset
+from torch_distinput.data.read_log import Tally
 from torch_distinput.data.sampling import sampled_batches
-from torch_distinput.data.source import IndexedSource, Prepared, ReadySource, StreamSource
-from torch_distinput.data.stream import ReadyStream, Shard
+from torch_distinput.data.source import IndexedSource
 from torch_distinput.distribute.feed import Feed, OwnFeed, PlannedFeed, VotedFeed, introduction
-from torch_distinput.options import AutoShardPolicy
+from torch_distinput.distribute.steps import Steps
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
-from torch_distinput.plan.sharding import check_enough_shards
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
-    """What a feed needs beside its input: the epoch, and the ways to the other workers."""
+    """What a feed needs beside its input.
+
+    Attributes:
+        epoch: which epoch to play.
+        shares: what each worker has found out for all: the results of :meth:`Input.share`.
+        tally: takes notes on what is read.
+        watch: tells and hears of failures.
+        meeting: where workers agree.
+        timeout: seconds that a worker waits for another.
+    """
 
     epoch: int
+    shares: list[Any]
+    tally: Tally
     watch: Watch
     meeting: Meeting
     timeout: float
@@ -49,6 +58,9 @@ class Input(Protocol):
 
     def facts(self, epoch: int) -> dict[str, object]:
         """What must be equal on all workers; finds files, so it may raise."""
+
+    def share(self) -> object:
+        """What this worker finds out for all, as plain values. Called after :meth:`facts`."""
 
     def open(self, opening: Opening) -> Feed:
         """Start an epoch. Called after :meth:`facts` of the same epoch."""
@@ -78,6 +90,9 @@ class IndexedInput:
         if self._source.sampler is not None:
             facts["order of the sampler"] = _digest(self._batches(epoch))
         return facts
+
+    def share(self) -> None:
+        """All know all."""
 
     def open(self, opening: Opening) -> Feed:
         """Plan the epoch and start fetching."""
@@ -133,18 +148,11 @@ class IndexedInput:
         return self._sampled[1]
 
 
-class Steps(Protocol):
-    """This worker's steps of a source whose length is not known."""
-
-    def facts(self) -> dict[str, object]:
-        """What must be equal on all workers; finds files, so it may raise."""
-
-    def start(self, epoch: int) -> Iterator[LocalStep]:
-        """Start an epoch. Called after :meth:`facts`."""
-
-
 class StreamedInput:
-    """Steps of unknown number: several workers agree on them ahead of use; one worker need not."""
+    """Steps that are read in order.
+
+    Where their number is not known beforehand, several workers agree on them ahead of use.
+    """
 
     def __init__(self, steps: Steps, splitter: Splitter) -> None:
         """Take this worker's steps."""
@@ -155,14 +163,28 @@ class StreamedInput:
         """The files or shards that were found."""
         return self._steps.facts()
 
+    def share(self) -> object:
+        """What this worker found in its share of the files."""
+        return self._steps.share()
+
     def open(self, opening: Opening) -> Feed:
-        """Start reading, and voting."""
+        """Start reading, and voting where it must be."""
+        self._steps.accept(opening.shares, opening.tally)
         topology = self._splitter.topology
+        known = self._steps.known(opening.epoch)
+        if known is not None:
+            totals = (piece.num_examples for piece in known.pieces())
+            return PlannedFeed(
+                zip(self._started(opening), totals, strict=True),
+                opening.watch,
+                worker=topology.worker_index,
+                spec=self._steps.spec,
+            )
         if topology.num_workers == 1:
-            return OwnFeed(self._steps.start(opening.epoch))
+            return OwnFeed(opening.tally.sift(self._steps.start(opening.epoch)))
         try:
             agreement = opening.meeting.start(
-                self._started(opening.epoch),
+                self._started(opening),
                 shared=self._splitter.shared,
                 introduce=introduction,
                 timeout=opening.timeout,
@@ -173,113 +195,20 @@ class StreamedInput:
             agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
         )
 
-    def num_steps(self, epoch: int) -> None:
-        """Unknown before it is read."""
+    def num_steps(self, epoch: int) -> int | None:
+        """Steps of an epoch; None where they are unknown before the data is read."""
+        known = self._steps.known(epoch)
+        return None if known is None else known.num_steps
 
     def spec(self) -> None:
         """Unknown before it is read."""
 
-    def _started(self, epoch: int) -> Iterator[LocalStep]:
+    def _started(self, opening: Opening) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
-            return self._steps.start(epoch)
+            return opening.tally.sift(self._steps.start(opening.epoch))
         except Exception as error:  # noqa: BLE001 - raised again where the first step is pulled
             return _raising(error)
-
-
-class ExampleSteps:
-    """Examples in order: files, dealt-out shards, opaque streams."""
-
-    def __init__(
-        self, source: StreamSource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
-    ) -> None:
-        """Take a stream; FILE deals out its files or shards."""
-        self._source = source
-        self._splitter = splitter
-        self._policy = policy
-        self._seed = seed
-        self._prepared: Prepared | None = None
-
-    def facts(self) -> dict[str, object]:
-        """The files or shards that were found."""
-        prepared = self._source.prepare()
-        if self._policy is AutoShardPolicy.FILE:
-            num_workers = self._splitter.topology.num_workers
-            check_enough_shards(prepared.num_shards, num_workers, what=self._source.name)
-        self._prepared = prepared
-        digest = hashlib.blake2b(prepared.contents.encode(), digest_size=8).hexdigest()
-        return {"files": f"{prepared.num_shards} (names and sizes: {digest})"}
-
-    def start(self, epoch: int) -> Iterator[LocalStep]:
-        """Cut this worker's part of the stream."""
-        assert self._prepared is not None, "facts() comes first"
-        dataset = RebatchDataset(
-            self._prepared.stream,
-            _shard(self._policy, self._splitter, self._seed, epoch),
-            splitter=self._splitter,
-            drop_last=self._source.request.drop_last,
-        )
-        return run_stream(dataset, self._source.loader)
-
-
-class ReadySteps:
-    """Ready global batches in order."""
-
-    def __init__(
-        self, source: ReadySource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
-    ) -> None:
-        """Take a stream of batches; FILE deals out its shards."""
-        self._source = source
-        self._splitter = splitter
-        self._policy = policy
-        self._seed = seed
-
-    def facts(self) -> dict[str, object]:
-        """The shards."""
-        shards = self._source.num_shards
-        if self._policy is AutoShardPolicy.FILE:
-            num_workers = self._splitter.topology.num_workers
-            check_enough_shards(shards or 0, num_workers, what=self._source.name)
-        return {"shards": shards}
-
-    def start(self, epoch: int) -> Iterator[LocalStep]:
-        """Cut this worker's part of the stream."""
-        shard = _shard(self._policy, self._splitter, self._seed, epoch)
-        dataset = RebatchReadyDataset(self._source.stream, shard, splitter=self._splitter)
-        return run_stream(dataset, self._source.loader)
-
-
-class PlayedSteps:
-    """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut."""
-
-    def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
-        """Take one dataset for the worker, or one for each of its replicas."""
-        self._splitter = splitter
-        self._streams = [
-            ReadyStream(
-                dataset,
-                expected="a replica batch, because that is what dataset_fn's datasets yield",
-                cure="Batch the examples in dataset_fn, get_per_replica_batch_size(...) at a time.",
-            )
-            for dataset in datasets
-        ]
-
-    def facts(self) -> dict[str, object]:
-        """The number of datasets; what is in them is each worker's own affair."""
-        return {"datasets per worker": len(self._streams)}
-
-    def start(self, epoch: int) -> Iterator[LocalStep]:  # noqa: ARG002
-        """Start the datasets; a loader process, if any, is their own affair."""
-        return iter(PlayedDataset(self._streams, splitter=self._splitter))
-
-
-def _shard(policy: AutoShardPolicy, splitter: Splitter, seed: int, epoch: int) -> Shard:
-    if policy is not AutoShardPolicy.FILE:
-        return Shard(seed=seed, epoch=epoch)
-    topology = splitter.topology
-    return Shard(
-        seed=seed, epoch=epoch, num_shards=topology.num_workers, index=topology.worker_index
-    )
 
 
 def _raising(error: Exception) -> Iterator[LocalStep]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInf
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from torch_distinput.data.read_log import Tally
     from torch_distinput.distribute.feed import Delivery, Feed
     from torch_distinput.distribute.strategy import Strategy
 
@@ -43,11 +44,19 @@ class DistributedIterator(Iterator[Any]):
     """
 
     def __init__(
-        self, feed: Feed, strategy: Strategy, *, spec: Any, fetch_to_device: bool, buffer_size: int
+        self,
+        feed: Feed,
+        strategy: Strategy,
+        *,
+        tally: Tally,
+        spec: Any,
+        fetch_to_device: bool,
+        buffer_size: int,
     ) -> None:
         """Assemble the last stations of the street."""
         self._feed = feed
         self._strategy = strategy
+        self._tally = tally
         self._shapes = _Shapes(spec)
         self._stats = InputStats(
             steps=0, examples=0, zero_row_batches=0, wait_seconds=0.0
@@ -129,7 +138,8 @@ class DistributedIterator(Iterator[Any]):
 
     def stats(self) -> InputStats:
         """Counters since this iterator was made."""
-        return self._stats
+        tally = self._tally
+        return replace(self._stats, retries=tally.retries, skipped=tally.skipped)
 
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""

@@ -10,13 +10,17 @@ from typing import IO
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 
 _PART_BYTES = 4 << 20
+"""A part at most; a small file is cut too, so that several workers find something to read."""
+_FEWEST_PARTS = 16
+_SMALLEST_PART = 1 << 10
 
 
 def line_parts(file: InputFile) -> Sequence[Part]:
     """Cut a file of lines into byte ranges; how many lines are in each is not known."""
     if file.size is None:
         return (Part(),)
-    bounds = [*range(0, file.size, _PART_BYTES), file.size]
+    size = min(_PART_BYTES, max(_SMALLEST_PART, -(-file.size // _FEWEST_PARTS)))
+    bounds = [*range(0, file.size, size), file.size]
     return [Part(start=start, stop=stop, first_record=start) for start, stop in pairwise(bounds)]
 
 
