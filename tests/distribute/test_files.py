@@ -141,7 +141,7 @@ class TestLengths:
 class TestBadRecords:
     """on_error."""
 
-    FILES = ([0, 1, 2, BAD, 4, 5], [10, BAD, BAD, 13], [], [20, 21, 22])
+    FILES: tuple = ([0, 1, 2, BAD, 4, 5], [10, BAD, BAD, 13], [], [20, 21, 22])
 
     @pytest.mark.parametrize("policy", ["file", "data"])
     @pytest.mark.parametrize("workers", [1, 2])

@@ -1,0 +1,219 @@
+"""Files wherever they lie: listings, ranges, retries, compression."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+
+import fsspec
+import pytest
+from backports import zstd
+
+import torch_distinput as tdi
+from tests.distribute.street import play
+from tests.storages import NAMES, Local, WebServer, open_storage
+from torch_distinput.data import files, ranged
+from torch_distinput.data.ranged import Retries, attempt, open_ranged
+
+
+LARGE = (b"x" * 1023 + b"\n") * 6000  # more than one request
+
+
+@pytest.fixture(params=NAMES)
+def storage(request, tmp_path, monkeypatch):
+    """Each kind."""
+    opened = open_storage(request.param, tmp_path, monkeypatch)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def server():
+    """A web server."""
+    opened = WebServer()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    """Try again at once."""
+    monkeypatch.setattr(ranged, "_FIRST_PAUSE", 0)
+
+
+def records(*args, **keywords):
+    """All records on one worker."""
+    (steps,) = play(tdi.FileDataset(*args, **keywords), 10_000)
+    return [x for step in steps for batch in step for x in batch]
+
+
+def test_the_same_everywhere(storage):
+    """Whole files, cut files, from the middle."""
+    lines = [f"{i} " + "x" * (i % 90) for i in range(3000)]
+    urls = [
+        storage.put(f"{k}.txt", "".join(f"{line}\n" for line in lines[k::3]).encode())
+        for k in range(3)
+    ]
+    expected = lines[0::3] + lines[1::3] + lines[2::3]
+    for split in (False, True):
+        assert expected == records(urls, split_files=split)
+
+
+def test_globs(storage):
+    """Sorted; where there are listings."""
+    if isinstance(storage, WebServer):
+        pytest.skip("rule: a web server has no listings")
+    for name in ("b.txt", "a.txt", "c.csv"):
+        storage.put(name, name.encode())
+    assert ["a.txt", "b.txt"] == records(f"{storage.url}/*.txt")
+    with pytest.raises(FileNotFoundError, match="No file matches"):
+        records(f"{storage.url}/*.parquet")
+
+
+def test_many_paths_cost_one_listing(storage, monkeypatch):
+    """Not one question each."""
+    urls = [storage.put(f"{i:03}.txt", b"%d\n" % i) for i in range(30)]
+    system, _ = fsspec.core.url_to_fs(storage.url)
+    asked = []
+    info = type(system).info
+    monkeypatch.setattr(type(system), "info", lambda *a, **k: asked.append(a) or info(*a, **k))
+    found = files.list_files(urls, {})
+    assert urls == [info.path for info in found]
+    if not isinstance(storage, (Local, WebServer)):  # here a question costs nothing; no listings
+        assert not asked
+        assert all(info.size in (2, 3) for info in found)
+
+
+def test_missing(storage):
+    """Named."""
+    storage.put("a.txt", b"a\n")
+    with pytest.raises(FileNotFoundError):
+        records([f"{storage.url}/a.txt", f"{storage.url}/b.txt"])
+
+
+def test_manifest(storage):
+    """A list of paths, relative to it or not."""
+    for name in ("b.txt", "a.txt"):
+        url = storage.put(name, name.encode())
+    manifest = storage.put("list.txt", f"# files\n\nb.txt\n{url}\n".encode())
+    assert ["b.txt", "a.txt"] == records(f"@{manifest}")
+    with pytest.raises(FileNotFoundError, match="No manifest at"):
+        records(f"@{storage.url}/none.txt")
+
+
+def test_names_that_look_like_globs(tmp_path):
+    """A file of that very name comes first."""
+    storage = Local(tmp_path)
+    storage.put("a[1].txt", b"brackets")
+    storage.put("a1.txt", b"one")
+    assert ["brackets"] == records(f"{tmp_path}/a[1].txt")
+    assert ["one"] == records(f"{tmp_path}/a[0-9].txt")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd.compress)],
+)
+class TestCompression:
+    """By the end of the name."""
+
+    def test_read(self, storage, suffix, compress):
+        """Several members, one after another, are one file; it is not cut."""
+        halves = [b"".join(b"%d\n" % i for i in range(k * 500, k * 500 + 500)) for k in range(2)]
+        url = storage.put(f"a.txt.{suffix}", b"".join(map(compress, halves)))
+        assert [str(i) for i in range(1000)] == records(url, split_files=True)
+
+    def test_truncated(self, tmp_path, suffix, compress):
+        """An error, or a counted one; never a silent end."""
+        content = compress(b"".join(b"%d\n" % (i * i) for i in range(5000)))
+        url = Local(tmp_path).put(f"a.txt.{suffix}", content[:-20])
+        with pytest.raises(tdi.SourceError, match="ended before the end-of-stream"):
+            records(url)
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            tdi.FileDataset(url, on_error="skip"), global_batch_size=4
+        )
+        with iter(dataset) as iterator:
+            list(iterator)
+            assert [1] == list(iterator.stats().skipped.values())
+
+
+class TestNetwork:
+    """Ranges and retries."""
+
+    def test_failures_that_pass(self, server):
+        """Tried again, and counted."""
+        url = server.put("a.txt", b"1\n2\n")
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            tdi.FileDataset(url), global_batch_size=4
+        )
+        with iter(dataset) as iterator:
+            server.failures = 2
+            assert [["1", "2"]] == list(iterator)
+            assert iterator.stats().retries == 2
+
+    def test_failures_that_do_not_pass(self, server):
+        """The last one is raised, with the file."""
+        url = server.put("a.txt", b"1\n2\n")
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            tdi.FileDataset(url), global_batch_size=4
+        )
+        iterator = iter(dataset)
+        server.failures = 1000
+        with pytest.raises(tdi.SourceError, match="a.txt.*503"):
+            next(iterator)
+
+    def test_a_server_without_ranges(self):
+        """Small files are read at once; large ones have a cure."""
+        server = WebServer(ranges=False)
+        assert ["1", "2"] == records(server.put("a.txt", b"1\n2\n"))
+        large = server.put("b.txt", LARGE)
+        with pytest.raises(tdi.SourceError, match="simplecache::"):
+            records(large)
+        assert 6000 == len(records(f"simplecache::{large}"))
+        server.close()
+
+    def test_a_cut_file_asks_for_its_ranges_only(self, server):
+        """Large requests, not many."""
+        url = server.put("a.txt", LARGE)
+        assert 6000 == len(records(url))
+        assert server.requests["GET", "/a.txt"] <= 3
+
+    def test_ranged_files_behave_like_files(self):
+        """Seek, tell, read past the end; a short answer is an error."""
+        content = bytes(range(256)) * 100
+        opened = open_ranged(lambda a, b: content[a:b], len(content), path="x", retries=Retries())
+        plain = io.BytesIO(content)
+        for file in (opened, plain):
+            assert file.seek(-10, io.SEEK_END) == len(content) - 10
+            assert file.read() == content[-10:]
+            assert file.read(5) == b""
+            assert file.seek(300) == 300
+            assert file.read(7) == content[300:307]
+            assert file.tell() == 307
+        short = open_ranged(lambda a, b: content[a : b - 1], 999, path="x", retries=Retries())
+        with pytest.raises(EOFError, match="x: expected 999 bytes from 0 on, got 998"):
+            short.read(10)
+
+    def test_what_may_pass(self):
+        """A missing file is missing; a timeout may pass."""
+
+        def failing(error, times):
+            calls = iter([error] * times)
+
+            def call():
+                for raised in calls:
+                    raise raised
+                return "done"
+
+            return call
+
+        retries = Retries()
+        assert attempt(failing(TimeoutError(), 3), retries) == "done"
+        assert retries.count == 3
+        for error in (FileNotFoundError(), PermissionError(), ValueError()):
+            with pytest.raises(type(error)):
+                attempt(failing(error, 1), retries)
+        with pytest.raises(ConnectionResetError):
+            attempt(failing(ConnectionResetError(), 5), retries)
