@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -243,6 +244,11 @@ class TestReduce:
             mirrored(1).reduce("sum", "text")
 
 
+def joined(*parts):
+    """One replica's rows of all steps."""
+    return np.concatenate(parts)
+
+
 class TestGather:
     """Rows of all replicas, in replica order."""
 
@@ -283,16 +289,22 @@ class TestGather:
             iterator = iter(strategy.distribute_dataset(data, global_batch_size=4, shuffle=True))
             indices, values = [], []
             for step in iterator:
-                ids = [torch.from_numpy(part) for part in iterator.last_step.ids]
-                indices.append(torch.cat(ids))
-                values.append(torch.cat(strategy.local_results(step)))
-            joined = torch.cat(indices), torch.cat(values)
-            if len(strategy.devices) > 1:
-                joined = tuple(tdi.PerReplica([t, t[:0]]) for t in joined)
-            return strategy.gather_in_order(*joined)
+                indices.append(iterator.last_step.ids)
+                values.append(step)
+            return strategy.gather_in_order(
+                strategy.run(joined, args=indices), strategy.run(joined, args=values)
+            )
 
         for cluster in ((3, 1), (2, 2), (1, 1)):
             assert list(range(0, 110, 10)) == everywhere(work, *cluster).tolist()
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_in_order_of_one_step(self, replicas):
+        """The ids of a step are what orders its values."""
+        strategy = mirrored(replicas)
+        iterator = iter(strategy.distribute_dataset(range(8), global_batch_size=8, shuffle=True))
+        step = next(iterator)
+        assert [*range(8)] == strategy.gather_in_order(iterator.last_step.ids, step).tolist()
 
     @pytest.mark.parametrize("index", [[0, 1, 1], [0, 2, 3], [-1, 0, 1]])
     def test_in_order_refuses_gaps_and_repetitions(self, index):
