@@ -77,6 +77,22 @@ class TestRun:
             inside = strategy.run(lambda: str(state()))
             assert {str(state())} == set(strategy.local_results(inside))
 
+    def test_the_default_device_is_carried_over(self):
+        """That of a block and that of the thread."""
+        strategy = mirrored(2)
+
+        def kinds():
+            return [b.type for b in strategy.local_results(strategy.run(torch.get_default_device))]
+
+        assert ["cpu", "cpu"] == kinds()
+        with torch.device("meta"):
+            assert ["meta", "meta"] == kinds()
+        torch.set_default_device("meta")
+        try:
+            assert ["meta", "meta"] == kinds()
+        finally:
+            torch.set_default_device(None)
+
     def test_an_error_is_raised_as_it_is(self):
         """And the other replicas are unwound, their ``finally`` blocks run."""
         unwound = []
