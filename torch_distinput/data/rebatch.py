@@ -37,6 +37,19 @@ class RebatchSampler(Sampler[list[list[int]]]):
     empty (see :func:`collate` for a collate function that accepts that). TensorFlow does the same
     in its rebatching rewrite of ``experimental_distribute_dataset``.
 
+    A DataLoader's ``batch_sampler`` is one list a step: with one replica, the only one of each.
+
+    >>> from torch.utils.data import DataLoader
+    >>> from torch_distinput import Topology
+    >>> steps = RebatchSampler([[0, 1, 2, 3], [4, 5]], Topology(num_workers=3, worker_index=1))
+    >>> list(steps)
+    [[[2, 3]], [[5]]]
+    >>> class Mine(Sampler):
+    ...     def __iter__(self):
+    ...         return (lists[0] for lists in steps)
+    >>> [batch.tolist() for batch in DataLoader(range(10, 16), batch_sampler=Mine())]
+    [[12, 13], [15]]
+
     Args:
         batch_sampler: yields the index lists of global batches, in the same order on all workers.
         topology: the cluster, and which worker this is: ``Strategy.topology``.
