@@ -108,10 +108,17 @@ class RebatchDataset(IterableDataset[LocalStep]):
         shard: which part of the stream this worker plays.
         splitter: the cuts of a global batch; holds the global batch size.
         drop_last: leave the last partial global batch out.
+        lent: a collate_fn of the user's makes the batches, perhaps always in the same buffer.
     """
 
     def __init__(
-        self, stream: Stream, shard: Shard, *, splitter: Splitter, drop_last: bool = False
+        self,
+        stream: Stream,
+        shard: Shard,
+        *,
+        splitter: Splitter,
+        drop_last: bool = False,
+        lent: bool = False,
     ) -> None:
         """See the class."""
         assert splitter.global_batch_size is not None, "streams of examples have a batch size"
@@ -119,6 +126,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
         self._shard = shard
         self._splitter = splitter
         self._drop_last = drop_last
+        self._lent = lent
         self._size = splitter.global_batch_size
 
     def __iter__(self) -> Iterator[LocalStep]:
@@ -183,7 +191,7 @@ class RebatchDataset(IterableDataset[LocalStep]):
         batch = rows.with_tensors(self._stream.finish(chunk, self._shard))
         check_row_count(batch, chunk.num_rows)
         if _outlives_the_source(self._splitter):
-            batch = rows.compact(batch)
+            batch = rows.copied(batch) if self._lent else rows.compact(batch)
         return cut_step((batch, chunk.ids), sizes, mark=mark)
 
 

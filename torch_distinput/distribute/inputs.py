@@ -208,6 +208,7 @@ class ExampleSteps:
             _shard(self._policy, self._splitter, self._seed, epoch),
             splitter=self._splitter,
             drop_last=self._source.request.drop_last,
+            lent=self._source.request.collate_fn is not None,
         )
         return run_stream(dataset, self._source.loader)
 
