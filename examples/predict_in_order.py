@@ -36,7 +36,7 @@ def predict(model: nn.Module, strategy: tdi.Strategy, images: torch.Tensor) -> t
     indices, scores = [], []
     for batch in steps:  # a batch of zero rows gives scores of zero rows
         scores.append(model(batch))
-        indices.append(steps.last_step.ids[0])  # of this rank's only replica
+        indices.append(steps.last_step.ids)  # of this rank's only replica
     index = torch.from_numpy(np.concatenate(indices))
     return strategy.gather_in_order(index, torch.cat(scores).cpu())
 

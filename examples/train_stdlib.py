@@ -137,7 +137,7 @@ def train_epoch(
         (loss * strategy.num_workers).backward()  # DDP divides by the number of workers
         optimizer.step()
         schedule.step()
-        ids.extend(steps.last_step.ids)
+        ids.append(steps.last_step.ids)
         if bar:
             bar.update(steps.last_step.num_examples)
     seconds = time.perf_counter() - started

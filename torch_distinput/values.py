@@ -70,16 +70,16 @@ class StepInfo:
         index: number of the step within its epoch, from 0.
         num_examples: examples in this step over all replicas in sync.
         local_counts: examples of each local replica, in replica order.
-        ids: for each local replica an int64 array that names its examples, in order: shape
-            ``(rows,)`` with the index into an indexable source or the running number in a stream;
-            shape ``(rows, 2)`` with file number and record number for files. Ready batches and
-            those of ``distribute_datasets_from_function`` number their rows.
+        ids: an int64 array that names the examples, in order, PerReplica with several local
+            replicas. Shape ``(rows,)`` with the index into an indexable source or the running
+            number in a stream; shape ``(rows, 2)`` with file number and record number for files.
+            Ready batches and those of ``distribute_datasets_from_function`` number their rows.
     """
 
     index: int
     num_examples: int
     local_counts: tuple[int, ...]
-    ids: tuple[NDArray[np.int64], ...]
+    ids: NDArray[np.int64] | PerReplica[NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

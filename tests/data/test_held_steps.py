@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
+
 import numpy as np
 import pytest
 import torch
 
 import torch_distinput as tdi
-from tests.distribute.street import options, play
+from tests.distribute.street import options, play, stream_of
 from torch_distinput.data.rebatch import Finish, RebatchDataset, RebatchReadyDataset
 from torch_distinput.data.stream import Chunk, ChunkReader, ReadyStream, Shard
 from torch_distinput.options import Rebatch
@@ -38,6 +41,19 @@ def test_a_buffer_that_is_written_again(kind, policy, num_workers):
     per_worker = [[x for step in worker for x in step[0]] for worker in workers]
     times = 1 if policy == "data" else 2
     assert sorted([*range(24)] * times) == sorted(per_worker[0] + per_worker[1])
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_collate_fn_that_writes_into_one_buffer(num_workers):
+    """Likewise."""
+    buffers = defaultdict(lambda: torch.empty(2, dtype=torch.int64))  # workers are threads here
+
+    def collate(examples):
+        return buffers[threading.get_ident()].copy_(torch.tensor(examples))
+
+    first, second = play(stream_of(range(40)), 4, 2, collate_fn=collate, num_workers=num_workers)
+    assert [[[k, k + 1]] for k in range(0, 40, 4)] == first
+    assert [[[k, k + 1]] for k in range(2, 40, 4)] == second
 
 
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2)])
@@ -81,7 +97,7 @@ def test_a_part_does_not_keep_the_whole(ready):
         dataset = RebatchReadyDataset(ReadyStream(lambda: [batch()]), Shard(), splitter=splitter)
     else:
         cut = RebatchDataset(Columns(), Shard(), splitter=splitter)
-        dataset = map(Finish(Columns(), Shard()), cut)
+        dataset = map(Finish(Columns(), Shard(), splitter), cut)
     (step,) = dataset
     data, _ = step.parts[0]
     assert 100 * 8 == data["x"].untyped_storage().nbytes()

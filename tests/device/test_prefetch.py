@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from unittest import mock
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 import torch_distinput as tdi
 from torch_distinput.device import prefetch
-from torch_distinput.device.backend import CpuBackend
+from torch_distinput.device.backend import AcceleratorBackend, CpuBackend
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 
 
@@ -156,6 +157,49 @@ def test_a_batch_for_each_replica(recorder):
     both = ReplicaBatches(batches=(torch.tensor([1]), torch.tensor([2])))
     (out,) = Prefetcher(iter([both]), [META, META], buffer_size=0)
     assert [[1], [2]] == [batch.tolist() for batch in out.batches]
+
+
+class TestOnTheWay:
+    """What an accelerator's backend does with a tensor; here nothing is pinned, and no stream."""
+
+    @pytest.fixture
+    def backend(self, monkeypatch):
+        """A backend for the meta device."""
+        monkeypatch.setattr(torch, "Stream", lambda device: mock.MagicMock())
+        monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "current")
+        empty_like = torch.empty_like
+
+        def pinned(tensor, *, pin_memory):
+            assert pin_memory
+            self.pinned = empty_like(tensor)
+            return self.pinned
+
+        monkeypatch.setattr(torch, "empty_like", pinned)
+        return AcceleratorBackend(META)
+
+    def test_views_become_dense(self, backend):
+        """Also those that have one number in many places; memory formats are kept."""
+        wide = torch.arange(24.0).reshape(4, 6)
+        images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
+        for tensor in (wide[:, :2], torch.ones(4, 1).expand(4, 3), wide.T[1:3], images[1:3]):
+            moved = backend.start(tensor)
+            assert torch.equal(tensor, self.pinned)
+            assert self.pinned.numel() * 4 == self.pinned.untyped_storage().nbytes()
+            assert (META, tensor.shape) == (moved.device, moved.shape)
+        assert self.pinned.is_contiguous(memory_format=torch.channels_last)
+
+    def test_the_source_may_write_over_its_buffer(self, backend):
+        """Pinned or not, while the copy to the device is under way."""
+        buffer = torch.ones(4)
+        backend.start(buffer)
+        buffer.zero_()
+        assert [1.0] * 4 == self.pinned.tolist()
+
+    def test_what_is_there_stays(self, backend):
+        """It may still be computed there: the side stream, and so the consumer, waits for it."""
+        there = torch.ones(4, device=META)
+        assert backend.start(there) is there
+        backend._stream.wait_stream.assert_called_once_with("current")
 
 
 class TestUnderAnIterator:

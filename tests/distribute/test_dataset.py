@@ -211,7 +211,7 @@ class TestLastStep:
         iterator = iter(one().distribute_dataset(files, global_batch_size=2))
         seen = {}
         for batch in iterator:
-            ids = map(tuple, iterator.last_step.ids[0].tolist())
+            ids = map(tuple, iterator.last_step.ids.tolist())
             seen.update(zip(ids, batch, strict=True))
         assert lines == seen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,6 +76,22 @@ class TestRun:
         with torch.inference_mode():
             inside = strategy.run(lambda: str(state()))
             assert {str(state())} == set(strategy.local_results(inside))
+
+    def test_the_default_device_is_carried_over(self):
+        """That of a block and that of the thread."""
+        strategy = mirrored(2)
+
+        def kinds():
+            return [b.type for b in strategy.local_results(strategy.run(torch.get_default_device))]
+
+        assert ["cpu", "cpu"] == kinds()
+        with torch.device("meta"):
+            assert ["meta", "meta"] == kinds()
+        torch.set_default_device("meta")
+        try:
+            assert ["meta", "meta"] == kinds()
+        finally:
+            torch.set_default_device(None)
 
     def test_an_error_is_raised_as_it_is(self):
         """And the other replicas are unwound, their ``finally`` blocks run."""
@@ -274,6 +291,11 @@ class TestReduce:
             mirrored(1).reduce("sum", "text")
 
 
+def joined(*parts):
+    """One replica's rows of all steps."""
+    return np.concatenate(parts)
+
+
 class TestGather:
     """Rows of all replicas, in replica order."""
 
@@ -314,16 +336,22 @@ class TestGather:
             iterator = iter(strategy.distribute_dataset(data, global_batch_size=4, shuffle=True))
             indices, values = [], []
             for step in iterator:
-                ids = [torch.from_numpy(part) for part in iterator.last_step.ids]
-                indices.append(torch.cat(ids))
-                values.append(torch.cat(strategy.local_results(step)))
-            joined = torch.cat(indices), torch.cat(values)
-            if len(strategy.devices) > 1:
-                joined = tuple(tdi.PerReplica([t, t[:0]]) for t in joined)
-            return strategy.gather_in_order(*joined)
+                indices.append(iterator.last_step.ids)
+                values.append(step)
+            return strategy.gather_in_order(
+                strategy.run(joined, args=indices), strategy.run(joined, args=values)
+            )
 
         for cluster in ((3, 1), (2, 2), (1, 1)):
             assert list(range(0, 110, 10)) == everywhere(work, *cluster).tolist()
+
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_in_order_of_one_step(self, replicas):
+        """The ids of a step are what orders its values."""
+        strategy = mirrored(replicas)
+        iterator = iter(strategy.distribute_dataset(range(8), global_batch_size=8, shuffle=True))
+        step = next(iterator)
+        assert [*range(8)] == strategy.gather_in_order(iterator.last_step.ids, step).tolist()
 
     @pytest.mark.parametrize("index", [[0, 1, 1], [0, 2, 3], [-1, 0, 1]])
     def test_in_order_refuses_gaps_and_repetitions(self, index):

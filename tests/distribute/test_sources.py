@@ -754,6 +754,11 @@ class TestFoundInReview:
         with pytest.raises(TypeError, match="args="):
             strategy.run(step, (1,), 2)
 
+    def test_a_dataset_is_true(self):
+        """Also one whose length is not known, or 0."""
+        for source in (range(0), stream_of(range(4))):
+            assert one().distribute_dataset(source, global_batch_size=2)
+
     def test_the_spec_can_be_asked_for_within_the_loop(self):
         """Without closing the iterator that runs."""
         dataset = one().distribute_dataset(stream_of(range(4)), global_batch_size=2)

@@ -26,6 +26,33 @@ def test_values_arrive_whole(buffer_size):
     assert torch.equal(expected, torch.stack(sums).cpu())
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_buffer_that_is_written_again(pinned):
+    """Its copy may be under way when the source goes on."""
+
+    def stream():
+        buffer = torch.empty(1 << 20, pin_memory=pinned)
+        for number in range(20):
+            yield buffer.fill_(number)
+
+    strategy = tdi.OneDeviceStrategy("cuda")
+    means = [batch.mean().item() for batch in strategy.distribute_dataset(stream)]
+    assert list(range(20)) == means
+
+
+def test_batches_of_the_device_itself():
+    """Views, and what was computed there."""
+
+    def stream():
+        for number in range(4):
+            yield torch.full((1, 3), number, device="cuda").expand(2, 3) + 0
+            yield torch.full((1, 3), number).expand(2, 3)
+
+    strategy = tdi.OneDeviceStrategy("cuda")
+    sums = [batch.sum().item() for batch in strategy.distribute_dataset(stream)]
+    assert [6 * number for number in range(4) for _ in range(2)] == sums
+
+
 def test_several_replicas_on_one_device():
     """Logical replicas, zero rows included."""
     strategy = tdi.MirroredStrategy(["cuda:0"] * 3)

@@ -40,6 +40,19 @@ class RebatchSampler(Sampler[list[list[int]]]):
     empty (see :func:`collate` for a collate function that accepts that). TensorFlow does the same
     in its rebatching rewrite of ``experimental_distribute_dataset``.
 
+    A DataLoader's ``batch_sampler`` is one list a step: with one replica, the only one of each.
+
+    >>> from torch.utils.data import DataLoader
+    >>> from torch_distinput import Topology
+    >>> steps = RebatchSampler([[0, 1, 2, 3], [4, 5]], Topology(num_workers=3, worker_index=1))
+    >>> list(steps)
+    [[[2, 3]], [[5]]]
+    >>> class Mine(Sampler):
+    ...     def __iter__(self):
+    ...         return (lists[0] for lists in steps)
+    >>> [batch.tolist() for batch in DataLoader(range(10, 16), batch_sampler=Mine())]
+    [[12, 13], [15]]
+
     Args:
         batch_sampler: yields the index lists of global batches, in the same order on all workers.
         topology: the cluster, and which worker this is: ``Strategy.topology``.
@@ -231,10 +244,19 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Maps and collates the rows of a step; notes pass. Picklable, for loader processes."""
+    """Maps and collates the rows of a step; notes pass. Picklable, for loader processes.
+
+    Attributes:
+        stream: where the rows are from.
+        shard: which part of it.
+        splitter: how they were cut.
+        lent: a collate_fn of the user's makes the batches, perhaps always in the same buffer.
+    """
 
     stream: Stream
     shard: Shard
+    splitter: Splitter
+    lent: bool = False
 
     def __call__(self, item: CutRows | Notes) -> LocalStep | Notes:
         """Make the step."""
@@ -244,6 +266,8 @@ class Finish:
             return empty_step(len(item.sizes), mark=item.mark)
         batch = rows.with_tensors(self.stream.finish(item.chunk, self.shard))
         check_row_count(batch, item.chunk.num_rows)
+        if self.lent and _outlives_the_source(self.splitter):
+            batch = rows.copied(batch)
         return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark)
 
 

@@ -15,7 +15,7 @@ class Backend(Protocol):
     """The operations whose order makes a prefetcher correct."""
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Start copying a host tensor to the device; the result may not be read yet."""
+        """Start bringing a tensor to the device; the result may not be read yet."""
 
     def mark(self) -> Any:
         """A marker behind all copies started so far."""
@@ -53,16 +53,22 @@ class AcceleratorBackend:
         self._stream = torch.Stream(device)
 
     def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Pin a tensor and copy it on the side stream.
+        """Pin a host tensor and copy it on the side stream; one that is there already stays.
 
         The copy overlaps the consumer's kernels. torch's pinned-memory allocator records the copy
         and does not reuse the pinned block before it is done, so the host tensor need not be kept.
         The device memory is fresh and was last used on this same stream or recorded below, so the
         allocator itself orders its reuse.
+
+        What is on the device already may still be computed on this thread's current stream: the
+        side stream waits for that, and with it whoever waits for the next marker.
         """
-        pinned = tensor.pin_memory()
+        if tensor.device == self._device:
+            self._stream.wait_stream(torch.accelerator.current_stream(self._device))
+            return tensor
+        staged = _pinned(tensor) if tensor.device.type == "cpu" else tensor
         with self._stream:
-            return pinned.to(self._device, non_blocking=True)
+            return staged.to(self._device, non_blocking=True)
 
     def mark(self) -> torch.Event:
         """Record an event behind the copies of one batch."""
@@ -82,6 +88,16 @@ class AcceleratorBackend:
     def enter_thread(self) -> None:
         """Current devices are per thread."""
         torch.accelerator.set_device_index(self._device)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A pinned copy, dense and in the same memory format.
+
+    A copy also of what is pinned: the source may write over its buffer while it is copied.
+    """
+    if tensor.is_nested:  # torch pins its parts
+        return tensor.pin_memory()
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
 def backend_for(device: torch.device) -> Backend:

@@ -133,7 +133,7 @@ class _Ahead:
 
 
 def _copied(step: ReplicaBatches, backends: Sequence[Backend]) -> _Copied:
-    """Start the copies of a step: all tensors with rows; other leaves pass through."""
+    """Start the copies of a step: all tensors, also without rows; other leaves pass through."""
     batches, tensors, markers = [], [], []
     for batch, backend in zip(step.batches, backends, strict=True):
         leaves, structure = flatten(batch)

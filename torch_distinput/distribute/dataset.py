@@ -68,6 +68,10 @@ class DistributedDataset:
         self._epoch += 1
         return iterator
 
+    def __bool__(self) -> bool:
+        """True, so that ``if dataset:`` needs no length: it asks whether there is a dataset."""
+        return True
+
     def __len__(self) -> int:
         """The number of steps of an epoch.
 

@@ -163,7 +163,7 @@ class DistributedIterator(Iterator[Any]):
             index=self._stats.steps,
             num_examples=note.num_examples,
             local_counts=note.sizes,
-            ids=note.ids,
+            ids=regroup_batches(note.ids),
         )
         self._last_step = info
         stats = self._stats

@@ -166,6 +166,7 @@ class _Carried:
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: list[tuple[str, torch.dtype]] = field(init=False)
     autocast_cache: bool = field(default_factory=torch.is_autocast_cache_enabled)
+    default: torch.device = field(default_factory=torch.get_default_device)
 
     def __post_init__(self) -> None:
         """Note the devices under autocast."""
@@ -182,6 +183,8 @@ class _Carried:
         stack = ExitStack()
         if device.type != "cpu":
             torch.accelerator.set_device_index(device)  # per thread, and the thread is the run's
+        if self.default.type != "cpu":  # a default of the replica's kind is the replica's device
+            stack.enter_context(device if device.type == self.default.type else self.default)
         stack.enter_context(torch.inference_mode(self.inference))
         if not self.inference:
             stack.enter_context(torch.set_grad_enabled(self.grad))

@@ -127,7 +127,9 @@ class ExampleSteps(Steps):
         options = self._source.loader
         if options.num_workers > 1 and not self._stream.has_work:
             options = replace(options, num_workers=1)
-        return run_stages(dataset, Finish(self._stream, shard), options)
+        lent = self._source.request.collate_fn is not None
+        finish = Finish(self._stream, shard, self._splitter, lent=lent)
+        return run_stages(dataset, finish, options)
 
     def spec(self) -> Any:
         """Read the first record of all; None if there is none."""
