@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -36,6 +37,7 @@ from torch_distinput.errors import ConfigurationError
 _CURE = "or leave the column out with columns=."
 
 
+@cache
 def load_arrow(module: str = "pyarrow") -> Any:
     """Import pyarrow when a reader is used; the library works without it."""
     try:
@@ -101,63 +103,55 @@ def is_damage(error: Exception) -> bool:
 
 
 def batch_chunks(
-    batch: Any, file: InputFile, *, record: int, check: Callable[[Any], None] | None = None
+    batch: Any, file: InputFile, *, record: int = 0, within: str = ""
 ) -> Iterator[Batch]:
-    """Turn a record batch into chunks.
+    """Turn a record batch, with the chosen columns only, into chunks.
 
-    Args:
-        batch: the record batch, with the chosen columns only.
-        file: the file, for messages.
-        record: the number of the first row, for messages.
-        check: raises for columns whose buffers do not fit together.
+    Messages name a row by ``record``, the number of the first one, and by what it is ``within``.
     """
     for piece in _pieces(batch):
         if not piece.num_rows:
             continue
         try:
-            chunk = _checked_columns(piece, file.path, check)
+            chunk = _columns(piece, file.path)
         except Exception as error:
             if not is_damage(error):
                 raise
-            yield from _one_by_one(piece, file, record, check)
+            yield from _one_by_one(piece, file, record, within)
         else:
             yield chunk
         record += piece.num_rows
 
 
-def _one_by_one(
-    batch: Any, file: InputFile, record: int, check: Callable[[Any], None] | None
-) -> Iterator[Batch]:
+def _one_by_one(batch: Any, file: InputFile, record: int, within: str) -> Iterator[Batch]:
     """Find the rows to blame."""
     for row in range(batch.num_rows):
         try:
-            chunk = _checked_columns(batch.slice(row, 1), file.path, check)
+            chunk = _columns(batch.slice(row, 1), file.path)
         except Exception as error:
             if not is_damage(error):
                 raise
-            file.bad(f"record {record + row}", error)
+            file.bad(f"record {record + row}{within}", error)
         else:
             yield chunk
 
 
-def _checked_columns(batch: Any, path: str, check: Callable[[Any], None] | None) -> Batch:
-    if check is not None:
-        for column in batch.columns:
-            check(column)
+def _columns(batch: Any, path: str) -> Batch:
     pairs = zip(batch.schema.names, batch.columns, strict=True)
     return {name: _leaf(column, f"{path}: column {name!r}") for name, column in pairs}
 
 
-def check_buffers(array: Any) -> None:
+def check_buffers(batch: Any) -> None:
     """Raise for offsets and lengths beyond their buffers, as damaged files have them.
 
-    Text is looked at as binary: that it is UTF-8 is found out when it is decoded.
+    Columns of text are looked at as binary: that they are UTF-8 is found out when they are decoded.
     """
     pa = load_arrow()
-    array.validate()
     as_binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-    binary = as_binary.get(array.type)
-    (array if binary is None else array.view(binary)).validate(full=True)
+    for column in batch.columns:
+        column.validate()
+        binary = as_binary.get(column.type)
+        (column if binary is None else column.view(binary)).validate(full=True)
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
@@ -197,12 +191,12 @@ def _compute() -> Any:
 
 def _leaf(array: Any, where: str) -> Any:
     types, kind = load_arrow().types, array.type
+    if _is_dense(kind):
+        return torch.from_numpy(_numbers(array, where))
     if types.is_dictionary(kind):
         return _leaf(array.dictionary_decode(), where)
     if types.is_run_end_encoded(kind):
         return _leaf(_compute().run_end_decode(array), where)
-    if _is_dense(kind):
-        return torch.from_numpy(_numbers(array, where))
     if types.is_struct(kind) and kind.num_fields:
         return _struct(array, where)
     if types.is_list(kind) or types.is_large_list(kind):

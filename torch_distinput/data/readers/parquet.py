@@ -20,6 +20,8 @@ from torch_distinput.data.structure import Batch
 
 _LARGEST_BATCH = 1 << 16
 """Rows that are decoded at a time at most: sizes on disk do not tell how far encodings unfold."""
+_LEAST_BATCH = 64
+"""Rows that are decoded at a time at least, where their size is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,10 @@ class Parquet(Reader):
 
     def _batches(self, parquet: Any, groups: range, path: str) -> Iterator[Any]:
         names = chosen_columns(parquet.schema_arrow, self.columns, path)
-        size, rows = _sizes(parquet.metadata, groups, set(names))
-        if not rows:
+        if not len(groups):
             return
         batches = parquet.iter_batches(
-            batch_size=max(1, min(_LARGEST_BATCH, rows * CHUNK_BYTES // max(1, size))),
+            batch_size=_batch_rows(parquet, groups, names),
             row_groups=groups,
             columns=names,
             use_threads=False,
@@ -115,15 +116,24 @@ def _parts(metadata: Any) -> list[Part]:
     return parts
 
 
-def _sizes(metadata: Any, groups: range, names: set[str]) -> tuple[int, int]:
-    """Bytes of the columns, and rows."""
-    size = rows = 0
-    for group in map(metadata.row_group, groups):
-        rows += group.num_rows
-        columns = map(group.column, range(group.num_columns))
-        size += sum(
-            column.total_uncompressed_size
-            for column in columns
-            if column.path_in_schema in names or column.path_in_schema.split(".")[0] in names
-        )
-    return size, rows
+def _batch_rows(parquet: Any, groups: range, names: list[str]) -> int:
+    """Rows that make about a chunk.
+
+    The footer has the size of each column too, but pyarrow ends the process if that is damaged. So
+    where columns are left out, and the width of those that are read is not known either, the rows
+    of a batch are bounded from below: what was left out may be nearly all of the size.
+    """
+    found = list(map(parquet.metadata.row_group, groups))
+    row_bytes = sum(group.total_byte_size for group in found) / max(
+        1, sum(group.num_rows for group in found)
+    )
+    schema = parquet.schema_arrow
+    if len(names) == len(schema.names):
+        least = 1
+    else:
+        kinds = [schema.field(name).type for name in names]
+        fixed = load_arrow().types.is_primitive
+        if all(map(fixed, kinds)):
+            row_bytes = sum(kind.bit_width for kind in kinds) / 8
+        least = _LEAST_BATCH
+    return max(least, min(_LARGEST_BATCH, int(CHUNK_BYTES / max(1, row_bytes))))
