@@ -110,30 +110,27 @@ def batch_chunks(
     Messages name a row by ``record``, the number of the first one, and by what it is ``within``.
     """
     for piece in _pieces(batch):
-        if not piece.num_rows:
-            continue
-        try:
-            chunk = _columns(piece, file.path)
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            yield from _one_by_one(piece, file, record, within)
-        else:
-            yield chunk
+        yield from _good_rows(piece, file, record, within)
         record += piece.num_rows
 
 
-def _one_by_one(batch: Any, file: InputFile, record: int, within: str) -> Iterator[Batch]:
-    """Find the rows to blame."""
-    for row in range(batch.num_rows):
-        try:
-            chunk = _columns(batch.slice(row, 1), file.path)
-        except Exception as error:
-            if not is_damage(error):
-                raise
-            file.bad(f"record {record + row}{within}", error)
+def _good_rows(batch: Any, file: InputFile, record: int, within: str) -> Iterator[Batch]:
+    """Halve a batch that cannot be decoded until the rows to blame are alone."""
+    if not batch.num_rows:
+        return
+    try:
+        chunk = _columns(batch, file.path)
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        half = batch.num_rows // 2
+        if half:
+            yield from _good_rows(batch.slice(0, half), file, record, within)
+            yield from _good_rows(batch.slice(half), file, record + half, within)
         else:
-            yield chunk
+            file.bad(f"record {record}{within}", error)
+    else:
+        yield chunk
 
 
 def _columns(batch: Any, path: str) -> Batch:
