@@ -1,0 +1,374 @@
+"""TFRecord frames, and the examples in them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from dataclasses import replace
+
+import google_crc32c
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_distinput import ConfigurationError
+from torch_distinput.data import files
+from torch_distinput.data.ranged import Retries
+from torch_distinput.data.reader import Part
+from torch_distinput.data.readers import framed, kept_index, tfrecord
+from torch_distinput.data.readers.tfrecord import TFRecord
+from torch_distinput.testing import check_reader
+
+# An encoder of its own, straight from the format's description.
+
+
+def masked(data):
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def frame(data):
+    length = struct.pack("<Q", len(data))
+    return length + masked(length) + data + masked(data)
+
+
+def varint(value):
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def message(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def int_list(*values, packed=True):
+    if packed:
+        return message(3, message(1, b"".join(map(varint, values))) if values else b"")
+    return message(3, b"".join(b"\x08" + varint(value) for value in values))
+
+
+def float_list(*values, packed=True):
+    items = [struct.pack("<f", value) for value in values]
+    if packed:
+        return message(2, message(1, b"".join(items)) if values else b"")
+    return message(2, b"".join(b"\x0d" + item for item in items))
+
+
+def bytes_list(*values):
+    return message(1, b"".join(message(1, value) for value in values))
+
+
+def example(**features):
+    entries = [
+        message(1, message(1, name.encode()) + message(2, feature))
+        for name, feature in features.items()
+    ]
+    return message(1, b"".join(entries))
+
+
+def opened(content, bad, path="memory.tfrecord"):
+    (info,) = files.list_files([__file__], {})
+    file = files.open_file(info, {}, bad=bad, retries=Retries())
+    return replace(file, path=path, size=len(content), open=lambda: io.BytesIO(content), bad=bad)
+
+
+def read(content, part=None, reader=None):
+    """All payloads, and what was reported."""
+    reported = []
+    file = opened(content, lambda where, reason: reported.append((where, str(reason))))
+    chunks = (reader or TFRecord()).read(file, part or Part())
+    return [payload for chunk in chunks for payload in chunk], reported
+
+
+def decode(features, *records):
+    return TFRecord(features).decode(list(records))
+
+
+PAYLOADS = [bytes([i % 251]) * (i * 7 % 1500) for i in range(1000)]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
+    content = b"".join(map(frame, PAYLOADS))
+    path = tmp_path / f"a.tfrecord{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    for part_bytes, chunk_bytes in ((4 << 20, 1 << 20), (100_000, 7000)):
+        monkeypatch.setattr(kept_index, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(framed, "_SEEK_BYTES", min(chunk_bytes, 1000))
+        assert PAYLOADS == check_reader(TFRecord(), str(path), num_records=len(PAYLOADS))
+
+
+FEATURES = {
+    "id": torch.int64,
+    "image": (torch.float32, (2, 3)),
+    "weight": (torch.float32, (), 1.0),
+    "ids": (torch.int64, ...),
+    "raw": bytes,
+    "text": (str, (), "none"),
+    "tags": (str, ...),
+    "pair": (bytes, (2,)),
+}
+
+
+def full_example(i, *, packed=True):
+    features = {
+        "id": int_list(i - 100, packed=packed),
+        "image": float_list(*range(i, i + 6), packed=packed),
+        "ids": int_list(*(1 << j for j in range(i % 5)), packed=packed),
+        "raw": bytes_list(bytes(i % 300)),
+        "tags": bytes_list(*(f"täg{j}".encode() for j in range(i % 3))),
+        "pair": bytes_list(b"a", b"%d" % i),
+        "unwanted": int_list(1, 2, 3),
+    }
+    if i % 4:
+        features["weight"] = float_list(i / 2, packed=packed)
+        features["text"] = bytes_list(f"text {i}".encode())
+    names = list(features)
+    order = np.random.default_rng(i % 7).permutation(len(names)) if i % 3 else range(len(names))
+    return example(**{names[k]: features[names[k]] for k in order})
+
+
+def check_rows(rows):
+    for i, row in enumerate(rows):
+        assert row["id"] == i - 100
+        assert row["image"].tolist() == [[i, i + 1, i + 2], [i + 3, i + 4, i + 5]]
+        assert row["weight"] == (i / 2 if i % 4 else 1.0)
+        assert row["ids"].tolist() == [1 << j for j in range(i % 5)]
+        assert row["raw"] == bytes(i % 300)
+        assert row["text"] == (f"text {i}" if i % 4 else "none")
+        assert list(row["tags"]) == [f"täg{j}" for j in range(i % 3)]
+        assert row["pair"].tolist() == [b"a", b"%d" % i]
+
+
+@pytest.mark.parametrize("packed", [True, False, None])
+def test_parses_examples(tmp_path, packed):
+    """In any order of features, packed or not, and both in one file."""
+    path = tmp_path / "a.tfrecord"
+    records = [full_example(i, packed=i % 2 == 0 if packed is None else packed) for i in range(500)]
+    path.write_bytes(b"".join(map(frame, records)))
+    check_rows(check_reader(TFRecord(FEATURES), str(path), num_records=500))
+    batch = decode(FEATURES, *records)
+    assert batch["id"].dtype == torch.int64
+    assert batch["image"].shape == (500, 2, 3)
+    assert batch["image"].dtype == torch.float32
+    assert batch["ids"].is_nested
+    assert batch["pair"].shape == (500, 2)
+
+
+def test_no_records_give_empty_columns():
+    batch = decode(FEATURES)
+    assert batch["image"].shape == (0, 2, 3)
+    assert batch["raw"] == []
+    assert batch["tags"].shape == (0,)
+    assert batch["ids"].shape[0] == 0
+
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.fixed_dictionaries(
+    {
+        "a": st.lists(INT64, max_size=4),
+        "b": st.lists(st.floats(width=32, allow_nan=False), max_size=4),
+        "c": st.lists(st.binary(max_size=200), max_size=3),
+        "packed": st.booleans(),
+        "order": st.permutations("abcx"),
+        "unknown": st.sampled_from(["", "example", "entry", "feature", "split"]),
+        "absent": st.sampled_from("abcdd"),
+    }
+)
+
+
+def encoded(values):
+    """Valid messages, also such as no library writes."""
+    features = {
+        "a": int_list(*values["a"], packed=values["packed"]),
+        "b": float_list(*values["b"], packed=values["packed"]),
+        "c": bytes_list(*values["c"]),
+        "x": b"",
+    }
+    extra = dict.fromkeys(("", "example", "entry", "feature", "split"), b"")
+    extra[values["unknown"]] = b"\x78\x05" + message(20, b"?") + b"\x7d1234" + b"\x7912345678"
+    entries = [
+        message(
+            1,
+            message(1, name.encode())
+            + message(2, features[name] + extra["feature"])
+            + extra["entry"],
+        )
+        for name in values["order"]
+        if name != values["absent"]
+    ]
+    if values["unknown"] == "split":
+        return b"".join(message(1, entry) for entry in entries)
+    return message(1, b"".join(entries)) + extra["example"]
+
+
+@given(st.lists(VALUES, max_size=8))
+def test_any_valid_example_is_parsed(examples):
+    features = {"a": (torch.int64, ...), "b": (torch.float32, ...), "c": (bytes, ...)}
+    batch = decode(features, *map(encoded, examples))
+    for row, values in enumerate(examples):
+        expected = {name: [] if name == values["absent"] else values[name] for name in "abc"}
+        assert batch["a"][row].tolist() == expected["a"]
+        assert batch["b"][row].tolist() == expected["b"]
+        assert batch["c"][row] == expected["c"]
+
+
+@given(st.lists(VALUES, min_size=1, max_size=3), st.data())
+def test_damaged_examples_raise_or_parse(examples, data):
+    """They never read beyond a record, and never raise anything else."""
+    records = list(map(encoded, examples))
+    victim = bytearray(records[0])
+    if victim:
+        victim[data.draw(st.integers(0, len(victim) - 1))] = data.draw(st.integers(0, 255))
+    features = {"a": (torch.int64, ...), "b": (torch.float32, ...), "c": (bytes, ...)}
+    try:
+        together = decode(features, bytes(victim), *records[1:])
+    except ValueError:
+        with pytest.raises(ValueError):
+            decode(features, bytes(victim))
+        return
+    alone = decode(features, bytes(victim))
+    assert torch.equal(alone["a"][0], together["a"][0])
+    assert torch.equal(alone["b"][0].nan_to_num(), together["b"][0].nan_to_num())
+    assert alone["c"][0] == together["c"][0]
+
+
+def test_the_last_of_two_equal_names_counts():
+    one = message(1, message(1, b"a") + message(2, int_list(1)))
+    two = message(1, message(1, b"a") + message(2, int_list(2)))
+    assert decode({"a": torch.int64}, message(1, one + two))["a"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("features", "record", "match"),
+    [
+        ({"a": torch.int64}, example(), "record 1 of this batch has none. Describe it as"),
+        ({"a": torch.int64}, example(a=b""), "record 1 of this batch has none. Describe it as"),
+        (
+            {"a": torch.int64},
+            example(a=float_list(1)),
+            "hold int64 values, got float32 in record 1",
+        ),
+        ({"a": torch.int64}, example(a=int_list(1, 2)), "Expected 1 values of feature 'a'.* got 2"),
+        ({"a": torch.int64}, b"no proto", "Expected a tf.train.Example, got 8 bytes"),
+        ({"a": torch.int64}, example(a=int_list(1))[:-1], "Expected a tf.train.Example"),
+        ({"a": torch.int64}, example(a=message(3, message(1, b"\xff"))), "int64 that is cut off"),
+        (
+            {"a": torch.int64},
+            example(a=message(3, message(1, b"\xff" * 10 + b"\x01"))),
+            "more than 10 bytes in record 1",
+        ),
+    ],
+)
+def test_what_is_not_there_is_an_error(features, record, match):
+    good = example(a=int_list(7))
+    assert decode(features, good)["a"].tolist() == [7]
+    with pytest.raises(ValueError, match=match):
+        decode(features, good, record)
+
+
+def test_floats_of_odd_length_and_bad_text_are_errors():
+    with pytest.raises(ValueError, match="float32 values of 3 bytes"):
+        decode({"a": torch.float32}, example(a=message(2, message(1, b"abc"))))
+    with pytest.raises(UnicodeDecodeError):
+        decode({"a": str}, example(a=bytes_list(b"\xff")))
+
+
+@pytest.mark.parametrize(
+    "described",
+    [int, torch.float64, (torch.int64, 3), (torch.int64, (-1,)), (bytes, ..., b""), (str, (), 1)],
+)
+def test_wrong_descriptions_are_refused(described):
+    with pytest.raises(ValueError, match="feature 'a'"):
+        TFRecord({"a": described})
+    with pytest.raises(ValueError, match="index"):
+        TFRecord(index="")
+
+
+FRAMES = [frame(b"record %d " % i + b"x" * (i * 37 % 900)) for i in range(400)]
+STARTS = np.cumsum([0, *map(len, FRAMES)]).tolist()
+
+
+def payloads(frames):
+    return [f[12:-4] for f in frames]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 3000])
+def test_a_damaged_payload_is_one_bad_record(monkeypatch, chunk_bytes):
+    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    content = bytearray(b"".join(FRAMES))
+    content[STARTS[7] + 14] ^= 1
+    got, reported = read(bytes(content))
+    assert got == payloads(FRAMES[:7] + FRAMES[8:])
+    assert [where for where, _ in reported] == [f"record at byte {STARTS[7]}"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 3000])
+@pytest.mark.parametrize("offset", [0, 7, 9])
+def test_after_a_damaged_length_the_next_frame_is_found(monkeypatch, chunk_bytes, offset):
+    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    content = bytearray(b"".join(FRAMES))
+    for number in (0, 7, 8, 399):
+        content[STARTS[number] + offset] ^= 0x21
+    got, reported = read(bytes(content))
+    assert got == payloads(FRAMES[1:7] + FRAMES[9:399])
+    # 7 and 8 are one damaged place: what stands between was searched, and nothing found.
+    assert [where for where, _ in reported] == [f"record at byte {STARTS[i]}" for i in (0, 7, 399)]
+    assert all("checksum of the length" in reason for _, reason in reported)
+
+
+def test_damage_in_every_record_takes_no_longer():
+    content = bytearray(b"".join(FRAMES[:1] * 4000))
+    for start in range(0, len(content), 2 * len(FRAMES[0])):
+        content[start] ^= 1
+    got, reported = read(bytes(content))
+    assert len(got) == len(reported) == 2000
+
+
+def test_a_cut_end_is_reported_and_what_was_appended_is_found():
+    got, reported = read(b"".join(FRAMES)[:-1])
+    assert got == payloads(FRAMES[:-1])
+    assert [where for where, _ in reported] == [f"record at byte {STARTS[399]}"]
+    assert "cut off" in reported[0][1]
+    long = frame(bytes(10_000))
+    got, reported = read(FRAMES[0] + long[:200] + FRAMES[1] + FRAMES[2])
+    assert got == payloads(FRAMES[:3])
+    assert len(reported) == 1
+
+
+def test_parts_of_a_damaged_file_are_together_the_file(monkeypatch):
+    monkeypatch.setattr(kept_index, "PART_BYTES", 5000)
+    monkeypatch.setattr(framed, "_SEEK_BYTES", 1000)
+    content = bytearray(b"".join(FRAMES))
+    for number in (0, 7, 100, 399):
+        content[STARTS[number] + 1] ^= 0x21
+    whole, reported = read(bytes(content))
+    parts = TFRecord().parts(opened(bytes(content), None))
+    assert len(parts) > 10
+    in_parts = [read(bytes(content), part) for part in parts]
+    assert [payload for got, _ in in_parts for payload in got] == whole
+    assert [line for _, lines in in_parts for line in lines] == reported
+    assert [part.num_records for part in parts] == [len(got) for got, _ in in_parts]
+
+
+def test_large_records_and_empty_files():
+    large = [frame(bytes(3 << 20)), frame(b""), frame(bytes(5 << 20))]
+    assert read(b"".join(large)) == (payloads(large), [])
+    assert read(b"") == ([], [])
+    assert list(TFRecord().parts(opened(b"", None))) == []
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    tfrecord._crc32c.cache_clear()
+    monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'torch_distinput\[tfrecord\]'"):
+        read(FRAMES[0])
+    tfrecord._crc32c.cache_clear()

@@ -1,0 +1,114 @@
+"""Where the parts of a file begin and how many records each has: found by a walk, perhaps kept."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import logging
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from torch_distinput.data import files
+from torch_distinput.data.reader import InputFile, Part
+
+PART_BYTES = 4 << 20
+
+Cuts = list[tuple[int, int]]
+"""For each part where it begins, and how many records it has."""
+
+_log = logging.getLogger(__name__)
+
+
+def check_index(index: str) -> None:
+    """Refuse what is neither a word nor a place."""
+    if not isinstance(index, str) or not index:
+        msg = (
+            "Expected index to be 'memory', 'beside', or the path or URL of a folder to keep "
+            f"indexes in, got {index!r}. Leave it out to keep none."
+        )
+        raise ValueError(msg)
+
+
+def indexed_parts(
+    file: InputFile, index: str, kind: str, find_cuts: Callable[[InputFile], Cuts]
+) -> Sequence[Part]:
+    """Return the parts of a file, from its kept index if there is a good one.
+
+    Args:
+        file: the file; without a size it is one part of unknown length.
+        index: ``"memory"``: walk now, and keep nothing; ``"beside"``: keep the index as
+            ``<file>.index.npz``; otherwise the folder or URL to keep it in.
+        kind: the format that the index belongs to.
+        find_cuts: walks the file; a file without records may have one part or none.
+    """
+    if file.size is None:
+        return (Part(),)
+    if index == "memory":
+        return _parts(find_cuts(file), file.size)
+    url = _url(file, index)
+    cuts = _load(url, file, kind)
+    if cuts is None:
+        cuts = find_cuts(file)
+        _store(url, file, kind, cuts)
+    return _parts(cuts, file.size)
+
+
+def _parts(cuts: Cuts, size: int) -> list[Part]:
+    stops = [*(start for start, _ in cuts[1:]), size]
+    firsts = accumulate((count for _, count in cuts), initial=0)
+    return [
+        Part(start=start, stop=stop, first_record=first, num_records=count)
+        for (start, count), stop, first in zip(cuts, stops, firsts, strict=False)
+    ]
+
+
+def _url(file: InputFile, index: str) -> str:
+    if index == "beside":
+        return f"{file.path}.index.npz"
+    name = file.path.rstrip("/").rpartition("/")[2]
+    path_hash = hashlib.sha256(file.path.encode()).hexdigest()[:16]
+    return f"{index.rstrip('/')}/{name}-{path_hash}.index.npz"
+
+
+def _header(file: InputFile, kind: str) -> str:
+    """What must be the same for an index to belong to a file."""
+    return f"{kind} 1 {file.size} {file.version}"
+
+
+def _load(url: str, file: InputFile, kind: str) -> Cuts | None:
+    """None if there is no index, or none that can be used: it is made anew then."""
+    try:
+        content = files.load(url, {})
+        if content is None:
+            return None
+        with np.load(io.BytesIO(content), allow_pickle=False) as kept:
+            if str(kept["header"]) != _header(file, kind):
+                return None
+            starts, counts = kept["starts"].tolist(), kept["counts"].tolist()
+    except Exception as error:  # noqa: BLE001 - a cure for all: it is made anew
+        _log.info("The index %s cannot be read (%s); it is made anew.", url, error)
+        return None
+    return list(zip(starts, counts, strict=True))
+
+
+def _store(url: str, file: InputFile, kind: str, cuts: Cuts) -> None:
+    content = io.BytesIO()
+    starts, counts = np.array(cuts, dtype=np.int64).reshape(-1, 2).T
+    np.savez(content, header=np.array(_header(file, kind)), starts=starts, counts=counts)
+    try:
+        files.store(url, content.getvalue(), {})
+    except OSError as error:
+        _warn(url.rpartition("/")[0], str(error))
+
+
+@functools.cache  # once for each folder and reason
+def _warn(folder: str, reason: str) -> None:
+    _log.warning(
+        "Expected to keep indexes in %s, but it cannot be written: %s. They are made anew each "
+        "time; pass index= a folder that can be written.",
+        folder or ".",
+        reason,
+    )
