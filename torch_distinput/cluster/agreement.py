@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch_distinput.background import start_thread
 from torch_distinput.communicator import Channel, ChannelBrokenError
+from torch_distinput.errors import let_go
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
 
 
@@ -206,6 +207,7 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
             step = next(steps, None)
             num_bytes = 0 if step is None else step.num_bytes
         except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+            let_go(error)
             desk.leave(State.FAILED, error)
             break
         if step is None:

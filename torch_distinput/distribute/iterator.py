@@ -21,7 +21,7 @@ from torch_distinput.data.structure import (
 )
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
-from torch_distinput.errors import MismatchError, SourceError, UsageError
+from torch_distinput.errors import MismatchError, SourceError, UsageError, let_go
 from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class DistributedIterator(Iterator[Any]):
             # Asked again, it says the same: an error must not turn into an end of data.
             if self._ending is None:  # else it was closed meanwhile
                 self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
+            let_go(ending)
             self._finalizer()
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
