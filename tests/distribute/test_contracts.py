@@ -202,6 +202,34 @@ def test_a_source_that_cannot_be_started_is_told_to_all():
     simulate(work, num_workers=3)
 
 
+def test_a_source_that_does_not_return_is_named():
+    """The next epoch cannot start while the last one is still read; the others are not blamed."""
+    leave = threading.Event()
+
+    def work(strategy):
+        inside = threading.Event()
+
+        def stream():
+            yield from range(8)
+            inside.set()
+            assert strategy.worker_index == 0 or leave.wait(20)
+
+        limit = options(timeout=1)
+        dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
+        next(iter(dataset))
+        assert inside.wait(20)
+        if strategy.worker_index == 0:
+            return iter(dataset)
+        try:
+            with pytest.raises(tdi.PeerTimeoutError, match="this worker's source"):
+                iter(dataset)
+        finally:
+            leave.set()
+        return None
+
+    simulate(work, num_workers=2)
+
+
 class Broken(Dataset):
     """Examples of which one raises."""
 

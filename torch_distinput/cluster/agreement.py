@@ -183,6 +183,11 @@ class Agreement(Generic[S]):
         """Tell the threads to leave; the other workers hear of it in their next vote."""
         self._desk.close()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether the reader is there, perhaps inside the source."""
+        return self._threads[0].is_alive()
+
     def join(self, timeout: float) -> bool:
         """Wait until the threads have left; whether they have.
 

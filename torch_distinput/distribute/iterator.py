@@ -58,6 +58,7 @@ class DistributedIterator(Iterator[Any]):
         host_steps = _host_steps(feed, self._shapes, len(devices))
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
+        self._finalizer.atexit = False  # the threads are told, and waited for, all at once
 
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
