@@ -1,8 +1,9 @@
 """Background threads: started here, and told to stop and waited for when the interpreter exits.
 
 A daemon thread that is still inside a C++ call of torch when the interpreter is finalized aborts
-the process ("terminate called without an active exception"), so none may be left by then. So does
-a gloo group that nobody destroyed; what threads used is released after they have ended.
+the process ("terminate called without an active exception"). Those that wait there for other
+workers are waited for, and freed; one that is held up in a user's Python can be left. What threads
+used is released after they have ended: a gloo group that nobody destroyed aborts the process too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 Thread = threading.Thread
 """For annotations; threads are started by :func:`start_thread`."""
 _EXIT_SECONDS = 5.0
-"""Time that an exit waits for threads to stop by themselves."""
-_GIVE_UP_SECONDS = 1.0
+"""Time that an exit waits for threads to come back from other workers by themselves."""
+_LAST_SECONDS = 1.0
+"""Time for everything else: any step of a thread of ours, and of most sources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +28,7 @@ class _Way:
     """How to end a thread: by asking, and if that takes too long, by giving up what it does."""
 
     stop: Callable[[], None]
-    give_up: Callable[[], None]
+    give_up: Callable[[], None] | None
 
 
 _started: dict[threading.Thread, _Way | None] = {}
@@ -43,7 +45,7 @@ def start_thread(
 ) -> threading.Thread:
     """Start ``target(*args)`` in a daemon thread.
 
-    ``stop`` asks it to end soon; ``give_up`` frees it from a call that may not return. Both are
+    ``stop`` asks it to end soon; ``give_up`` frees it from waiting for other workers. Both are
     called at exit, from the main thread; ``target`` must not hold whoever owns the thread.
     """
     for ended in [thread for thread in list(_started) if not thread.is_alive()]:
@@ -51,7 +53,7 @@ def start_thread(
     thread = threading.Thread(
         target=_run, args=(target, args), name=f"torch_distinput-{name}", daemon=True
     )
-    way = _Way(stop=stop, give_up=give_up or stop)
+    way = _Way(stop=stop, give_up=give_up)
     thread.start()
     _started.setdefault(thread, way)
     return thread
@@ -72,21 +74,21 @@ def release_at_exit(release: Callable[[], None]) -> None:
 
 
 def _end_all() -> None:
-    for way in list(_started.values()):
-        if way is not None:
-            way.stop()
-    _join_all(_EXIT_SECONDS)
-    for way in list(_started.values()):
-        if way is not None:
+    ways = {thread: way for thread, way in list(_started.items()) if way is not None}
+    for way in ways.values():
+        way.stop()
+    _join([thread for thread, way in ways.items() if way.give_up], _EXIT_SECONDS)
+    for way in ways.values():
+        if way.give_up:
             way.give_up()
-    _join_all(_GIVE_UP_SECONDS)
+    _join(list(_started), _LAST_SECONDS)
     for release in _releases:
         release()
 
 
-def _join_all(seconds: float) -> None:
+def _join(threads: list[threading.Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    for thread in list(_started):
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 

@@ -15,6 +15,8 @@ A message has three parts: what was expected, what came (with numbers), what to 
 
 from __future__ import annotations
 
+import traceback
+
 
 class DistinputError(Exception):
     """The root of all errors that torch_distinput defines."""
@@ -62,3 +64,18 @@ class SourceError(DistinputError, RuntimeError):
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)
 """Errors that are about another rank: what happened there comes first."""
+
+
+def let_go(error: BaseException) -> None:
+    """Clear the frames of an error that is kept: they would keep loaders and batches alive.
+
+    Its text, and that of the errors it came from, still shows their lines.
+    """
+    seen: set[int] = set()
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            found += one.__cause__, one.__context__

@@ -96,7 +96,8 @@ class InputOptions:
         if not isinstance(self.fetch_to_device, bool):
             msg = f"fetch_to_device must be True or False, got {self.fetch_to_device!r}."
             raise TypeError(msg)
-        check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
+        size = check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
+        object.__setattr__(self, "per_replica_buffer_size", size)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
             msg = f"timeout must be a number of seconds, got {self.timeout!r}."
             raise TypeError(msg)

@@ -17,7 +17,6 @@ from tests.storages import NAMES, Local, WebServer, open_storage
 from torch_distinput.data import files, ranged
 from torch_distinput.data.ranged import Retries, attempt, open_ranged
 
-
 LARGE = (b"x" * 1023 + b"\n") * 6000  # more than one request
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import collections
 import gc
+import multiprocessing
 import threading
+import traceback
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, shown, stream_of
@@ -198,6 +200,74 @@ def test_a_source_that_cannot_be_started_is_told_to_all():
             next(iterator)
 
     simulate(work, num_workers=3)
+
+
+def test_a_source_that_does_not_return_is_named():
+    """The next epoch cannot start while the last one is still read; the others are not blamed."""
+    leave = threading.Event()
+
+    def work(strategy):
+        inside = threading.Event()
+
+        def stream():
+            yield from range(8)
+            inside.set()
+            assert strategy.worker_index == 0 or leave.wait(20)
+
+        limit = options(timeout=1)
+        dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
+        next(iter(dataset))
+        assert inside.wait(20)
+        if strategy.worker_index == 0:
+            return iter(dataset)
+        try:
+            with pytest.raises(tdi.PeerTimeoutError, match="this worker's source"):
+                iter(dataset)
+        finally:
+            leave.set()
+        return None
+
+    simulate(work, num_workers=2)
+
+
+class Broken(Dataset):
+    """Examples of which one raises."""
+
+    def __len__(self):
+        """Many."""
+        return 40
+
+    def __getitem__(self, index):
+        """Fail at one of them."""
+        return 1 // (index - 17)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("kind", ["indexed", "stream", "played"])
+def test_loader_processes_end_with_an_error(kind, num_workers):
+    """C6: not only when the error, which leads to them, is collected; and its text stays whole."""
+
+    def work(strategy):
+        loader = DataLoader(Broken(), batch_size=4, num_workers=1)
+        if kind == "played":
+            dataset = strategy.distribute_datasets_from_function(lambda _: loader)
+        else:
+            source = Broken() if kind == "indexed" else stream_of(Broken())
+            dataset = strategy.distribute_dataset(source, global_batch_size=4, num_workers=1)
+        iterator = iter(dataset)
+        with pytest.raises((tdi.DistinputError, StopIteration)) as got:  # or it is through first
+            while True:
+                next(iterator)
+        iterator.close()
+        return iterator, "".join(traceback.format_exception(got.value))
+
+    gc.disable()
+    try:
+        held = simulate(work, num_workers=num_workers)
+        assert [] == multiprocessing.active_children()
+    finally:
+        gc.enable()
+    assert any("return 1 // (index - 17)" in text for _, text in held)
 
 
 def test_an_exception_in_the_loop_ends_the_threads_of_all_workers():

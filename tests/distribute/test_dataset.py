@@ -37,6 +37,21 @@ class TestEpochs:
             break
         assert second == batches(dataset)
 
+    @pytest.mark.parametrize("seed", [3, 2**63])
+    def test_integers_of_numpy_are_integers(self, seed):
+        """Seeds and sizes: the same order, and no difference between the workers."""
+
+        def work(strategy):
+            kind = np.uint64 if strategy.worker_index else int
+            dataset = strategy.distribute_dataset(
+                range(20), global_batch_size=kind(4), shuffle=True, seed=kind(seed),
+                num_workers=kind(0), options=options(per_replica_buffer_size=kind(1)),
+            )  # fmt: skip
+            return [x for step in dataset for x in step.tolist()]
+
+        first, second = simulate(work, num_workers=2)
+        assert list(range(20)) == sorted(first + second)
+
     def test_a_new_iterator_closes_the_one_before(self):
         """Whoever needs two distributes twice."""
         dataset = one().distribute_dataset(range(8), global_batch_size=2)

@@ -40,6 +40,17 @@ class TestRun:
         assert {"sum": tdi.PerReplica([11, 12])} == out
         assert ({"sum": 11}, {"sum": 12}) == strategy.local_results(out)
 
+    @pytest.mark.parametrize("value", [3, 3_000_000, 0.5, "a", "a b", b"", True])
+    def test_plain_values_are_grouped(self, value):
+        """Whether or not Python happens to keep one object of them."""
+        out = mirrored(2).run(lambda: (value, None, type(value)(value)))
+        assert (tdi.PerReplica([value] * 2), None, tdi.PerReplica([value] * 2)) == out
+
+    def test_what_the_replicas_share_is_returned_as_it_is(self):
+        """An object, a tensor, or a member of an enum."""
+        shared = (object(), torch.ones(1), tdi.ReduceOp.SUM)
+        assert all(a is b for a, b in zip(shared, mirrored(2).run(lambda: shared), strict=True))
+
     def test_one_replica_gets_bare_values_in_the_calling_thread(self):
         """R = 1 needs no thread."""
         strategy = mirrored(1)
@@ -137,7 +148,7 @@ class TestRun:
             def step():
                 context = tdi.get_replica_context()
                 mine = torch.tensor(context.replica_id_in_sync_group + 1.0)
-                total, back = context.merge_call(merge, (mine,), {"plus": 1})
+                total, back = context.merge_call(merge, (mine,), {"plus": 1 + 0.5 - 0.5})
                 assert torch.equal(mine, back)
                 return total
 

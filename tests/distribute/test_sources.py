@@ -18,6 +18,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     Subset,
     TensorDataset,
     WeightedRandomSampler,
@@ -231,6 +232,25 @@ class TestLoaders:
         for epoch in epochs:
             assert [k * k for k in range(9)] == sorted(flat(epoch))
         assert epochs[0] != epochs[1]
+
+    def test_samplers_that_differ_between_workers(self):
+        """The error names the sampler, the place and the examples there."""
+
+        class Mine(Sampler):
+            def __init__(self, rank):
+                self.rank = rank
+
+            def __iter__(self):
+                return iter([*range(12), 12 + self.rank, 13, *range(14, 20)])
+
+        def work(strategy):
+            sampler = Mine(strategy.worker_index)
+            loader = DataLoader(Squares(20), batch_size=2, sampler=sampler)
+            iter(strategy.distribute_dataset(loader))
+
+        place = "order from Mine in batches 4 to 7 .*'8, 9, ... .* worker 1"
+        with pytest.raises(tdi.MismatchError, match=place):
+            simulate(work, num_workers=2)
 
     def test_weighted_sampler(self):
         """Repetitions are the sampler's own doing."""

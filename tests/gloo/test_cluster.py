@@ -6,6 +6,7 @@ import gc
 import threading
 from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -69,10 +70,30 @@ def test_several_data_dimensions_of_a_part():
         assert [2, 2] == [rank[3] for rank in part]
 
 
+def on_a_small_mesh(strategy):
+    """A mesh of the first rank alone."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh("cpu", [0], mesh_dim_names=("data",))
+    if strategy.worker_index == 1:
+        with pytest.raises(tdi.ConfigurationError, match="device_mesh that this rank"):
+            tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh)
+        return None
+    return play(tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh))[1]
+
+
+def test_a_rank_outside_the_mesh():
+    """It is told so at once."""
+    assert [1, None] == run_ranks(on_a_small_mesh, 2)
+
+
 def on_a_group(strategy):
     """Two of three ranks; the third has another job."""
     group = dist.new_group([0, 2])
     if strategy.worker_index == 1:
+        with pytest.raises(tdi.ConfigurationError, match="without rank 1 of 3. Make") as got:
+            tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=group)
+        assert got.match("process_group that this rank")
         return None
     return play(tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=group))
 
@@ -163,8 +184,6 @@ def different_files(folder, strategy):
 
 def test_files_that_differ_between_ranks(tmp_path):
     """Names may lie in other folders, but names and sizes must agree."""
-    import pytest
-
     from torch_distinput.testing import RankError
 
     for rank in range(2):

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch_distinput.background import start_thread
 from torch_distinput.communicator import Channel, ChannelBrokenError
+from torch_distinput.errors import let_go
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
 
 
@@ -182,6 +183,11 @@ class Agreement(Generic[S]):
         """Tell the threads to leave; the other workers hear of it in their next vote."""
         self._desk.close()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether the reader is there, perhaps inside the source."""
+        return self._threads[0].is_alive()
+
     def join(self, timeout: float) -> bool:
         """Wait until the threads have left; whether they have.
 
@@ -206,6 +212,7 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
             step = next(steps, None)
             num_bytes = 0 if step is None else step.num_bytes
         except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+            let_go(error)
             desk.leave(State.FAILED, error)
             break
         if step is None:

@@ -32,10 +32,23 @@ def find_cluster(
     if not (dist.is_available() and dist.is_initialized()):
         return _alone()
     if device_mesh is not None:
+        if device_mesh.get_coordinate() is None:
+            raise _outside("device_mesh")
         return ProcessGroupCommunicator(_data_group(device_mesh, data_dims))
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
+        raise _outside("process_group")
     if process_group is None and dist.get_world_size() == 1:
         return Alone()
     return ProcessGroupCommunicator(process_group)
+
+
+def _outside(argument: str) -> ConfigurationError:
+    msg = (
+        f"Expected a {argument} that this rank belongs to, got one without rank {dist.get_rank()} "
+        f"of {dist.get_world_size()}. Make the strategy on the ranks of the {argument} only; the "
+        "others take no part in its datasets."
+    )
+    return ConfigurationError(msg)
 
 
 def _alone() -> Alone:

@@ -29,10 +29,12 @@ class Meeting:
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         if self._last is not None and not self._last.join(timeout):
-            msg = (
-                f"Expected the votes of the epoch before to end within {timeout:g} s, but another "
-                "worker still waits in them. Every worker must leave the loop at the same step."
+            why = (
+                "this worker's source has not returned from reading a step. Bound its waits"
+                if self._last.is_reading
+                else "another worker is still in it. Every worker must leave the loop at one step"
             )
+            msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg)
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout)

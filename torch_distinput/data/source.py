@@ -45,10 +45,12 @@ class Request:
     num_workers: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are no sizes."""
+        """Refuse sizes that are no sizes, and keep NumPy's as plain ones."""
         if self.global_batch_size is not None:
-            check_count("global_batch_size", self.global_batch_size, minimum=1)
-        check_count("num_workers", self.num_workers, minimum=0)
+            size = check_count("global_batch_size", self.global_batch_size, minimum=1)
+            object.__setattr__(self, "global_batch_size", size)
+        num_workers = check_count("num_workers", self.num_workers, minimum=0)
+        object.__setattr__(self, "num_workers", num_workers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,7 +42,8 @@ def distributed(
             "distribute_dataset reads once per worker."
         )
         raise NotImplementedError(msg)
-    if check_count("seed", seed, minimum=0) > _LARGEST_SEED:
+    seed = check_count("seed", seed, minimum=0)
+    if seed > _LARGEST_SEED:
         msg = f"seed must be below 2**64, got {seed}."
         raise ValueError(msg)
     opened = open_source(source, request)

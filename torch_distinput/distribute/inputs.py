@@ -88,7 +88,8 @@ class IndexedInput:
         """The number of examples, and the order where a sampler of the user gives it."""
         facts: dict[str, object] = {"number of examples": self._source.num_examples}
         if self._source.sampler is not None:
-            facts["order of the sampler"] = _digest(self._batches(epoch))
+            name = type(self._source.sampler).__name__
+            facts |= _facts_of_order(self._batches(epoch), name)
         return facts
 
     def share(self) -> None:
@@ -216,9 +217,19 @@ def _raising(error: Exception) -> Iterator[LocalStep]:
     yield
 
 
-def _digest(batches: GlobalBatches) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for number in range(batches.num_batches):
-        digest.update(batches.indices(number).tobytes())
-        digest.update(b"|")
-    return digest.hexdigest()
+def _facts_of_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:
+    """Facts about the batches 0, 1, 2 to 3, 4 to 7, ...: the first that differs tells the place."""
+    facts: dict[str, object] = {f"number of batches from {sampler}": batches.num_batches}
+    start = 0
+    while start < batches.num_batches:
+        stop = min(2 * start or 1, batches.num_batches)
+        digest = hashlib.blake2b(digest_size=8)
+        for number in range(start, stop):
+            digest.update(batches.indices(number).tobytes())
+            digest.update(b"|")
+        first = ", ".join(map(str, batches.indices(start)[:5].tolist()))
+        facts[f"order from {sampler} in batches {start} to {stop - 1}"] = (
+            f"{first}, ... (digest {digest.hexdigest()})"
+        )
+        start = stop
+    return facts

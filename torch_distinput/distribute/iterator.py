@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from torch_distinput.data.structure import (
 )
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
-from torch_distinput.errors import MismatchError, SourceError, UsageError
+from torch_distinput.errors import MismatchError, SourceError, UsageError, let_go
 from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class DistributedIterator(Iterator[Any]):
         host_steps = _host_steps(feed, self._shapes, len(devices))
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
+        self._finalizer.atexit = False  # the threads are told, and waited for, all at once
 
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
@@ -90,6 +91,7 @@ class DistributedIterator(Iterator[Any]):
             # Asked again, it says the same: an error must not turn into an end of data.
             if self._ending is None:  # else it was closed meanwhile
                 self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
+            let_go(ending)
             self._finalizer()
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
@@ -177,6 +179,7 @@ class DistributedIterator(Iterator[Any]):
 
 
 _HOST = (torch.device("cpu"),)
+_PLAIN = (str, bytes, bool, int, float, complex)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,29 +240,41 @@ def regroup_batches(batches: Sequence[Batch]) -> Any:
     return batches[0] if len(batches) == 1 else _regrouped([flatten(b) for b in batches])
 
 
-def regroup_values(values: Sequence[Any], *, keep_common: bool = False) -> Any:
+def regroup_values(values: Sequence[Any], keep: Callable[..., bool] | None = None) -> Any:
     """From one structure per replica to one structure of :class:`PerReplica` leaves.
 
-    One replica's structure is returned as it is. ``keep_common``: so is a leaf that is the very
-    same object on all replicas.
+    One replica's structure is returned as it is; so is a leaf of which ``keep(*leaf)`` says so.
     """
     if len(values) == 1:
         return values[0]
-    return _regrouped([flatten_values(value) for value in values], keep_common=keep_common)
+    return _regrouped([flatten_values(value) for value in values], keep)
 
 
-def _regrouped(flat: Sequence[tuple[list[Any], Structure]], *, keep_common: bool = False) -> Any:
+def is_shared(first: Any, *others: Any) -> bool:
+    """Whether replicas have one object; of plain values Python may or may not keep only one."""
+    return type(first) not in _PLAIN and all(other is first for other in others)
+
+
+def is_common(first: Any, *others: Any) -> bool:
+    """Whether replicas have one object or one plain value: a setting, say."""
+    if type(first) not in _PLAIN:
+        return is_shared(first, *others)
+    return all(type(other) is type(first) and other == first for other in others)
+
+
+def _regrouped(
+    flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None = None
+) -> Any:
     structure = flat[0][1]
     if any(other != structure for _, other in flat):
         msg = "Expected one structure on all local replicas, got structures that differ."
         raise MismatchError(msg)
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return unflatten(structure, [_leaf(column, keep_common) for column in columns])
+    return unflatten(structure, [_leaf(column, keep) for column in columns])
 
 
-def _leaf(column: tuple[Any, ...], keep_common: bool) -> Any:
-    common = keep_common and all(value is column[0] for value in column)
-    return column[0] if common else PerReplica(column)
+def _leaf(column: tuple[Any, ...], keep: Callable[..., bool] | None) -> Any:
+    return column[0] if keep is not None and keep(*column) else PerReplica(column)
 
 
 def no_spec() -> SourceError:

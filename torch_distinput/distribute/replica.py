@@ -92,8 +92,9 @@ class ReplicaContext:
     ) -> Any:
         """Call ``merge_fn(strategy, *args, **kwargs)`` once, outside the replicas.
 
-        The arguments arrive as :class:`PerReplica` values of this worker's replicas; PerReplica
-        results go back to their replicas, other results to all.
+        The arguments arrive as :class:`PerReplica` values of this worker's replicas, but as they
+        are where all replicas pass one object or one number or string; PerReplica results go back
+        to their replicas, other results to all.
         """
         value = (tuple(args), dict(kwargs or {}))
         return self._meet(Request(call="merge_call", settings=merge_fn, value=value))

@@ -14,7 +14,7 @@ from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
-from torch_distinput.distribute.iterator import regroup_values
+from torch_distinput.distribute.iterator import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
@@ -156,9 +156,9 @@ class Strategy:
 
         Each :class:`PerReplica` in the arguments, at any depth, is replaced by the replica's own
         value; results are grouped the same way, except that a leaf that is one object on all
-        replicas (None, say) is returned as it is. The calls take turns in replica order and hand
-        over at collective calls of :func:`get_replica_context`; grad mode, autocast and device
-        are carried over.
+        replicas (None, say, but no number or string) is returned as it is. The calls take turns in
+        replica order and hand over at collective calls of :func:`get_replica_context`; grad mode,
+        autocast and device are carried over.
         """
         current.check_cross_replica(self, "Strategy.run")
         if not isinstance(args, (tuple, list)):
@@ -181,7 +181,7 @@ class Strategy:
             if len(calls) == 1:
                 return replica.run_one(self, calls[0])[0]
             results = replica.run_in_turns(self, calls)
-        return regroup_values(results, keep_common=True)
+        return regroup_values(results, is_shared)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """This worker's results, one per local replica (``experimental_local_results``).
@@ -268,7 +268,7 @@ class Strategy:
         return [replica.own_copy(result, device) for device in self.devices]
 
     def _merge(self, requests: Sequence[replica.Request]) -> list[Any]:
-        args, kwargs = regroup_values([r.value for r in requests], keep_common=True)
+        args, kwargs = regroup_values([r.value for r in requests], is_common)
         result = requests[0].settings(self, *args, **kwargs)
         return replica.split_arguments(result, len(requests))
 

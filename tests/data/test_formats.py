@@ -1,0 +1,141 @@
+"""Every format on every storage, dealt out and shared, here and in loader processes."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import os
+
+import numpy as np
+import pytest
+
+import torch_distinput as tdi
+from tests.distribute.street import options
+from tests.formats import FORMATS
+from tests.storages import NAMES, open_storage
+from torch_distinput.testing import check_reader, simulate
+
+SIZES = (20, 0, 3, 41, 1)
+POLICIES = ("file", "data")
+PROCESSES = (0, 2)
+
+
+def _combinations():
+    """All of them, or so many that each pair of values comes together."""
+    everything = list(itertools.product(FORMATS, NAMES, POLICIES, PROCESSES))
+    if os.environ.get("TDI_TEST_LONG"):
+        return everything
+    seen: set = set()
+    chosen = []
+    for combination in everything:
+        pairs = set(itertools.combinations(enumerate(combination), 2))
+        if not pairs <= seen:
+            seen |= pairs
+            chosen.append(combination)
+    return chosen
+
+
+def write(storage, form, sizes):
+    """Files of these sizes with running numbers."""
+    numbers = itertools.count()
+    return [
+        storage.put(f"{k}.{form.suffix}", form.write(list(itertools.islice(numbers, size))))
+        for k, size in enumerate(sizes)
+    ]
+
+
+def delivered(dataset, form, *, workers=2, policy="file", **keywords):
+    """How often each id was delivered, and what was skipped."""
+
+    def work(strategy):
+        distributed = strategy.distribute_dataset(
+            dataset, global_batch_size=8, options=options(auto_shard_policy=policy), **keywords
+        )
+        with iter(distributed) as iterator:
+            ids = [i for step in iterator for i in form.ids(step)]
+            return ids, iterator.last_step.index, sum(iterator.stats().skipped.values())
+
+    results = simulate(work, num_workers=workers)
+    assert len({steps for _, steps, _ in results}) == 1
+    counted = collections.Counter(i for ids, _, _ in results for i in ids)
+    return counted, max(skipped for *_, skipped in results)
+
+
+@pytest.mark.parametrize(("name", "place", "policy", "processes"), _combinations())
+def test_exactly_once(tmp_path, monkeypatch, name, place, policy, processes):
+    """C1, with uneven and empty files, whole and split."""
+    form = FORMATS[name]
+    storage = open_storage(place, tmp_path, monkeypatch)
+    try:
+        urls = write(storage, form, SIZES)
+        for split in (False, True):
+            dataset = tdi.FileDataset(urls, reader=form.reader, split_files=split)
+            counted, _ = delivered(
+                dataset, form, policy=policy, num_workers=processes, shuffle=True
+            )
+            assert dict.fromkeys(range(sum(SIZES)), 1) == counted
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_keeps_the_promises(tmp_path, name):
+    """The conformance test, on files of several parts."""
+    form = FORMATS[name]
+    path = tmp_path / f"a.{form.suffix}"
+    path.write_bytes(form.write(list(range(300))))
+    check_reader(form.reader, str(path), num_records=300)
+
+
+def _mutated(content, random):
+    """Cut off, turned bits, or a piece put elsewhere."""
+    kind = random.integers(3)
+    place = int(random.integers(len(content)))
+    if kind == 0:
+        return content[:place]
+    out = bytearray(content)
+    if kind == 1:
+        for where in random.integers(len(content), size=random.integers(1, 4)).tolist():
+            out[where] ^= 1 << int(random.integers(8))
+        return bytes(out)
+    length = int(random.integers(1, 200))
+    elsewhere = int(random.integers(len(content)))
+    out[place : place + length] = content[elsewhere : elsewhere + length]
+    return bytes(out)
+
+
+MUTATIONS = 1000 if os.environ.get("TDI_TEST_LONG") else 50
+CHECKED = {"tfrecord", "jsonl"}
+"""Formats in which a record that is delivered as another one can be told."""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files(tmp_path, name, caplog):
+    """A clear error or counted skips; never a hang, a crash or a silent loss."""
+    caplog.set_level(logging.ERROR)
+    form = FORMATS[name]
+    content = form.write(list(range(60)))
+    random = np.random.default_rng(0)
+    path = tmp_path / f"a.{form.suffix}"
+    outcomes: collections.Counter = collections.Counter()
+    for _ in range(MUTATIONS):
+        path.write_bytes(_mutated(content, random))
+        for on_error in ("raise", "skip"):
+            dataset = tdi.FileDataset(path, reader=form.reader, on_error=on_error)
+            outcomes[on_error, _outcome(dataset, form, on_error)] += 1
+    assert not outcomes["raise", "lost"], outcomes
+    assert not outcomes["skip", "lost"], outcomes
+    assert outcomes["skip", "skipped"] or name in ("text", "npy"), outcomes
+
+
+def _outcome(dataset, form, on_error):
+    try:
+        counted, skipped = delivered(dataset, form, workers=1)
+    except (tdi.SourceError, tdi.UsageError) as error:  # UsageError: no step at all
+        named = "a." in str(error) or isinstance(error, tdi.UsageError)
+        return "error" if named else f"an error without the file: {error}"
+    if skipped:
+        assert on_error == "skip"
+        return "skipped"
+    return "whole" if counted.total() >= 60 else "lost"

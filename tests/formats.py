@@ -1,0 +1,169 @@
+"""Every format that can be read, as the tests write it: records with an id, a label and a text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+import torch
+from google_crc32c import value as crc32c
+
+from torch_distinput import readers
+
+
+@dataclass(frozen=True)
+class Format:
+    """How to write records with these ids, what reads them, and where the ids are in a batch."""
+
+    reader: readers.Reader
+    suffix: str
+    write: Callable[[list[int]], bytes]
+    ids: Callable[[Any], list[int]]
+
+
+def text_of(number: int) -> str:
+    """A text whose length depends on the number."""
+    return f"{number} " + 'ä,"x" ' * (number % 7)
+
+
+def _lines(numbers):
+    return "".join(f"{text_of(n)}\n" for n in numbers).encode()
+
+
+def _jsonl(numbers):
+    rows = ({"id": n, "label": n % 10, "text": text_of(n)} for n in numbers)
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _csv(numbers):
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["id", "label", "text"])
+    writer.writerows([n, n % 10, f"{text_of(n)}\n{n}"] for n in numbers)
+    return out.getvalue().encode()
+
+
+def frame(payload: bytes) -> bytes:
+    """One TFRecord."""
+    length = struct.pack("<Q", len(payload))
+    return length + _masked(length) + payload + _masked(payload)
+
+
+def _masked(content: bytes) -> bytes:
+    crc = crc32c(content)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 128:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of a proto with content of its own."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def example(features: dict[str, bytes | int]) -> bytes:
+    """A ``tf.train.Example``."""
+    entries = b""
+    for name, value in features.items():
+        if isinstance(value, bytes):
+            feature = field(1, field(1, value))
+        else:
+            feature = field(3, field(1, _varint(value)))
+        entries += field(1, field(1, name.encode()) + field(2, feature))
+    return field(1, entries)
+
+
+def _tfrecord(numbers):
+    rows = ({"id": n, "label": n % 10, "text": text_of(n).encode()} for n in numbers)
+    return b"".join(frame(example(row)) for row in rows)
+
+
+def _table(numbers):
+    return pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "label": pa.array([n % 10 for n in numbers], pa.int32()),
+            "text": pa.array(map(text_of, numbers), pa.string()),
+        }
+    )
+
+
+def _parquet(numbers):
+    out = io.BytesIO()
+    pa.parquet.write_table(_table(numbers), out, row_group_size=7, write_page_checksum=True)
+    return out.getvalue()
+
+
+def _arrow(numbers):
+    out = io.BytesIO()
+    table = _table(numbers)
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    return out.getvalue()
+
+
+def _arrow_stream(numbers):
+    out = io.BytesIO()
+    table = _table(numbers)
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    return out.getvalue()
+
+
+def _tar(numbers):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for number in numbers:
+            for suffix, content in (("cls", f"{number % 10}"), ("txt", text_of(number))):
+                info = tarfile.TarInfo(f"{number:06}.{suffix}")
+                info.size = len(content.encode())
+                archive.addfile(info, io.BytesIO(content.encode()))
+    return out.getvalue()
+
+
+def _npy(numbers):
+    out = io.BytesIO()
+    np.save(out, np.array([(n, n % 10) for n in numbers], dtype=np.float32).reshape(-1, 2))
+    return out.getvalue()
+
+
+def _npz(numbers):
+    out = io.BytesIO()
+    ids = np.array(numbers, dtype=np.int64)
+    np.savez_compressed(out, id=ids, label=ids % 10)
+    return out.getvalue()
+
+
+def _of_column(batch):
+    return batch["id"].tolist()
+
+
+FEATURES = {"id": torch.int64, "label": torch.int64, "text": bytes}
+FORMATS = {
+    "text": Format(readers.Text(), "txt", _lines, lambda b: [int(t.split()[0]) for t in b]),
+    "jsonl": Format(readers.JSONL(), "jsonl", _jsonl, _of_column),
+    "csv": Format(readers.CSV(), "csv", _csv, _of_column),
+    "tfrecord": Format(readers.TFRecord(FEATURES), "tfrecord", _tfrecord, _of_column),
+    "parquet": Format(readers.Parquet(), "parquet", _parquet, _of_column),
+    "arrow": Format(readers.Arrow(), "arrow", _arrow, _of_column),
+    "arrow_stream": Format(readers.Arrow(), "arrow", _arrow_stream, _of_column),
+    "tar": Format(readers.Tar(), "tar", _tar, lambda b: [int(k) for k in b["__key__"]]),
+    "npy": Format(readers.Npy(), "npy", _npy, lambda b: b[:, 0].int().tolist()),
+    "npz": Format(readers.Npz(), "npz", _npz, _of_column),
+}
