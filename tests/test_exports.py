@@ -22,6 +22,7 @@ PROMISED = {
     # sources and building blocks
     "DataShardDataset",
     "FileDataset",
+    "readers",
     "FileShardDataset",
     "RebatchSampler",
     "collate",

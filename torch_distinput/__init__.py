@@ -12,6 +12,7 @@ Each folder is a station of that street and imports only what lies beneath it.
 
 from torch_distinput import errors, testing
 from torch_distinput.cluster.launch import init_distributed
+from torch_distinput.data import readers
 from torch_distinput.data.collate import collate
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.rebatch import RebatchSampler
@@ -78,5 +79,6 @@ __all__ = [
     "get_replica_context",
     "get_strategy",
     "init_distributed",
+    "readers",
     "testing",
 ]

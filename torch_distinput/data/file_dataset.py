@@ -31,8 +31,8 @@ class FileDataset:
             file with a path in each line. Names that end with .gz, .bz2, .xz or .zst are
             decompressed.
         reader: ``"text"``, ``"jsonl"``, ``"csv"``, ``"tfrecord"``, ``"parquet"``, ``"arrow"``,
-            ``"tar"``, ``"npy"``; or a :class:`Reader` with arguments: ``torch_distinput.readers``,
-            or of your own making.
+            ``"tar"``, ``"npy"``, ``"npz"``; or a :class:`Reader` with arguments, which
+            ``torch_distinput.readers`` holds, or of your own making.
         storage_options: passed to the fsspec file system.
         shuffle_files: permute the list by (seed, epoch) before it is dealt out, so that the files
             of a worker change from epoch to epoch (TensorFlow's do not).

@@ -67,6 +67,11 @@ class FileStream(Stream):
         counted = dataset.reader.counted and len(self.listing) <= _MOST_SURVEYED
         if self.survey is not None or not (dataset.split_files or counted):
             return None
+        return self.survey_for_all(worker, num_workers)
+
+    def survey_for_all(self, worker: int, num_workers: int) -> tuple[Share, Notes | None]:
+        """Find the parts of this worker's share of the files."""
+        dataset = self.dataset
         log = ReadLog(dataset.on_error)
         mine = survey_files(len(self.listing), worker, num_workers)
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage

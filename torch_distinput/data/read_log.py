@@ -89,15 +89,17 @@ class Tally:
             else:
                 yield item
 
-    def add(self, notes: Notes) -> None:
+    def add(self, notes: Notes | None) -> None:
         """Count; say once per file that records are left out."""
+        if notes is None:
+            return
         with self._lock:
             news = [path for path in notes.skipped if path not in self._skipped]
             self._skipped.update(notes.skipped)
             self._retries += notes.retries
         for path in news:
             _log.warning(
-                "worker %d skips bad records of %s: %s (more are only counted, in stats().skipped)",
+                "worker %d skips bad records of %s: %s (more of them are only counted)",
                 self._worker,
                 path,
                 notes.words[path],

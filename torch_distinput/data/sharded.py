@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch_distinput.data import rows
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_stream import FileStream
+from torch_distinput.data.read_log import Tally
 from torch_distinput.data.stream import Shard, iterate
 from torch_distinput.options import check_count
 
@@ -26,6 +27,9 @@ class FileShardDataset(IterableDataset[Any]):
     """The records of the files i with ``i % num_shards == index`` (``Dataset.shard`` on files).
 
     Yields one example at a time: with reader ``"text"`` a ``str``, or what the recipe's maps make.
+
+    Bad records are raised, or skipped and logged, as ``FileDataset(on_error=)`` says. With
+    ``split_files`` the parts of the files are dealt out instead.
 
     Args:
         files: paths, globs, or a :class:`FileDataset`.
@@ -53,10 +57,17 @@ class FileShardDataset(IterableDataset[Any]):
         num_shards, index = _per_process(self._num_shards, self._index)
         listing = self._files.list_files()
         stream = FileStream(dataset=self._files, listing=listing, collate=None)
+        tally = Tally(self._index)
+        if self._files.split_files:  # every shard looks into all files by itself
+            share, notes = stream.survey_for_all(0, 1)
+            stream = stream.with_shares([share])
+            tally.add(notes)
         shard = Shard(epoch=self._epoch, num_shards=num_shards, index=index)
         reader = stream.open(shard)
         while (chunk := reader.take(_ROWS)) is not None:
             yield from rows.examples(stream.finished(chunk, shard).data)
+            tally.add(reader.notes())
+        tally.add(reader.notes())
 
 
 class DataShardDataset(IterableDataset[Any]):

@@ -98,9 +98,8 @@ class ExampleSteps(Steps):
         if shares[0] is not None:
             assert self._prepared is not None, "facts() comes first"
             self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
-        if self._notes is not None:
-            tally.add(self._notes)
-            self._notes = None
+        tally.add(self._notes)
+        self._notes = None
 
     def known(self, epoch: int) -> KnownSteps | None:
         """The steps of an epoch, where files tell how many records they have."""

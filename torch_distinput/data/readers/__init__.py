@@ -16,6 +16,7 @@ _MODULES = {
     "Arrow": "arrow_ipc",
     "Tar": "tar",
     "Npy": "npy",
+    "Npz": "npz",
 }
 _NAMES = {name.lower(): name for name in _MODULES}
 
