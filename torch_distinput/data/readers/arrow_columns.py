@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.readers.npy import widened
 from torch_distinput.data.structure import Batch
 from torch_distinput.errors import ConfigurationError
 
@@ -271,19 +272,6 @@ def _flat(array: Any) -> np.ndarray[Any, Any]:
         return np.array(array.to_numpy(zero_copy_only=True))
     values = np.frombuffer(buffer, array.type.to_pandas_dtype())
     return values[array.offset : array.offset + len(array)]
-
-
-def widened(values: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
-    """Unsigned integers that torch can store, but not index, in the next larger signed type."""
-    if values.dtype.kind != "u" or values.dtype.itemsize == 1:
-        return values
-    if values.dtype.itemsize == 8 and values.size and values.max() > np.iinfo(np.int64).max:
-        msg = (
-            f"{where}: expected unsigned integers below 2**63, which torch can hold, got "
-            f"{values.max()}. Write it as int64, float64 or binary, {_CURE}"
-        )
-        raise ConfigurationError(msg)
-    return values.astype(np.int32 if values.dtype.itemsize == 2 else np.int64)
 
 
 def _jagged(array: Any, where: str) -> torch.Tensor:
