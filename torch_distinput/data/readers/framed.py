@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple, final
 
 from torch_distinput.data.reader import CHUNK_BYTES
 
-_SEEK_BYTES = 1 << 16
+_SEEK_BYTES = 1 << 17
 """So much is read at a time where payloads are passed over: small ones cost no seek each."""
 _PIECE_BYTES = 1 << 24
 
@@ -127,8 +127,12 @@ class _Window:
         """Begin at ``position`` and hold ``needed`` bytes, fewer at the end; False: none left."""
         skipped = position - self._base
         kept = self.data[skipped:] if skipped else self.data
-        if skipped > len(self.data):
+        gap = skipped - len(self.data)
+        if gap > self._size and self.stop is not None:
             self._opened.seek(position)
+        else:
+            for _ in _pieces(self._opened, gap):
+                pass
         wanted = max(needed - len(kept), self._size) if len(kept) < needed else 0
         if self.stop is not None:
             wanted = min(wanted, self.stop - position - len(kept))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -220,12 +220,14 @@ class _Column:
         lengths = np.zeros(self._num_rows + 1, np.int64)
         lengths[self._rows + 1] = counts
         offsets = torch.from_numpy(lengths.cumsum())
-        return cast(torch.Tensor, torch.nested.nested_tensor_from_jagged(flat, offsets))
+        return torch.nested.nested_tensor_from_jagged(flat, offsets)
 
     def _filled(self, dense: torch.Tensor) -> torch.Tensor:
         if len(dense) == self._num_rows:
             return dense
-        column = _default(self._field).expand(self._num_rows, *dense.shape[1:]).clone()
+        column: torch.Tensor = (
+            _default(self._field).expand(self._num_rows, *dense.shape[1:]).clone()
+        )
         column[torch.from_numpy(self._rows)] = dense
         return column
 

@@ -184,7 +184,7 @@ def _length_tables() -> tuple[int, NDArray[np.uint32]]:
 
 def _uint32_at(window: bytes, places: NDArray[np.int64]) -> NDArray[np.uint32]:
     data = np.frombuffer(window, np.uint8)
-    values = data[places[:, None] + np.arange(4)].view("<u4")[:, 0]
+    values: NDArray[np.uint32] = data[places[:, None] + np.arange(4)].view("<u4")[:, 0]
     return values.astype(np.uint32, copy=False)
 
 
