@@ -37,8 +37,13 @@ def run_alone(script: str, *arguments: str) -> list[str]:
 def run_ranks(num_ranks: int, script: str, *arguments: str) -> list[str]:
     """Run a script under torchrun and return the lines that it printed."""
     torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
+    return run_command([sys.executable, "-m", *torchrun, EXAMPLES / script, *arguments])
+
+
+def run_command(command: list) -> list[str]:
+    """Run a command that must succeed, and return the lines that it printed."""
     with subprocess.Popen(
-        [sys.executable, "-m", *torchrun, EXAMPLES / script, *arguments],
+        command,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # there may be fewer devices than ranks
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -152,3 +157,15 @@ class TestPredictInOrder:
         lines = run(num_ranks, "predict_in_order.py")
 
         assert lines[0] == f"1797 predictions by {num_ranks} rank(s), in order: True"
+
+
+class TestParquetInAnObjectStore:
+    """train_parquet_s3.py, which brings the store and starts the ranks."""
+
+    def test_every_digit_once_an_epoch(self):
+        """On two ranks; it learns."""
+        lines = run_command([sys.executable, EXAMPLES / "train_parquet_s3.py", "--epochs", "3"])
+        wanted = r"epoch \d: \d+ steps, (\d+) digits read, (\S+)% right, 0 requests repeated"
+        found = [re.fullmatch(wanted, line).groups() for line in lines]
+        assert ["1797"] * 3 == [digits for digits, _ in found]
+        assert float(found[-1][1]) > 85
