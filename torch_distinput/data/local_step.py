@@ -41,6 +41,8 @@ class LocalStep:
 
 def cut_step(part: Part, sizes: tuple[int, ...], *, mark: int = 0) -> LocalStep:
     """Cut a batch, whose rows belong to the local replicas in order, into views for each."""
+    if len(sizes) == 1:
+        return LocalStep(parts=(part if sizes[0] else None,), sizes=sizes, mark=mark)
     bounds = list(accumulate(sizes, initial=0))
     parts = tuple(
         rows.slice_rows(part, start, stop) if stop > start else None

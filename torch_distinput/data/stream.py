@@ -42,6 +42,8 @@ class Chunk:
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
+        if start == 0 and stop == self.num_rows:
+            return self
         return Chunk(data=rows.slice_rows(self.data, start, stop), ids=self.ids[start:stop])
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:

@@ -68,12 +68,13 @@ class Text(Reader):
         number = 0
         for block in line_blocks(file, part):
             try:
-                text = block.decode()
+                lines = _split(block.decode())
             except UnicodeDecodeError:
                 yield _decoded_one_by_one(block, file, part, number)
+                number += block.count(b"\n")
             else:
-                yield _split(text)
-            number += block.count(b"\n")
+                yield lines
+                number += len(lines)
 
 
 def _split(text: str) -> list[str]:
