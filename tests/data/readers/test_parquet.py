@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from torch_distinput.data import files, rows
 from torch_distinput.data.ranged import Retries
@@ -171,10 +172,38 @@ def test_categories_and_compressed_outside(tmp_path):
     assert read(Parquet(), opened(path)) == {"c": ["a", "b", "a"]}
 
 
-def test_batches_may_be_written_to(tmp_path):
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+@pytest.mark.parametrize("use_dictionary", [False, True])
+def test_batches_may_be_written_to(tmp_path, compression, use_dictionary):
+    """What is written changes neither the rows that follow nor the file."""
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"x": np.arange(1000)}), path, compression="none", use_dictionary=False)
+    numbers = np.arange(400_000)
+    content = pa.table(
+        {
+            "x": numbers,
+            "half": (numbers % 7).astype(np.float16),
+            "flag": numbers % 2 == 0,
+            "maybe": pa.array(numbers * 0.5, mask=numbers % 5 == 0),
+            "pair": pa.FixedSizeListArray.from_arrays(numbers.repeat(2), 2),
+        }
+    )
+    pq.write_table(
+        content, path, compression=compression, use_dictionary=use_dictionary, row_group_size=90_000
+    )
     before = path.read_bytes()
-    for chunk in Parquet().read(opened(path), Part()):
-        chunk["x"].fill_(7)
+    start = 0
+    for part in Parquet().parts(opened(path)):
+        for chunk in Parquet().read(opened(path), part):
+            rest = numbers[start : start + len(chunk["x"])]
+            expected = torch.from_numpy(rest)
+            assert torch.equal(chunk["x"], expected)
+            assert torch.equal(chunk["half"], (expected % 7).half())
+            assert torch.equal(chunk["flag"], expected % 2 == 0)
+            assert torch.equal(chunk["maybe"].isnan(), expected % 5 == 0)
+            assert torch.equal(chunk["maybe"].nan_to_num(), expected * 0.5 * (expected % 5 != 0))
+            assert torch.equal(chunk["pair"], expected[:, None].expand(-1, 2))
+            start += len(rest)
+            for column in chunk.values():
+                column.fill_(1)
+    assert start == len(numbers)
     assert path.read_bytes() == before

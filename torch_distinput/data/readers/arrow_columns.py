@@ -145,11 +145,15 @@ def check_buffers(batch: Any) -> None:
     Columns of text are looked at as binary: that they are UTF-8 is found out when they are decoded.
     """
     pa = load_arrow()
-    as_binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     for column in batch.columns:
         column.validate()
-        binary = as_binary.get(column.type)
-        (column if binary is None else column.view(binary)).validate(full=True)
+        kind = column.type
+        if pa.types.is_string(kind):
+            column.view(pa.binary()).validate(full=True)
+        elif pa.types.is_large_string(kind):
+            column.view(pa.large_binary()).validate(full=True)
+        else:
+            column.validate(full=True)
 
 
 def _pieces(batch: Any) -> Iterator[Any]:
@@ -164,8 +168,9 @@ def _pieces(batch: Any) -> Iterator[Any]:
 
 def _num_bytes(array: Any) -> int:
     """About the bytes of an array's own rows, decoded."""
-    pa = load_arrow()
-    kind = array.type
+    pa, kind = load_arrow(), array.type
+    if pa.types.is_primitive(kind):
+        return len(array) * int(kind.bit_width) // 8
     if pa.types.is_struct(kind):
         return sum(map(_num_bytes, array.flatten()))
     if kind in (pa.string_view(), pa.binary_view()):
@@ -228,32 +233,30 @@ def _other_lists(types: Any) -> Sequence[Callable[[Any], bool]]:
 def _is_dense(kind: Any) -> bool:
     """Whether rows of this type are tensors of one shape."""
     pa = load_arrow()
-    if isinstance(kind, pa.FixedShapeTensorType):
-        return kind.permutation in (None, sorted(kind.permutation or ())) and _is_dense(
-            kind.value_type
-        )
+    if pa.types.is_primitive(kind):
+        return not pa.types.is_temporal(kind)
     if pa.types.is_fixed_size_list(kind):
         return _is_dense(kind.value_type)
-    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return any(is_numeric(kind) for is_numeric in numeric)
+    if not isinstance(kind, pa.FixedShapeTensorType) or not _is_dense(kind.value_type):
+        return False
+    return kind.permutation is None or kind.permutation == sorted(kind.permutation)
 
 
 def _numbers(array: Any, where: str) -> np.ndarray[Any, Any]:
     """The values of a dense array, in memory that its reader may write to."""
     pa, kind = load_arrow(), array.type
-    if isinstance(kind, pa.FixedShapeTensorType):
-        values = _numbers(array.storage, where)
-        return values.reshape(len(array), *kind.shape)
     if array.null_count and not pa.types.is_floating(kind):
         msg = (
             f"{where}: expected values only in a column of type {kind}, got {array.null_count} "
             f"nulls in {len(array)} rows. Fill them when writing the file, {_CURE}"
         )
         raise ConfigurationError(msg)
+    if pa.types.is_primitive(kind):
+        return widened(_flat(array), where)
     if pa.types.is_fixed_size_list(kind):
         values = _numbers(array.flatten(), where)
         return values.reshape(len(array), kind.list_size, *values.shape[1:])
-    return widened(_flat(array), where)
+    return _numbers(array.storage, where).reshape(len(array), *kind.shape)
 
 
 def _flat(array: Any) -> np.ndarray[Any, Any]:

@@ -88,9 +88,18 @@ def _opened(file: InputFile) -> Iterator[tuple[Any, bool]]:
                 yield load_arrow().PythonFile(opened, "r"), False
             return
     with arrow_source(file) as source:
-        is_file = source.read(len(_MAGIC)) == _MAGIC
+        places = [0]
+        if file.size is not None and file.local_path is None:
+            # First at the end, where the footer is: requests for the beginning read ahead.
+            places.insert(0, max(0, file.size - len(_MAGIC)))
+        is_file = any(_has_magic(source, place) for place in places)
         source.seek(0)
         yield source, is_file
+
+
+def _has_magic(source: Any, place: int) -> bool:
+    source.seek(place)
+    return bool(source.read(len(_MAGIC)) == _MAGIC)
 
 
 def _reader(
