@@ -122,6 +122,7 @@ def test_columns_choose_and_fix_types(parser):
         ([{"a": 1.0}, {"a": True}], {"a": torch.float32}, "fit torch.float32, got True"),
         ([{"a": 1}], {"a": torch.bool}, "fit torch.bool, got 1"),
         ([{"a": 1}], {"a": str}, "fit str, got 1"),
+        ([{"a": 1}, {"a": [2]}], {"a": torch.int64}, r"fit torch.int64, got \[2\]"),
         ([{"a": "1"}], {"a": torch.int64}, "fit torch.int64, got '1'"),
         ([{"a": 1}, {"a": 2}], ["b"], r"Expected column 'b'.* there are \['a'\]"),
         ([{}, {}], None, "objects with something in them"),
@@ -141,6 +142,11 @@ def test_what_does_not_fit_is_an_error(parser, records, columns, match):
 def test_wrong_columns_are_refused(columns):
     with pytest.raises(ValueError, match="Expected"):
         JSONL(columns)
+
+
+def test_nulls_in_lists_stay(parser):
+    assert decode({"a": [None, 0]})["a"].tolist() == [[None, 0]]
+    assert decode({"a": [None, "x"]}, {"a": ["y"]})["a"].tolist() == [[None, "x"], ["y"]]
 
 
 def test_the_last_of_two_equal_keys_counts(parser):

@@ -82,8 +82,8 @@ def column(name: str, values: list[Any], dtype: Any = None) -> Any:
         if found is not None:
             return found
     if dtype is not None:
-        odd = next(value for value in values if not _is_number(value))
-        raise _unfit(name, dtype, odd)
+        odd = [value for value in values if not _is_number(value)]
+        raise _unfit(name, dtype, (odd or [value for value in values if type(value) is list])[0])
     return objects(values)
 
 
