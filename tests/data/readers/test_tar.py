@@ -84,6 +84,15 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix, kind):
         assert len(Tar().parts(in_memory(content))) > 10
 
 
+def test_keeps_the_promises_with_a_kept_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_index, "PART_BYTES", 50_000)
+    path = tmp_path / "a.tar"
+    path.write_bytes(archive(MEMBERS))
+    reader = Tar(index=str(tmp_path / "kept"))
+    assert reader.counted
+    assert len(check_reader(reader, str(path), num_records=RECORDS)) == RECORDS
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_long_names_links_and_directories(kind):
     folder = tarfile.TarInfo("a folder.x")

@@ -106,6 +106,16 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
         assert PAYLOADS == check_reader(TFRecord(), str(path), num_records=len(PAYLOADS))
 
 
+def test_keeps_the_promises_with_a_kept_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_index, "PART_BYTES", 100_000)
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(map(frame, PAYLOADS[:400])))
+    for index in ("beside", str(tmp_path / "kept")):
+        reader = TFRecord(index=index)
+        assert check_reader(reader, str(path), num_records=400) == PAYLOADS[:400]
+    assert path.with_name("a.tfrecord.index.npz").exists()
+
+
 FEATURES = {
     "id": torch.int64,
     "image": (torch.float32, (2, 3)),

@@ -1,0 +1,168 @@
+"""Tables as text."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_distinput import SourceError
+from torch_distinput.data import files
+from torch_distinput.data.ranged import Retries
+from torch_distinput.data.reader import Part
+from torch_distinput.data.readers import csv_table
+from torch_distinput.data.readers.csv_table import CSV
+from torch_distinput.data.rows import concat_rows, num_rows
+from torch_distinput.testing import check_reader
+
+
+def read(content, **options):
+    """All rows together (None: there are none), and what was reported."""
+    reported = []
+    content = content.encode() if isinstance(content, str) else content
+    (info,) = files.list_files([__file__], {})
+    bad = lambda where, reason: reported.append((where, str(reason)))
+    file = files.open_file(info, {}, bad=bad, retries=Retries())
+    file = replace(file, size=len(content), open=lambda: io.BytesIO(content))
+    chunks = list(CSV(**options).read(file, Part()))
+    return (concat_rows(chunks) if chunks else None), reported
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
+    rows = [(i, i / 8, f'text "{i}",\n' + "ä" * (i % 50)) for i in range(2000)]
+    out = io.StringIO()
+    csv.writer(out).writerows([("id", "x", "text"), *rows])
+    content = out.getvalue().encode()
+    path = tmp_path / f"a.csv{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    for chunk_bytes in (1 << 20, 5003):
+        monkeypatch.setattr(csv_table, "CHUNK_BYTES", chunk_bytes)
+        reader = CSV({"id": torch.int64, "x": torch.float64, "text": str})
+        got = check_reader(reader, str(path), num_records=2000)
+        assert [(row["id"].item(), row["x"].item(), row["text"]) for row in got] == rows
+
+
+def test_types_are_inferred():
+    batch, reported = read("a,b,c,d,e\n1,1.5,x,9223372036854775808,1_0\n-2,3,,1e3,2\n")
+    assert batch["a"].tolist() == [1, -2]
+    assert batch["a"].dtype == torch.int64
+    assert batch["b"].tolist() == [1.5, 3.0]
+    assert batch["b"].dtype == torch.float64
+    assert batch["c"] == ["x", ""]
+    assert batch["d"].tolist() == [2.0**63, 1000.0]
+    assert batch["e"] == ["1_0", "2"]
+    assert reported == []
+
+
+def test_the_beginning_of_a_file_decides(monkeypatch):
+    monkeypatch.setattr(csv_table, "CHUNK_BYTES", 6)
+    batch, reported = read("a,b\n1,x\n2,y\n3.5,z\n4,w\n,v\n")
+    assert batch["a"].tolist() == [1, 2, 4]
+    assert batch["a"].dtype == torch.int64
+    assert batch["b"] == ["x", "y", "w"]
+    assert [where for where, _ in reported] == ["line 4", "line 6"]
+    expected = "expected torch.int64 in column 'a', got '3.5'. Mend the file, or give the type"
+    assert reported[0][1].startswith(expected)
+
+
+def test_columns_choose_and_fix_types():
+    columns = {"c": torch.float32, "a": str, "d": torch.bool, "b": torch.uint8}
+    batch, reported = read(
+        "a,b,c,d,e\n1,2,3,true,\n4,5,6,0,\n7,256,8,1,\n7,1,8,2,\n", columns=columns
+    )
+    assert list(batch) == list("cadb")
+    assert batch["c"].dtype == torch.float32
+    assert batch["a"] == ["1", "4"]
+    assert batch["d"].tolist() == [True, False]
+    assert batch["b"].tolist() == [2, 5]
+    assert [where for where, _ in reported] == ["line 4", "line 5"]
+    assert list(read("a,b\n1,2\n", columns=["b"])[0]) == ["b"]
+
+
+def test_names_without_a_header():
+    batch, _ = read("1;x\n2;y\n", header=False, delimiter=";")
+    assert batch["0"].tolist() == [1, 2]
+    assert batch["1"] == ["x", "y"]
+    batch, _ = read("1,x\n2,y\n", header=False, columns=["n", "t"])
+    assert batch["n"].tolist() == [1, 2]
+    batch, reported = read("1,x\n2,y\n", header=False, columns={"n": torch.float32})
+    assert batch is None
+    assert reported[0] == ("line 1", "expected 1 fields, got 2")
+
+
+def test_quotes_line_ends_and_a_byte_order_mark():
+    batch, reported = read('\ufeffa,b\r\n"x ""y"", z","1\n2"\r\n\r\nu,v')
+    assert batch == {"a": ['x "y", z', "u"], "b": ["1\n2", "v"]}
+    assert reported == []
+
+
+def test_bad_rows_have_their_line():
+    content = b'a,b\n1,x\n2\n3,"multi\nline"\n4,y,z\n5,\xff\n6,"q"r\n7,w\n'
+    batch, reported = read(content)
+    assert batch["a"].tolist() == [1, 3, 7]
+    assert batch["b"] == ["x", "multi\nline", "w"]
+    # The shape of all rows comes first, then what is in their fields.
+    assert [where for where, _ in reported] == ["line 3", "line 6", "line 8", "line 7"]
+    assert reported[0][1] == "expected 2 fields, got 1"
+    assert "UTF-8 text in column 'b'" in reported[3][1]
+
+
+def test_an_open_quote_ends_with_the_limit_of_a_field():
+    batch, reported = read('a\n1\n"2\n' + "3\n" * 200_000)
+    assert num_rows(batch) > 100_000
+    assert len(reported) == 1
+    assert "field_size_limit" in reported[0][1]
+
+
+def test_a_chunk_of_bad_rows_is_not_the_end(monkeypatch):
+    monkeypatch.setattr(csv_table, "CHUNK_BYTES", 4)
+    batch, reported = read("a\n" + "1,2\n" * 50 + "3\n" + "x\n" * 50 + "4\n")
+    assert batch["a"].tolist() == [3, 4]
+    assert len(reported) == 100
+
+
+def test_files_without_rows():
+    assert read("") == (None, [])
+    assert read("a,b\n") == (None, [])
+    assert read("\n\n") == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [("a,a\n1,2\n", {}), ("a;b\n1;2\n", {"columns": ["b"]})],
+)
+def test_a_wrong_header_is_an_error(content, options):
+    with pytest.raises(SourceError, match="memory|expected columns"):
+        read(content, **options)
+
+
+@pytest.mark.parametrize("options", [{"columns": "a"}, {"columns": {"a": int}}, {"delimiter": ""}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ValueError, match="Expected"):
+        CSV(**options)
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
+
+
+@given(
+    st.lists(
+        st.tuples(TEXT, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)), max_size=8
+    )
+)
+def test_what_is_written_is_read(rows):
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_ALL).writerows([("a", "b", "c"), *rows])
+    columns = {"a": str, "b": torch.int64, "c": torch.float64}
+    batch, reported = read(out.getvalue(), columns=columns)
+    assert reported == []
+    if rows:
+        got = list(zip(batch["a"], batch["b"].tolist(), batch["c"].tolist(), strict=True))
+        assert got == rows

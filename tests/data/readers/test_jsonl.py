@@ -1,0 +1,231 @@
+"""Lines of JSON as columns, parsed by pyarrow or by Python."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_distinput.data.readers import arrow_json, jsonl, text
+from torch_distinput.data.readers.jsonl import JSONL
+from torch_distinput.data.structure import flatten
+from torch_distinput.testing import check_reader
+
+
+@pytest.fixture(params=["arrow", "python"])
+def parser(request, monkeypatch):
+    if request.param == "python":
+        monkeypatch.setattr(jsonl, "arrow_columns", lambda records, wanted: None)
+    return request.param
+
+
+def lines(*records):
+    return [json.dumps(record).encode() for record in records]
+
+
+def decode(*records, columns=None):
+    """Records are objects, or lines."""
+    encoded = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records]
+    return JSONL(columns).decode(encoded)
+
+
+def record(i):
+    return {
+        "id": i,
+        "x": i / 8,
+        "yes": i % 2 == 0,
+        "text": f"täxt\n{i}",
+        "day": f"2020-01-{i % 28 + 1:02d}",
+        "maybe": None if i % 3 else "here",
+        "in": {"a": i, "b": {"c": str(i)}},
+        "pair": [i, -i],
+        "some": [0.5] * (i % 4),
+        "tags": ["t"] * (i % 3),
+        "mixed": [None, 1, "a"][i % 3],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n \n"])
+def test_keeps_the_promises(tmp_path, monkeypatch, parser, suffix, end):
+    count = 300
+    keys = ("id", "x", "yes", "text", "day", "in", "pair")
+    rows = [{key: record(i)[key] for key in keys} for i in range(count)]
+    content = "".join(json.dumps(row) + end for row in rows).encode()
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    for part_bytes, chunk_bytes in ((4 << 20, 1 << 20), (5003, 777)):
+        monkeypatch.setattr(text, "_PART_BYTES", part_bytes)
+        monkeypatch.setattr(text, "CHUNK_BYTES", chunk_bytes)
+        got = check_reader(JSONL(), str(path), num_records=count)
+        assert [row["text"] for row in got] == [row["text"] for row in rows]
+        assert [row["in"]["b"]["c"] for row in got] == [str(i) for i in range(count)]
+        assert [row["pair"].tolist() for row in got] == [[i, -i] for i in range(count)]
+
+
+def test_each_kind_of_value_has_its_column(parser):
+    batch = decode(*map(record, range(7)))
+    assert torch.equal(batch["id"], torch.arange(7))
+    assert torch.equal(batch["x"], torch.arange(7, dtype=torch.float64) / 8)
+    assert batch["yes"].tolist() == [i % 2 == 0 for i in range(7)]
+    assert batch["text"][3] == "täxt\n3"
+    assert batch["day"][:2] == ["2020-01-01", "2020-01-02"]
+    assert batch["maybe"] == ["here", None, None, "here", None, None, "here"]
+    assert torch.equal(batch["in"]["a"], torch.arange(7))
+    assert batch["in"]["b"]["c"] == [str(i) for i in range(7)]
+    assert batch["pair"].tolist() == [[i, -i] for i in range(7)]
+    assert batch["some"].is_nested
+    assert [row.tolist() for row in batch["some"].unbind()] == [[0.5] * (i % 4) for i in range(7)]
+    assert batch["tags"].dtype == object
+    assert batch["tags"].tolist() == [["t"] * (i % 3) for i in range(7)]
+    assert batch["mixed"].tolist() == [None, 1, "a", None, 1, "a", None]
+
+
+def test_columns_choose_and_fix_types(parser):
+    columns = {"x": torch.float32, "id": torch.int16, "text": str, "some": torch.float32}
+    batch = decode(
+        {"x": 1, "y": 0, "id": 2, "some": [1]}, {"x": 2, "id": 3, "some": [2]}, columns=columns
+    )
+    assert list(batch) == ["x", "id", "text", "some"]
+    assert batch["x"].dtype == torch.float32
+    assert batch["id"].dtype == torch.int16
+    assert batch["text"] == [None, None]
+    assert batch["some"].tolist() == [[1.0], [2.0]]
+    assert batch["some"].dtype == torch.float32
+    assert list(decode({"x": 1, "y": 0}, columns=["y"])) == ["y"]
+    assert decode(columns={"x": torch.int8})["x"].dtype == torch.int8
+    times = decode({"t": "2020-01-01"}, {"t": "2020-01-02"}, columns={"t": str})
+    assert times["t"] == ["2020-01-01", "2020-01-02"]
+
+
+@pytest.mark.parametrize(
+    ("records", "columns", "match"),
+    [
+        ([{"a": 1}, {"a": None}], None, "column 'a' in every record.* missing in 1 of 2"),
+        ([{"a": 1}, {}], None, "column 'a' in every record"),
+        ([{"a": {"b": 1}}, {"a": {}}], None, "column 'a.b' in every record"),
+        ([{"a": {"b": 1}}, {"a": None}], None, "column 'a' in every record"),
+        ([{"a": [1]}, {"a": None}], None, "column 'a' in every record"),
+        (
+            [{"a": 1}, {"a": 2**63}],
+            None,
+            "column 'a' that fit torch.int64, got 9223372036854775808",
+        ),
+        ([{"a": 1.5}, {"a": 10**400}], None, "an integer of 1329 bits"),
+        ([{"a": 1}, {"a": 1.5}], {"a": torch.int64}, "column 'a' that fit torch.int64, got 1.5"),
+        ([{"a": 1}, {"a": 300}], {"a": torch.uint8}, "fit torch.uint8, got 300"),
+        ([{"a": 1.0}, {"a": True}], {"a": torch.float32}, "fit torch.float32, got True"),
+        ([{"a": 1}], {"a": torch.bool}, "fit torch.bool, got 1"),
+        ([{"a": 1}], {"a": str}, "fit str, got 1"),
+        ([{"a": 1}, {"a": [2]}], {"a": torch.int64}, r"fit torch.int64, got \[2\]"),
+        ([{"a": "1"}], {"a": torch.int64}, "fit torch.int64, got '1'"),
+        ([{"a": 1}, {"a": 2}], ["b"], r"Expected column 'b'.* there are \['a'\]"),
+        ([{}, {}], None, "objects with something in them"),
+        ([b'{"a": 1}', b"[1]"], None, r"JSON object in each line, got b'\[1\]', a list"),
+        ([b'{"a": 1}', b'{"a": 1} {"a": 2}'], None, "JSON object in each line"),
+        ([b'{"a": 1}', b'{"a": 1}{"a": 2}'], None, "JSON object in each line"),
+        ([b'{"a": "\xff"}'], None, "JSON object in each line.*utf-8"),
+        ([b'{"a": 1', b'}{"a": 1}'], None, "JSON object in each line"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(parser, records, columns, match):
+    with pytest.raises(ValueError, match=match):
+        decode(*records, columns=columns)
+
+
+@pytest.mark.parametrize("columns", ["a", {"a": int}, {"a": torch.complex64}, [1], 3])
+def test_wrong_columns_are_refused(columns):
+    with pytest.raises(ValueError, match="Expected"):
+        JSONL(columns)
+
+
+def test_nulls_in_lists_stay(parser):
+    assert decode({"a": [None, 0]})["a"].tolist() == [[None, 0]]
+    assert decode({"a": [None, "x"]}, {"a": ["y"]})["a"].tolist() == [[None, "x"], ["y"]]
+
+
+def test_the_last_of_two_equal_keys_counts(parser):
+    assert decode(b'{"a": 1, "b": 5, "a": 2}')["a"].tolist() == [2]
+
+
+SCALARS = {
+    "int": st.integers(-(2**70), 2**70) | st.integers(-5, 5),
+    "float": st.floats() | st.integers(-3, 3),
+    "bool": st.booleans(),
+    "text": st.text(max_size=5)
+    | st.sampled_from(["2020-01-01", "2020-01-01T10:00:00Z", "10:00", "1", ""]),
+    "time": st.sampled_from(["2020-01-01", "2020-01-01 10:00:00", "1999-12-31"]),
+    "null": st.none(),
+}
+ANY = st.one_of(*SCALARS.values())
+
+
+def nested(children):
+    return st.lists(children, max_size=3) | st.dictionaries(
+        st.sampled_from("ab"), children, max_size=2
+    )
+
+
+@st.composite
+def tables(draw):
+    """Rows whose columns mostly have a type of their own, as files do."""
+    kinds = draw(
+        st.lists(
+            st.sampled_from([*SCALARS.values(), ANY])
+            | st.sampled_from([*SCALARS.values()]).map(lambda s: st.lists(s, max_size=3))
+            | st.sampled_from([*SCALARS.values()]).map(
+                lambda s: st.fixed_dictionaries({"p": s}, optional={"q": s})
+            )
+            | st.just(st.recursive(ANY, nested, max_leaves=4)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    fields = {name: kind for name, kind in zip(["x", "ä", ""], kinds)}  # noqa: B905, C416
+    optional = draw(st.booleans())
+    row = st.fixed_dictionaries({}, optional=fields) if optional else st.fixed_dictionaries(fields)
+    return draw(st.lists(row, min_size=1, max_size=5))
+
+
+def outcome(parse):
+    try:
+        leaves, structure = flatten(parse())
+    except ValueError as error:
+        return str(error)
+    return structure, [seen(leaf) for leaf in leaves]
+
+
+def seen(leaf):
+    if isinstance(leaf, torch.Tensor):
+        rows = [row.numpy().tobytes() for row in leaf.unbind()]
+        return leaf.dtype, leaf.is_nested, None if leaf.is_nested else leaf.shape, rows
+    return type(leaf), repr(leaf.tolist() if isinstance(leaf, np.ndarray) else leaf)
+
+
+@settings(max_examples=300)
+@given(tables(), st.booleans())
+def test_both_parsers_see_the_same(table, ascii_only):
+    records = [
+        json.dumps(row, ensure_ascii=ascii_only).encode(errors="surrogatepass") for row in table
+    ]
+    reader = JSONL()
+    assert outcome(lambda: reader.decode(records)) == outcome(lambda: reader._parsed(records))
+    types = JSONL({"x": torch.float32})
+    assert outcome(lambda: types.decode(records)) == outcome(lambda: types._parsed(records))
+
+
+def test_the_fast_parser_is_taken():
+    """Not only the same: pyarrow must really parse what is plain, times as text included."""
+    plain = lines(*({k: v for k, v in record(i).items() if k != "mixed"} for i in range(7)))
+    assert arrow_json.arrow_columns(plain, None) is not None
+    assert arrow_json.arrow_columns(plain, {"x": torch.float32, "text": str}) is not None
+
+
+def test_without_pyarrow_python_parses(monkeypatch):
+    monkeypatch.setattr(arrow_json, "_arrow", lambda: None)
+    assert decode({"a": 1})["a"].tolist() == [1]
