@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,26 +42,40 @@ class Decode:
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without its bad records."""
         try:
-            return Chunk(data=self.reader.decode(chunk.data), ids=chunk.ids)
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            good = chunk.take(np.flatnonzero(self._verdicts(chunk, key, error)))
-        return Chunk(data=self.reader.decode(good.data), ids=good.ids) if good.num_rows else good
-
-    def _verdicts(self, chunk: Chunk, key: Key, error: Exception) -> list[bool]:
-        """Decode each record by itself to find those to blame."""
-        verdicts = [self._is_good(chunk.slice(i, i + 1), key) for i in range(chunk.num_rows)]
-        if all(verdicts):  # they are good one by one, and do not fit together
-            self.log.bad(*key.where(chunk.ids[0]), error)
-            return [False] * chunk.num_rows
-        return verdicts
-
-    def _is_good(self, record: Chunk, key: Key) -> bool:
+            return self._decoded(chunk)
+        except Exception:  # noqa: BLE001 - whatever a reader raises
+            good = self._without_broken(chunk, key)
         try:
-            self.reader.decode(record.data)
+            return self._decoded(good)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            self.log.bad(*key.where(record.ids[0]), error)
-            return False
-        return True
+            return self._decoded(self._without_odd(good, key, error))
+
+    def _decoded(self, chunk: Chunk) -> Chunk:
+        if not chunk.num_rows:
+            return chunk
+        return Chunk(data=self.reader.decode(chunk.data), ids=chunk.ids)
+
+    def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
+        """Decode each record by itself, and leave out those with which that fails."""
+        good = []
+        for row in range(chunk.num_rows):
+            try:
+                self.reader.decode(chunk.slice(row, row + 1).data)
+            except Exception as error:  # noqa: BLE001 - whatever a reader raises
+                self.log.bad(*key.where(chunk.ids[row]), error)
+            else:
+                good.append(row)
+        return chunk.take(np.array(good, dtype=np.int64))
+
+    def _without_odd(self, chunk: Chunk, key: Key, error: Exception) -> Chunk:
+        """Leave out records that are good by themselves and do not fit the others."""
+        records = (chunk.slice(row, row + 1).data for row in range(chunk.num_rows))
+        looks = [repr(flatten(spec_of(self.reader.decode(record)))) for record in records]
+        usual, _ = Counter(looks).most_common(1)[0]
+        for row, look in enumerate(looks):
+            if look != usual:
+                self.log.bad(*key.where(chunk.ids[row]), error)
+        return chunk.take(np.flatnonzero([look == usual for look in looks]))
 
 
 class Schema:

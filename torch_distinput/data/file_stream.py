@@ -30,6 +30,7 @@ from torch_distinput.data.units import (
     Unit,
     as_numbers,
     count_records,
+    joined_units,
     joined_surveys,
     survey_files,
 )
@@ -111,6 +112,8 @@ class FileStream(Stream):
         if not body and self.dataset.cycle is None:
             units = [unit for pile in piles for unit in pile]
             sparse = shard.sparse and count_records(units) is not None
+            if not sparse and not threads:
+                units = [unit for pile in piles for unit in joined_units(pile)]
             return UnitReader(
                 units,
                 read,

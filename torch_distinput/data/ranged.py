@@ -12,8 +12,10 @@ from torch_distinput.errors import ConfigurationError
 
 T = TypeVar("T")
 
-_BUFFER_BYTES = 4 << 20
-"""One request: large enough that its bytes, not its latency, take the time."""
+_BUFFER_BYTES = 1 << 16
+_SMALLEST_REQUEST = 1 << 18
+_LARGEST_REQUEST = 4 << 20
+"""Large enough that its bytes, not its latency, take the time."""
 _ATTEMPTS = 5
 _FIRST_PAUSE = 0.1
 """Seconds before the second attempt; the pause doubles from attempt to attempt."""
@@ -66,7 +68,7 @@ def open_ranged(
 
 
 class _Ranged(io.RawIOBase):
-    """A seekable file made of requests."""
+    """A seekable file made of requests, which grow while it is read from one end to the other."""
 
     def __init__(
         self, fetch: Callable[[int, int], bytes], size: int, path: str, retries: Retries
@@ -76,6 +78,8 @@ class _Ranged(io.RawIOBase):
         self._path = path
         self._retries = retries
         self._position = 0
+        self._ahead = b""  # what was fetched from the position on, and not read yet
+        self._request = _SMALLEST_REQUEST
 
     def readable(self) -> bool:
         return True
@@ -88,18 +92,28 @@ class _Ranged(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
+        position = max(0, base + offset)
+        forward = position - self._position
+        if 0 <= forward <= len(self._ahead):
+            self._ahead = self._ahead[forward:]
+        else:
+            self._ahead, self._request = b"", _SMALLEST_REQUEST
+        self._position = position
+        return position
 
     def readinto(self, buffer: Any) -> int:
-        start = self._position
-        stop = min(start + len(buffer), self._size)
-        if start >= stop:
-            return 0
-        data = attempt(lambda: self._range(start, stop), self._retries)
-        buffer[: len(data)] = data
-        self._position = stop
-        return len(data)
+        if not self._ahead:
+            start = self._position
+            stop = min(start + max(len(buffer), self._request), self._size)
+            if start >= stop:
+                return 0
+            self._ahead = attempt(lambda: self._range(start, stop), self._retries)
+            self._request = min(2 * self._request, _LARGEST_REQUEST)
+        count = min(len(buffer), len(self._ahead))
+        buffer[:count] = self._ahead[:count]
+        self._ahead = self._ahead[count:]
+        self._position += count
+        return count
 
     def _range(self, start: int, stop: int) -> bytes:
         data = self._fetch(start, stop)

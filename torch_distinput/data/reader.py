@@ -35,7 +35,8 @@ class Part:
         start: where it begins, in the reader's own measure: bytes, rows, row groups.
         stop: where it ends; None: at the end of the file.
         first_record: the number of its first record within the file; where that is not known, a
-            number at or below it that no other part's records reach, such as its byte offset.
+            number at or above it that the records of the part before do not reach, such as its
+            byte offset.
         num_records: how many records it has; None where that is not known before it is read.
     """
 
@@ -74,8 +75,8 @@ class Reader(ABC):
     """How the files of one format are cut, read and decoded. Picklable."""
 
     counted: bool = False
-    """:meth:`parts` finds the numbers of records without reading the data: from a header, a footer
-    or a kept index. Then lengths are known beforehand, and the workers need no votes."""
+    """:meth:`parts` is worth asking before anything is read: it finds numbers of records in a
+    header, a footer or a kept index. Where it finds them for all files, the workers need no votes."""
 
     addressable: bool = False
     """``start`` and ``stop`` of a part count records, so that a part may begin at any of them."""
@@ -83,6 +84,7 @@ class Reader(ABC):
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut a file into parts that together are all of it, in order; none if it is empty.
 
+        Neighbours can be read as one part, from the start of the first to the stop of the last.
         About a megabyte each where the format allows, more where it does not. Without this method
         a file is one part.
         """

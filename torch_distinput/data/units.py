@@ -61,6 +61,23 @@ class Survey:
         return [[unit] for units in files for unit in units] if split else files
 
 
+def joined(parts: Sequence[Part]) -> Part:
+    """Neighbouring parts of a file as one."""
+    counts = [part.num_records for part in parts]
+    return replace(
+        parts[0],
+        stop=parts[-1].stop,
+        num_records=None if None in counts else sum(counts),  # type: ignore[arg-type]
+    )
+
+
+def joined_units(pile: Sequence[Unit]) -> list[Unit]:
+    """The parts of one file as one unit: opened once."""
+    if len(pile) < 2:
+        return list(pile)
+    return [replace(pile[0], part=joined([unit.part for unit in pile]))]
+
+
 def count_records(units: Sequence[Unit]) -> int | None:
     """The number of records in units; None where one of them is not counted."""
     counts = [unit.part.num_records for unit in units]

@@ -15,6 +15,7 @@ from torch_distinput.data import files, rows
 from torch_distinput.data.ranged import Retries
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 from torch_distinput.data.structure import Batch, flatten
+from torch_distinput.data.units import joined
 from torch_distinput.errors import SourceError
 
 _LARGEST_CHUNK = 8 * CHUNK_BYTES
@@ -41,6 +42,9 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
     records = [record for part in by_part for record in part]
     _promise(len(records) == num_records, f"{num_records} records, got {len(records)}")
     _check_parts(reader, parts, [len(part) for part in by_part])
+    if len(parts) > 1:
+        together = _records(reader, file, joined(parts))
+        _promise(_equal(together, records), "neighbouring parts to be the same when read as one")
     for number in reversed(range(len(parts))):
         again = _records(reader, file, parts[number])
         _promise(_equal(again, by_part[number]), f"part {number} to be the same when read alone")
@@ -48,7 +52,7 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
     if reader.addressable:
         _check_addresses(reader, file, parts, by_part)
     _check_stream(reader, file, records)
-    _check_damage(reader, file)
+    _check_damage(reader, file, sum(rows.num_bytes([record]) for record in records))
     return records
 
 
@@ -91,7 +95,6 @@ def _check_parts(reader: Reader, parts: list[Part], counts: list[int]) -> None:
     for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
         known = part.num_records
         _promise(known in (None, count), f"part {number} to have num_records={count}, got {known}")
-        _promise(not reader.counted or known is not None, "num_records from a counted reader")
         following = parts[number + 1].first_record if number + 1 < len(parts) else None
         reached = part.first_record + count
         _promise(
@@ -147,7 +150,7 @@ def _check_stream(reader: Reader, file: InputFile, records: list[Any]) -> None:
     _promise(_equal(read, records), "the same records from a file that cannot seek")
 
 
-def _check_damage(reader: Reader, file: InputFile) -> None:
+def _check_damage(reader: Reader, file: InputFile, num_bytes: int) -> None:
     """Cut and flipped files end in an error or in reported records, and do not go on for ever."""
     with file.open() as opened:
         content = opened.read()
@@ -157,7 +160,7 @@ def _check_damage(reader: Reader, file: InputFile) -> None:
         flipped[place] ^= 1 << int(random.integers(8))
         for damaged in (content[:place], bytes(flipped)):
             for bad in (_raise, _skip):
-                _read_damaged(reader, file, damaged, bad, limit=10 * len(content))
+                _read_damaged(reader, file, damaged, bad, limit=10 * (num_bytes + 1000))
 
 
 def _read_damaged(

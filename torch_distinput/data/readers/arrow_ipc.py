@@ -20,6 +20,8 @@ from torch_distinput.data.readers.arrow_columns import (
 )
 from torch_distinput.data.structure import Batch
 
+_CONTINUATION = b"\xff" * 4
+_END = _CONTINUATION + bytes(4)
 _MAGIC = b"ARROW1"
 _RECORDS_PER_BATCH = 1 << 31
 """No record batch has more, so where counts are unknown this keeps records of parts apart."""
@@ -38,6 +40,8 @@ class Arrow(Reader):
     """
 
     columns: Sequence[str] | None = None
+
+    counted = True
 
     def __post_init__(self) -> None:
         """Check and freeze the names."""
@@ -68,7 +72,7 @@ class Arrow(Reader):
         try:
             with _opened(file) as (source, is_file):
                 reader, names = _reader(source, is_file, self.columns, file.path)
-                for number, batch in _batches(reader, is_file, file, part):
+                for number, batch in _batches(source, reader, is_file, file, part):
                     within = f" of record batch {number}"
                     yield from batch_chunks(batch.select(names), file, within=within)
         except Exception as error:
@@ -100,6 +104,16 @@ def _opened(file: InputFile) -> Iterator[tuple[Any, bool]]:
 def _has_magic(source: Any, place: int) -> bool:
     source.seek(place)
     return bool(source.read(len(_MAGIC)) == _MAGIC)
+
+
+def _has_end(source: Any) -> bool:
+    """Whether a stream, read to its end, ends with the mark; those of before 2019 have another."""
+    end = source.tell()
+    source.seek(0)
+    if source.read(len(_CONTINUATION)) != _CONTINUATION:
+        return True
+    source.seek(max(0, end - len(_END)))
+    return bool(source.read(len(_END)) == _END)
 
 
 def _reader(
@@ -156,7 +170,9 @@ def _file_parts(bounds: Sequence[int], counts: Sequence[int] | None) -> Iterator
             record += rows
 
 
-def _batches(reader: Any, is_file: bool, file: InputFile, part: Part) -> Iterator[tuple[int, Any]]:
+def _batches(
+    source: Any, reader: Any, is_file: bool, file: InputFile, part: Part
+) -> Iterator[tuple[int, Any]]:
     """Yield record batches with their numbers. In a stream nothing follows a damaged one."""
     stop = part.stop
     if is_file and stop is None:
@@ -166,6 +182,8 @@ def _batches(reader: Any, is_file: bool, file: InputFile, part: Part) -> Iterato
             batch = reader.get_batch(number) if is_file else reader.read_next_batch()
             check_buffers(batch)
         except StopIteration:
+            if file.size is not None and not _has_end(source):
+                file.bad(f"record batch {number}", "expected it, or a mark of the end: it was cut off")
             return
         except Exception as error:
             if not is_damage(error):
