@@ -50,10 +50,9 @@ def record(i):
     }
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n \n"])
+@pytest.mark.parametrize(("suffix", "end"), [("", "\n"), (".gz", "\r\n"), ("", "\n\n \n")])
 def test_keeps_the_promises(tmp_path, monkeypatch, parser, suffix, end):
-    count = 300
+    count = 150
     keys = ("id", "x", "yes", "text", "day", "in", "pair")
     rows = [{key: record(i)[key] for key in keys} for i in range(count)]
     content = "".join(json.dumps(row) + end for row in rows).encode()

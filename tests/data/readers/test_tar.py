@@ -68,8 +68,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("suffix", "kind"), [*zip(["", ".gz", ""], FORMATS, strict=True)])
 def test_keeps_the_promises(tmp_path, monkeypatch, suffix, kind):
     content = archive(MEMBERS, kind)
     path = tmp_path / f"a.tar{suffix}"
