@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import sys
 
 import fsspec
 import pytest
@@ -13,6 +14,7 @@ from backports import zstd
 
 import torch_distinput as tdi
 from tests.distribute.street import play
+from tests.formats import FORMATS
 from tests.storages import NAMES, Local, WebServer, open_storage
 from torch_distinput.data import files, ranged
 from torch_distinput.data.ranged import Retries, attempt, open_ranged
@@ -216,3 +218,30 @@ class TestNetwork:
                 attempt(failing(error, 1), retries)
         with pytest.raises(ConnectionResetError):
             attempt(failing(ConnectionResetError(), 5), retries)
+
+
+@pytest.mark.parametrize(
+    ("reader", "library", "extra"),
+    [
+        ("parquet", "pyarrow.parquet", "arrow"),
+        ("arrow", "pyarrow.ipc", "arrow"),
+        ("tfrecord", "google_crc32c", "tfrecord"),
+        ("text", "backports.zstd", "zstd"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_missing_library(tmp_path, monkeypatch, reader, library, extra, on_error):
+    """It says what to install; it is no bad record."""
+    from torch_distinput.data.readers import arrow_columns, tfrecord
+
+    form = FORMATS[reader]
+    path = tmp_path / f"a.{'zst' if extra == 'zstd' else form.suffix}"
+    path.write_bytes(form.write([1, 2, 3]))
+    for cached in (arrow_columns.load_arrow, tfrecord._crc32c):
+        cached.cache_clear()
+    monkeypatch.setitem(sys.modules, library, None)
+    recipe = tdi.FileDataset(path, reader=form.reader, on_error=on_error)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(recipe, global_batch_size=4)
+    errors = (tdi.ConfigurationError, tdi.SourceError)
+    with pytest.raises(errors, match=rf"pip install .*\[{extra}"):
+        list(dataset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import IO, cast
@@ -35,13 +36,12 @@ def _xz(file: IO[bytes]) -> IO[bytes]:
 
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:
-    for module in ("compression.zstd", "backports.zstd"):  # the first is Python 3.14's own
-        try:
-            return cast("IO[bytes]", import_module(module).ZstdFile(file))
-        except ModuleNotFoundError:
-            continue
-    msg = "Reading .zst files needs a library: pip install 'torch_distinput[zstd]'."
-    raise ConfigurationError(msg)
+    module = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    try:
+        return cast("IO[bytes]", import_module(module).ZstdFile(file))
+    except ModuleNotFoundError as error:
+        msg = "Reading .zst files needs a library: pip install 'torch_distinput[zstd]'."
+        raise ConfigurationError(msg) from error
 
 
 _BY_SUFFIX: Mapping[str, Decompress] = {".gz": _gzip, ".bz2": _bz2, ".xz": _xz, ".zst": _zstd}

@@ -30,11 +30,11 @@ from torch_distinput.data.units import (
     Unit,
     as_numbers,
     count_records,
-    joined_units,
     joined_surveys,
+    joined_units,
     survey_files,
 )
-from torch_distinput.errors import ConfigurationError, SourceError
+from torch_distinput.errors import SourceError
 from torch_distinput.plan.order import Indices, permutation
 
 _MOST_SURVEYED = 1024
@@ -195,9 +195,9 @@ class FileStream(Stream):
         file = self._file(number, log)
         try:
             return tuple(self.dataset.reader.parts(file))
-        except (ConfigurationError, SourceError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+        except Exception as error:
+            if _is_no_damage(error):
+                raise
             file.bad("the beginning or the end", error)
             return ()
 
@@ -215,9 +215,9 @@ class FileStream(Stream):
                 count += chunk.num_rows
                 if chunk.num_rows:
                     yield chunk
-        except (ConfigurationError, SourceError):
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+        except Exception as error:
+            if _is_no_damage(error):
+                raise
             file.bad(f"after record {part.first_record + count}", error)
             return
         if log.on_error == "raise" and part.num_records not in (None, count):
@@ -232,6 +232,11 @@ class FileStream(Stream):
             bad=partial(log.bad, info.path),
             retries=log.retries,
         )
+
+
+def _is_no_damage(error: Exception) -> bool:
+    """Whether it has been told as damage already, or is a library that is not installed."""
+    return isinstance(error, SourceError) or isinstance(error.__cause__, ImportError)
 
 
 def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:

@@ -127,8 +127,12 @@ class _Decompressed(io.BufferedReader):
     """Closes the compressed file together with what decompresses it."""
 
     def __init__(self, raw: IO[bytes], decompress: Callable[[IO[bytes]], IO[bytes]]) -> None:
-        super().__init__(cast("io.RawIOBase", decompress(raw)))
         self._compressed = raw
+        try:
+            super().__init__(cast("io.RawIOBase", decompress(raw)))
+        except BaseException:
+            raw.close()
+            raise
 
     def close(self) -> None:
         super().close()

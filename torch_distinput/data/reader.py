@@ -76,7 +76,7 @@ class Reader(ABC):
 
     counted: bool = False
     """:meth:`parts` is worth asking before anything is read: it finds numbers of records in a
-    header, a footer or a kept index. Where it finds them for all files, the workers need no votes."""
+    header, a footer or a kept index. Where all files have them, the workers need no votes."""
 
     addressable: bool = False
     """``start`` and ``stop`` of a part count records, so that a part may begin at any of them."""

@@ -178,12 +178,10 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
             chunk = reader.take(wanted)
             position = piece.start + wanted
             if chunk is None or chunk.num_rows != wanted:
-                msg = (
-                    f"Expected {position} records, as was found before reading, but they ended "
-                    "earlier. The files have changed: distribute them again."
-                )
-                raise SourceError(msg)
+                raise _other_length(position, "they ended earlier")
             yield self._step(chunk, piece.sizes, 0)
+        if position == known.own_length and reader.take(1) is not None:
+            raise _other_length(position, "there are more")
 
     def _held(self, reader: RowReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
@@ -317,6 +315,14 @@ class PlayedDataset(IterableDataset[LocalStep]):
             for chunk in islice(stream, self._per_stream)
         ]
         return taken + [None] * (self._per_stream - len(taken))
+
+
+def _other_length(expected: int, got: str) -> SourceError:
+    msg = (
+        f"Expected {expected} records, as was found before reading, but {got}. The files have "
+        "changed: distribute them again."
+    )
+    return SourceError(msg)
 
 
 def _mark(chunk: Chunk, number: int, splitter: Splitter) -> int:

@@ -40,11 +40,10 @@ class KnownSteps:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield this worker's part of each step that has an example in sync."""
-        own = 0 if self.splitter.shared else self.splitter.topology.worker_index
         for number in range(self._num_batches):
             sizes = self._batch_sizes(number)
             first_row = number * self._full
-            cuts = self.splitter.cuts(sizes[own])
+            cuts = self.splitter.cuts(sizes[self._own])
             for cut, total in zip(cuts, _totals(self.splitter, sizes), strict=True):
                 if total:
                     yield Piece(start=first_row + cut.start, sizes=cut.sizes, num_examples=total)
@@ -62,9 +61,18 @@ class KnownSteps:
         )
 
     @property
+    def own_length(self) -> int:
+        """Examples in the stream that this worker reads."""
+        return self.lengths[self._own]
+
+    @property
     def num_dropped(self) -> int:
         """Examples that ``drop_last`` leaves out, over all streams."""
         return sum(length % self._full for length in self.lengths) if self.drop_last else 0
+
+    @property
+    def _own(self) -> int:
+        return 0 if self.splitter.shared else self.splitter.topology.worker_index
 
     @property
     def _full(self) -> int:

@@ -41,7 +41,7 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
     by_part = [_records(reader, file, part) for part in parts]
     records = [record for part in by_part for record in part]
     _promise(len(records) == num_records, f"{num_records} records, got {len(records)}")
-    _check_parts(reader, parts, [len(part) for part in by_part])
+    _check_parts(parts, [len(part) for part in by_part])
     if len(parts) > 1:
         together = _records(reader, file, joined(parts))
         _promise(_equal(together, records), "neighbouring parts to be the same when read as one")
@@ -91,7 +91,7 @@ def _chunks(reader: Reader, file: InputFile, part: Part) -> Iterator[Batch]:
         yield batch
 
 
-def _check_parts(reader: Reader, parts: list[Part], counts: list[int]) -> None:
+def _check_parts(parts: list[Part], counts: list[int]) -> None:
     for number, (part, count) in enumerate(zip(parts, counts, strict=True)):
         known = part.num_records
         _promise(known in (None, count), f"part {number} to have num_records={count}, got {known}")
@@ -167,7 +167,12 @@ def _read_damaged(
     reader: Reader, file: InputFile, damaged: bytes, bad: Any, *, limit: int
 ) -> None:
     broken = replace(
-        file, size=len(damaged), local_path=None, open=lambda: io.BytesIO(damaged), bad=bad
+        file,
+        path=f"{file.path}.damaged",  # a reader may keep an index beside it
+        size=len(damaged),
+        local_path=None,
+        open=lambda: io.BytesIO(damaged),
+        bad=bad,
     )
     read = 0
     try:

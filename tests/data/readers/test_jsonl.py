@@ -44,7 +44,6 @@ def record(i):
         "maybe": None if i % 3 else "here",
         "in": {"a": i, "b": {"c": str(i)}},
         "pair": [i, -i],
-        "some": [0.5] * (i % 4),
         "tags": ["t"] * (i % 3),
         "mixed": [None, 1, "a"][i % 3],
     }
@@ -78,11 +77,24 @@ def test_each_kind_of_value_has_its_column(parser):
     assert torch.equal(batch["in"]["a"], torch.arange(7))
     assert batch["in"]["b"]["c"] == [str(i) for i in range(7)]
     assert batch["pair"].tolist() == [[i, -i] for i in range(7)]
-    assert batch["some"].is_nested
-    assert [row.tolist() for row in batch["some"].unbind()] == [[0.5] * (i % 4) for i in range(7)]
     assert batch["tags"].dtype == object
     assert batch["tags"].tolist() == [["t"] * (i % 3) for i in range(7)]
     assert batch["mixed"].tolist() == [None, 1, "a", None, 1, "a", None]
+
+
+@pytest.mark.parametrize("counts", [(0, 1, 2), (2, 2, 2), (1,), (0, 0), ()])
+def test_lists_of_any_length(parser, counts):
+    """Jagged where that was asked for, and only there: never by what a batch happens to hold."""
+    rows = [{"some": [0.5] * count} for count in counts]
+    batch = decode(*rows, columns={"some": (torch.float32, ...)})
+    assert batch["some"].is_nested
+    assert [row["some"] for row in rows] == [row.tolist() for row in batch["some"].unbind()]
+    assert batch["some"].dtype == torch.float32
+    if len(set(counts)) > 1:
+        with pytest.raises(ValueError, match=r"got 0 to 2 numbers.*\(torch.float64, ...\)"):
+            decode(*rows)
+    with pytest.raises(ValueError, match="'some' that fit torch.float32, got 1"):
+        decode({"some": 1}, columns={"some": (torch.float32, ...)})
 
 
 def test_columns_choose_and_fix_types(parser):

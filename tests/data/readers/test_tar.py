@@ -143,7 +143,10 @@ def test_sizes_in_pax_headers_and_in_base_256():
         + padded(b"ok")
     )
     expected = {"__key__": ["a", "b", "c"], "txt": [b"abcde", b"xyz", b"ok"]}
-    assert read(content) == (expected, [])
+    assert read(content + bytes(1024)) == (expected, [])
+    found, reported = read(content)  # cut off where a member ends
+    assert found == expected
+    assert [where for where, _ in reported] == ["the end"]
     assert read(content * 2)[0]["txt"] == expected["txt"] * 2
 
 

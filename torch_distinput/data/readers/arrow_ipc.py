@@ -147,7 +147,8 @@ def _counts(source: Any, is_file: bool) -> list[int] | None:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             batches = reader
-        return [batch.num_rows for batch in batches]
+        counts = [batch.num_rows for batch in batches]
+        return counts if is_file or _has_end(source) else None
     except Exception as error:
         if not is_damage(error):
             raise
@@ -183,7 +184,8 @@ def _batches(
             check_buffers(batch)
         except StopIteration:
             if file.size is not None and not _has_end(source):
-                file.bad(f"record batch {number}", "expected it, or a mark of the end: it was cut off")
+                reason = "expected it, or a mark of the end: the stream was cut off"
+                file.bad(f"record batch {number}", reason)
             return
         except Exception as error:
             if not is_damage(error):

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_distinput.data.readers.columns import Wanted, cast_numbers, jagged, objects
+from torch_distinput.data.readers.columns import (
+    Wanted,
+    cast_numbers,
+    objects,
+    rows_of_lists,
+    split_type,
+)
 
 _FIRST, _LAST = itemgetter(0), itemgetter(-1)
 _LARGEST_BLOCK = (1 << 31) - 1
@@ -101,8 +107,9 @@ def _only_chunk(column: Any) -> Any:
     return column.chunk(0)
 
 
-def _column(arrow: Any, name: str, array: Any, dtype: Any) -> Any:
+def _column(arrow: Any, name: str, array: Any, wanted: Any) -> Any:
     types = arrow.types
+    dtype, ragged = split_type(wanted)
     if types.is_string(array.type) and dtype in (None, str):
         return array.to_numpy(zero_copy_only=False).tolist()
     if array.null_count or dtype is str:
@@ -119,7 +126,10 @@ def _column(arrow: Any, name: str, array: Any, dtype: Any) -> Any:
             texts = values.to_numpy(zero_copy_only=False).tolist()
             ends = lengths.cumsum().tolist()
             return objects([texts[e - n : e] for e, n in zip(ends, lengths.tolist(), strict=True)])
-        return jagged(_numbers(arrow, name, values, dtype), lengths)
+        found = _numbers(arrow, name, values, dtype)
+        return rows_of_lists(name, found, lengths, ragged=ragged)
+    if ragged:
+        raise _NotPlainError
     return _numbers(arrow, name, array, dtype)
 
 

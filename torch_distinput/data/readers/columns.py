@@ -28,13 +28,21 @@ def check_wanted(wanted: Wanted) -> None:
     if not sound or not all(isinstance(name, str) for name in wanted):
         msg = f"Expected columns to be names, or names with types, got {wanted!r}."
         raise ValueError(msg)
-    for name, dtype in wanted.items() if isinstance(wanted, Mapping) else ():
-        if dtype is not str and not (isinstance(dtype, torch.dtype) and dtype in _NUMBERS):
+    for name, given in wanted.items() if isinstance(wanted, Mapping) else ():
+        dtype, _ = split_type(given)
+        if given is not str and not (isinstance(dtype, torch.dtype) and dtype in _NUMBERS):
             msg = (
-                f"Expected the type of column {name!r} to be str or a torch dtype such as "
-                f"torch.int64 or torch.float32, got {dtype!r}."
+                f"Expected the type of column {name!r} to be str, a torch dtype such as "
+                "torch.int64 or torch.float32, or (dtype, ...) for lists of any length, got "
+                f"{given!r}."
             )
             raise ValueError(msg)
+
+
+def split_type(given: Any) -> tuple[Any, bool]:
+    """A type, and whether rows of it are lists of any length: ``(torch.int64, ...)``."""
+    ragged = isinstance(given, tuple) and len(given) == 2 and given[1] is ...
+    return (given[0], True) if ragged else (given, False)
 
 
 def record_columns(records: Sequence[Mapping[str, Any]], wanted: Wanted, prefix: str = "") -> Any:
@@ -56,16 +64,17 @@ def record_columns(records: Sequence[Mapping[str, Any]], wanted: Wanted, prefix:
     }
 
 
-def column(name: str, values: list[Any], dtype: Any = None) -> Any:
+def column(name: str, values: list[Any], wanted: Any = None) -> Any:
     """Make one column: of the given type, or of the one that the values have.
 
     Numbers and lists of numbers become tensors, mappings a dict of columns, text a list, in which
     None stands for what is missing; all else is an array of objects.
     """
+    dtype, ragged = split_type(wanted)
     kinds = set(map(type, values))
     if dtype is str:
         return _text(name, values, kinds)
-    if dtype is not None and not values:
+    if dtype is not None and not values and not ragged:
         return torch.empty(0, dtype=dtype)
     if kinds <= {str, type(None)} and dtype is None:
         return values
@@ -73,17 +82,18 @@ def column(name: str, values: list[Any], dtype: Any = None) -> Any:
         raise _missing(name, values)
     if kinds == {dict} and dtype is None:
         return record_columns(values, None, f"{name}.")
-    if kinds <= {bool, int, float}:
+    if kinds <= {bool, int, float} and not ragged:
         found = numbers(name, values, dtype)
         if found is not None:
             return found
-    if kinds == {list}:
-        found = _lists(name, values, dtype)
+    if kinds == {list} or (ragged and not kinds):
+        found = _lists(name, values, dtype, ragged=ragged)
         if found is not None:
             return found
     if dtype is not None:
         odd = [value for value in values if not _is_number(value)]
-        raise _unfit(name, dtype, (odd or [value for value in values if type(value) is list])[0])
+        kind = int if ragged else list
+        raise _unfit(name, dtype, (odd or [value for value in values if type(value) is kind])[0])
     return objects(values)
 
 
@@ -128,12 +138,24 @@ def objects(values: list[Any]) -> NDArray[Any]:
     return array
 
 
-def jagged(values: torch.Tensor, lengths: NDArray[np.int64]) -> torch.Tensor:
-    """Rows of these lengths: a dense tensor if they are all the same."""
-    if len(lengths) and (lengths == lengths[0]).all():
-        return values.view(len(lengths), int(lengths[0]))
-    offsets = torch.from_numpy(np.concatenate(([0], lengths.cumsum())))
-    return torch.nested.nested_tensor_from_jagged(values, offsets)
+def rows_of_lists(
+    name: str, values: torch.Tensor, lengths: NDArray[np.int64], *, ragged: bool
+) -> torch.Tensor:
+    """Rows of these lengths: jagged if so wanted, else dense, and then of one length.
+
+    A tensor that is the one or the other by what a batch happens to hold would be no type.
+    """
+    if ragged:
+        offsets = torch.from_numpy(np.concatenate(([0], lengths.cumsum())))
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+    if (lengths != lengths[0]).any():
+        msg = (
+            f"Expected lists of one length in column {name!r}, got {lengths.min()} to "
+            f"{lengths.max()} numbers. Pass columns={{{name!r}: ({values.dtype}, ...)}}, with the "
+            "other columns, for a jagged tensor."
+        )
+        raise ValueError(msg)
+    return values.view(len(lengths), int(lengths[0]))
 
 
 def _text(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
@@ -161,15 +183,18 @@ def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
         raise _unfit(name, torch.float64, f"an integer of {size} bits") from None
 
 
-def _lists(name: str, values: list[list[Any]], dtype: Any) -> torch.Tensor | None:
+def _lists(
+    name: str, values: list[list[Any]], dtype: Any, *, ragged: bool
+) -> torch.Tensor | None:
     flat = [item for value in values for item in value]
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     if not flat:
-        return jagged(torch.empty(0, dtype=dtype or torch.float64), lengths)
+        empty = torch.empty(0, dtype=dtype or torch.float64)
+        return rows_of_lists(name, empty, lengths, ragged=ragged)
     if not set(map(type, flat)) <= {bool, int, float}:
         return None
     dense = numbers(name, flat, dtype)
-    return None if dense is None else jagged(dense, lengths)
+    return None if dense is None else rows_of_lists(name, dense, lengths, ragged=ragged)
 
 
 def _needs_all(kinds: set[type], values: list[Any]) -> bool:
@@ -177,7 +202,7 @@ def _needs_all(kinds: set[type], values: list[Any]) -> bool:
     if kinds <= {bool, int, float, type(None)} or kinds == {dict, type(None)}:
         return True
     lists = [value for value in values if value is not None]
-    return kinds == {list, type(None)} and _lists("", lists, torch.float64) is not None
+    return kinds == {list, type(None)} and _lists("", lists, torch.float64, ragged=True) is not None
 
 
 def _is_number(value: Any) -> bool:

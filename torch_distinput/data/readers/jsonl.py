@@ -22,7 +22,8 @@ class JSONL(Reader):
       ``true`` and ``false`` of bool.
     - Text becomes a list of ``str``, with ``None`` where it is null or missing.
     - An object becomes a dict of columns itself.
-    - Lists of numbers become a tensor: ``(rows, k)`` if all have ``k`` of them, else jagged.
+    - Lists of ``k`` numbers become a tensor ``(rows, k)``; of any length, where ``columns`` says
+      so, a jagged one.
     - All else becomes a NumPy array of objects.
 
     A number that is null or missing is an error. What a column holds is found anew in each batch:
@@ -31,7 +32,8 @@ class JSONL(Reader):
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
-            to types, ``str`` or a torch dtype (of a list: that of its numbers).
+            to types: ``str``, a torch dtype (of a list: that of its numbers), or
+            ``(dtype, ...)`` for lists of any length.
     """
 
     columns: Wanted = None

@@ -56,9 +56,15 @@ class Tar(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
         """Yield columns."""
         columns = _columns_of_first(file) if part.start else []
+        headers = Headers()
+
+        def report(where: str, reason: object) -> None:
+            headers.ended = True  # what is missing at the end has been told then
+            file.bad(where, reason)
+
         pending = _Files([], [], [])
         with file.open() as opened:
-            walked = walk(opened, Headers(), start=part.start, stop=part.stop, report=file.bad)
+            walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
                 spans = zip(members.starts, members.stops, strict=True)
                 contents = [window[start:stop] for start, stop in spans]
@@ -69,6 +75,9 @@ class Tar(Reader):
                 columns = columns or _columns(files)
                 yield from _chunks(file, columns, files)
         yield from _chunks(file, columns or _columns(pending), pending)
+        if part.stop in (None, file.size) and not headers.ended:
+            reason = "expected the blocks of zeros with which archives end: it was cut off"
+            file.bad("the end", reason)
 
 
 class _Files(NamedTuple):

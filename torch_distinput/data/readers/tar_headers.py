@@ -40,6 +40,8 @@ class Headers(Scanner):
     def __init__(self) -> None:
         self.cuttable = True
         """Whether a member says all about itself: no header came that holds for all others."""
+        self.ended = True
+        """Whether nothing more is expected: the last block was one of zeros."""
         self._for_all: dict[bytes, bytes] = {}
 
     def scan(self, window: bytes, room: int) -> Scan:
@@ -50,14 +52,17 @@ class Headers(Scanner):
         needed, error = 0, None
         while not needed and error is None:
             if not own:
-                position = at = _take_plain(window, position, room, members)
+                before = position
+                position = at = _take_plain(window, before, room, members)
+                self.ended = self.ended and position == before
             if position + _BLOCK > len(window):
                 needed = position + _BLOCK - at
                 break
             header = window[position : position + _BLOCK]
             start = position + _BLOCK
             kind, size = header[156], _size(header, own)
-            if not any(header):
+            self.ended = not any(header)
+            if self.ended:
                 position = at = start
                 own = self._for_all
             elif not _fits(header):

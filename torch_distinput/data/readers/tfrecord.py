@@ -199,6 +199,6 @@ def _masked(crcs: Any) -> NDArray[np.uint32]:
 def _crc32c() -> Any:
     try:
         return import_module("google_crc32c").value
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
         msg = "Reading TFRecord files needs a library: pip install 'torch_distinput[tfrecord]'."
-        raise ConfigurationError(msg) from None
+        raise ConfigurationError(msg) from error
