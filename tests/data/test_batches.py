@@ -155,3 +155,10 @@ def test_fingerprints_see_dtypes_shapes_and_strings():
     ]  # fmt: skip
     assert len(different) == len({fingerprint(data) for data in different})
     assert fingerprint([object()]) == fingerprint([object()])
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+def test_unsigned_numbers_are_taken(dtype):
+    """torch has no index_select for them."""
+    taken = rows.take_rows(torch.from_numpy(np.arange(5, dtype=dtype)), np.array([3, 0]))
+    assert taken.tolist() == [3, 0]

@@ -89,6 +89,32 @@ def test_large_permutations_have_no_serial_correlation():
     assert np.sqrt(np.mean(np.square(scores))) < 2.5
 
 
+@pytest.mark.parametrize("num_examples", [LARGEST_EXACT, 3 << 18, 1_000_003])
+def test_permutations_are_as_uniform_as_numpys(num_examples):
+    """How many examples move from which 32nd of the epoch to which: chi-square, for 8 keys each."""
+    ours = [EpochOrder(num_examples=num_examples, shuffle=True, seed=k) for k in range(8)]
+    random = np.random.default_rng(0)
+    scores = {
+        "ours": [_unevenness(order.indices(0, num_examples)) for order in ours],
+        "numpy": [_unevenness(random.permutation(num_examples)) for _ in range(8)],
+    }
+    for name, found in scores.items():
+        assert abs(np.mean(found)) < 1.5, (name, found)
+        assert max(map(abs, found)) < 4.5, (name, found)
+
+
+def _unevenness(order):
+    """Chi-square of 32 x 32 cells as a standard normal score."""
+    bins = 32
+    cells = np.arange(len(order)) * bins // len(order) * bins + order * bins // len(order)
+    counts = np.bincount(cells, minlength=bins * bins)
+    sizes = np.bincount(np.arange(len(order)) * bins // len(order))
+    expected = np.outer(sizes, sizes).ravel() / len(order)
+    freedom = (bins - 1) ** 2
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    return (chi_square - freedom) / np.sqrt(2 * freedom)
+
+
 def test_uniform_batches():
     """Full windows, and the partial one unless it is dropped."""
     order = EpochOrder(num_examples=10)

@@ -94,6 +94,7 @@ def open_file(
         local_path=inner if local and decompress is None else None,
         open=open_raw if decompress is None else lambda: _Decompressed(open_raw(), decompress),
         bad=bad,
+        storage_options=storage_options,
     )
 
 

@@ -17,9 +17,9 @@ so it works the same on every storage and under every compression. Your own is o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
 
 from torch_distinput.data.structure import Batch
 
@@ -61,6 +61,7 @@ class InputFile:
         bad: called as ``bad(where, reason)`` for records that cannot be read. It raises a
             :class:`~torch_distinput.SourceError`; or, if the user chose to skip bad records, it
             counts one and returns: go on with the next good record, or end.
+        storage_options: of the file system, for what a reader keeps beside the file.
     """
 
     path: str
@@ -69,6 +70,7 @@ class InputFile:
     local_path: str | None
     open: Callable[[], IO[bytes]]
     bad: Callable[[str, object], None]
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reader(ABC):

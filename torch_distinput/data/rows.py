@@ -22,6 +22,8 @@ from torch_distinput.data.structure import (
     unflatten,
 )
 
+_INDEXED_ONLY = {torch.uint16, torch.uint32, torch.uint64}
+"""Types for which torch has no index_select."""
 _KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
 
 
@@ -205,8 +207,10 @@ def _take(leaf: Any, rows: torch.Tensor) -> Any:
         return np.take(leaf, rows.numpy(), axis=0)
     if leaf.is_nested:
         return _concat([_slice(leaf, row, row + 1) for row in rows.tolist()])
-    # Indexing keeps a memory format such as channels_last; index_select is faster without one.
-    return leaf.index_select(0, rows) if leaf.is_contiguous() else leaf[rows]
+    # Indexing keeps a memory format such as channels_last, and knows all types; index_select is
+    # faster.
+    fast = leaf.is_contiguous() and leaf.dtype not in _INDEXED_ONLY
+    return leaf.index_select(0, rows) if fast else leaf[rows]
 
 
 def _concat(leaves: Sequence[Any]) -> Any:

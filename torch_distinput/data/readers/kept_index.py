@@ -6,8 +6,9 @@ import functools
 import hashlib
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -49,10 +50,12 @@ def indexed_parts(
     if index == "memory":
         return _parts(find_cuts(file), file.size)
     url = _url(file, index)
-    cuts = _load(url, file, kind)
+    options = file.storage_options if index == "beside" else {}
+    header = f"{kind} 1 {file.size} {file.version}"  # what makes an index belong to a file
+    cuts = _load(url, options, header)
     if cuts is None:
         cuts = find_cuts(file)
-        _store(url, file, kind, cuts)
+        _store(url, options, header, cuts)
     return _parts(cuts, file.size)
 
 
@@ -73,19 +76,14 @@ def _url(file: InputFile, index: str) -> str:
     return f"{index.rstrip('/')}/{name}-{path_hash}.index.npz"
 
 
-def _header(file: InputFile, kind: str) -> str:
-    """What must be the same for an index to belong to a file."""
-    return f"{kind} 1 {file.size} {file.version}"
-
-
-def _load(url: str, file: InputFile, kind: str) -> Cuts | None:
+def _load(url: str, options: Mapping[str, Any], header: str) -> Cuts | None:
     """None if there is no index, or none that can be used: it is made anew then."""
     try:
-        content = files.load(url, {})
+        content = files.load(url, options)
         if content is None:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as kept:
-            if str(kept["header"]) != _header(file, kind):
+            if str(kept["header"]) != header:
                 return None
             starts, counts = kept["starts"].tolist(), kept["counts"].tolist()
     except Exception as error:  # noqa: BLE001 - a cure for all: it is made anew
@@ -94,12 +92,12 @@ def _load(url: str, file: InputFile, kind: str) -> Cuts | None:
     return list(zip(starts, counts, strict=True))
 
 
-def _store(url: str, file: InputFile, kind: str, cuts: Cuts) -> None:
+def _store(url: str, options: Mapping[str, Any], header: str, cuts: Cuts) -> None:
     content = io.BytesIO()
     starts, counts = np.array(cuts, dtype=np.int64).reshape(-1, 2).T
-    np.savez(content, header=np.array(_header(file, kind)), starts=starts, counts=counts)
+    np.savez(content, header=np.array(header), starts=starts, counts=counts)
     try:
-        files.store(url, content.getvalue(), {})
+        files.store(url, content.getvalue(), options)
     except OSError as error:
         _warn(url.rpartition("/")[0], str(error))
 

@@ -1,0 +1,80 @@
+"""Steps of streams with known lengths, on all small clusters."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.topology import Topology
+
+
+def plans(lengths, size, replicas, rebatch, *, shared, drop_last):
+    """The plan of each worker."""
+    num_workers = 3 if shared else len(lengths)
+    topologies = [
+        Topology(num_workers=num_workers, worker_index=worker, replicas_per_worker=replicas)
+        for worker in range(num_workers)
+    ]
+    splitter = Splitter(
+        topology=topologies[0], rebatch=rebatch, global_batch_size=size, shared=shared
+    )
+    return [
+        KnownSteps(
+            splitter=replace(splitter, topology=topology), lengths=lengths, drop_last=drop_last
+        )
+        for topology in topologies
+    ]
+
+
+def rows_of(pieces):
+    """The rows of the stream that are in pieces, in order."""
+    return [
+        row for piece in pieces for row in range(piece.start, piece.start + sum(piece.sizes))
+    ]
+
+
+@pytest.mark.parametrize("rebatch", Rebatch)
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_streams_of_their_own(rebatch, drop_last, replicas):
+    """Each worker plays its own stream in order; all have the same steps."""
+    for lengths in itertools.product(range(6), repeat=3):
+        for size in range(1, 5):
+            workers = plans(lengths, size, replicas, rebatch, shared=False, drop_last=drop_last)
+            pieces = [list(worker.pieces()) for worker in workers]
+            assert {len(own) for own in pieces} == {workers[0].num_steps}
+            for own, length in zip(pieces, lengths, strict=True):
+                kept = length - length % size if drop_last else length
+                assert rows_of(own) == list(range(kept))
+            for step in zip(*pieces, strict=True):
+                assert len({piece.num_examples for piece in step}) == 1
+                assert step[0].num_examples == sum(sum(piece.sizes) for piece in step) > 0
+
+
+@pytest.mark.parametrize("rebatch", Rebatch)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_shared_stream(rebatch, drop_last):
+    """The pieces of all workers in a step are one global batch."""
+    for length, size in itertools.product(range(14), range(1, 6)):
+        workers = plans((length,), size, 2, rebatch, shared=True, drop_last=drop_last)
+        steps = list(zip(*(worker.pieces() for worker in workers), strict=True))
+        assert len(steps) == workers[0].num_steps == length // size + (
+            bool(length % size) and not drop_last
+        )
+        for number, step in enumerate(steps):
+            stop = min(length, (number + 1) * size)
+            assert rows_of(step) == list(range(number * size, stop))
+            assert {piece.num_examples for piece in step} == {stop - number * size}
+
+
+def test_what_is_dropped():
+    """Each stream's own partial batch."""
+    (plan, *_) = plans((5, 0, 7), 3, 1, Rebatch.SPLIT, shared=False, drop_last=True)
+    assert plan.num_dropped == 3
+    assert replace(plan, drop_last=False).num_dropped == 0
+    assert plan.own_length == 5
