@@ -10,9 +10,8 @@ replica once per epoch, and all ranks make the same number of steps.
 Each folder is a station of that street and imports only what lies beneath it.
 """
 
-from torch_distinput import errors, testing
+from torch_distinput import errors, readers, testing
 from torch_distinput.cluster.launch import init_distributed
-from torch_distinput.data import readers
 from torch_distinput.data.collate import collate
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.rebatch import RebatchSampler

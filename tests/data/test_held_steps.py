@@ -11,7 +11,8 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, stream_of
-from torch_distinput.data.rebatch import Finish, RebatchDataset, RebatchReadyDataset
+from torch_distinput.data.ready_batches import RebatchReadyDataset
+from torch_distinput.data.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream import Chunk, ChunkReader, ReadyStream, Shard
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.batching import Splitter

@@ -262,9 +262,10 @@ def test_loader_processes_end_with_an_error(kind, num_workers):
         return iterator, "".join(traceback.format_exception(got.value))
 
     gc.disable()
+    before = multiprocessing.active_children()  # ranks of other tests wait for work
     try:
         held = simulate(work, num_workers=num_workers)
-        assert [] == multiprocessing.active_children()
+        assert set(multiprocessing.active_children()) <= set(before)
     finally:
         gc.enable()
     assert any("return 1 // (index - 17)" in text for _, text in held)

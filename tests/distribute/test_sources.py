@@ -27,7 +27,7 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
-from torch_distinput.data import rebatch, sampling, user_loader
+from torch_distinput.data import ready_batches, sampling, user_loader
 from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.testing import simulate
 
@@ -595,7 +595,7 @@ def test_listed():
     assert [1] == listed(torch.tensor([1]))
 
 
-class TestFoundInReview:
+class TestMended:
     """Cases that were wrong once."""
 
     def test_subclasses_with_a_getitem_of_their_own(self):
@@ -736,7 +736,7 @@ class TestFoundInReview:
 
     def test_a_single_worker_compares_nothing(self, monkeypatch):
         """There is nobody who could have read another stream."""
-        monkeypatch.setattr(rebatch, "fingerprint", None)
+        monkeypatch.setattr(ready_batches, "fingerprint", None)
         assert list(range(4)) == flat(play(stream_of(range(4)), 2, 1, 2))
 
     def test_cycle_compares_streams_too(self):

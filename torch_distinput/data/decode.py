@@ -13,6 +13,7 @@ from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.file_ops import Key, Upstream
 from torch_distinput.data.read_log import ReadLog
 from torch_distinput.data.reader import Reader
+from torch_distinput.data.rows import num_rows
 from torch_distinput.data.stream import Chunk
 from torch_distinput.data.structure import Batch, Structure, flatten, leaf_names
 from torch_distinput.values import TensorSpec
@@ -53,7 +54,11 @@ class Decode:
     def _decoded(self, chunk: Chunk) -> Chunk:
         if not chunk.num_rows:
             return chunk
-        return Chunk(data=self.reader.decode(chunk.data), ids=chunk.ids)
+        data = self.reader.decode(chunk.data)
+        if num_rows(data) != chunk.num_rows:
+            msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
+            raise ValueError(msg)
+        return Chunk(data=data, ids=chunk.ids)
 
     def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode each record by itself, and leave out those with which that fails."""

@@ -10,14 +10,14 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from torch.utils.data import IterableDataset, Sampler, get_worker_info
+from torch.utils.data import IterableDataset, Sampler
 
 from torch_distinput.data import rows
-from torch_distinput.data.fingerprint import fingerprint
-from torch_distinput.data.local_step import LocalStep, Part, cut_step, empty_step
+from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
 from torch_distinput.data.read_log import Notes
+from torch_distinput.data.ready_batches import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.rows import check_row_count
-from torch_distinput.data.stream import Chunk, ReadyStream, RowReader, Shard, Stream
+from torch_distinput.data.stream import Chunk, RowReader, Shard, Stream
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.batching import Cut, Splitter
@@ -25,8 +25,6 @@ from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.topology import Topology
 
 _log = logging.getLogger(__name__)
-NUM_MARKED = 4
-"""Global batches at the start of a shared stream that the workers compare."""
 _HELD_BYTES = 256 << 20
 
 
@@ -195,7 +193,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = _mark(chunk, number, self._splitter)
+            mark = mark_of(chunk, number, self._splitter)
             for cut in self._splitter.cuts(count):
                 yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
 
@@ -235,7 +233,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
     def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> CutRows:
         if not sum(sizes):
             return CutRows(chunk=None, sizes=sizes, mark=mark)
-        if _outlives_the_source(self._splitter):
+        if outlives_the_source(self._splitter):
             chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids)
         return CutRows(chunk=chunk, sizes=sizes, mark=mark)
 
@@ -263,58 +261,11 @@ class Finish:
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark)
         batch = rows.with_tensors(self.stream.finish(item.chunk, self.shard))
-        check_row_count(batch, item.chunk.num_rows)
-        if self.lent and _outlives_the_source(self.splitter):
-            batch = rows.copied(batch)
+        if self.lent:
+            check_row_count(batch, item.chunk.num_rows)
+            if outlives_the_source(self.splitter):
+                batch = rows.copied(batch)
         return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark)
-
-
-class RebatchReadyDataset(IterableDataset[LocalStep]):
-    """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
-
-    def __init__(self, stream: ReadyStream, shard: Shard, *, splitter: Splitter) -> None:
-        """See the class."""
-        self._stream = stream
-        self._shard = shard
-        self._splitter = splitter
-
-    def __iter__(self) -> Iterator[LocalStep]:
-        """Yield this worker's steps; a batch without rows is no step."""
-        for number, chunk in enumerate(self._stream.chunks(self._shard)):
-            mark = _mark(chunk, number, self._splitter)
-            for cut in self._splitter.cuts(chunk.num_rows):
-                mine = chunk.slice(cut.start, cut.start + cut.num_rows)
-                lent = _outlives_the_source(self._splitter)
-                data = rows.copied(mine.data) if lent else mine.data
-                yield cut_step((data, mine.ids), cut.sizes, mark=mark)
-
-
-class PlayedDataset(IterableDataset[LocalStep]):
-    """Plays replica batches that are the user's own: as many elements a step as local replicas."""
-
-    def __init__(self, streams: Sequence[ReadyStream], *, splitter: Splitter) -> None:
-        """Take one stream for the worker, or one for each of its replicas."""
-        self._streams = streams
-        self._per_stream = splitter.topology.replicas_per_worker // len(streams)
-        self._lent = self._per_stream > 1 or _outlives_the_source(splitter)
-
-    def __iter__(self) -> Iterator[LocalStep]:
-        """Yield steps; a replica whose stream has ended gets no rows."""
-        started = [stream.chunks(Shard()) for stream in self._streams]
-        while True:
-            parts = [part for stream in started for part in self._parts(stream)]
-            if all(part is None for part in parts):
-                return
-            sizes = tuple(0 if part is None else len(part[1]) for part in parts)
-            yield LocalStep(parts=tuple(parts), sizes=sizes)
-
-    def _parts(self, stream: Iterator[Chunk]) -> list[Part | None]:
-        """The next replica batches of a stream; None where it has ended."""
-        taken: list[Part | None] = [
-            (rows.copied(chunk.data) if self._lent else chunk.data, chunk.ids)
-            for chunk in islice(stream, self._per_stream)
-        ]
-        return taken + [None] * (self._per_stream - len(taken))
 
 
 def _other_length(expected: int, got: str) -> SourceError:
@@ -323,21 +274,6 @@ def _other_length(expected: int, got: str) -> SourceError:
         "changed: distribute them again."
     )
     return SourceError(msg)
-
-
-def _mark(chunk: Chunk, number: int, splitter: Splitter) -> int:
-    """A fingerprint, for the first global batches of a stream that several workers share."""
-    compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
-    return fingerprint(chunk.data) if compared else 0
-
-
-def _outlives_the_source(splitter: Splitter) -> bool:
-    """Whether a step is still kept when the source is asked for what follows.
-
-    A worker among others reads ahead of the agreed step, and so does a loader process. Then a batch
-    may be one that the source writes over, and a part of one would keep, or send, all of it.
-    """
-    return splitter.topology.num_workers > 1 or get_worker_info() is not None
 
 
 @lru_cache(maxsize=1)

@@ -166,7 +166,8 @@ class ChunkReader:
         """Start a stream of chunks; ``log`` is where it notes what it skips."""
         self._chunks = chunks
         self._log = log
-        self._rest: Chunk | None = None
+        self._chunk: Chunk | None = None
+        self._position = 0  # rows of the chunk that have been handed out
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
@@ -184,15 +185,15 @@ class ChunkReader:
     def _next(self, num_rows: int) -> Iterator[Chunk]:
         """Yield the next rows in pieces, as the chunks fall."""
         while num_rows:
-            chunk = self._rest or next(self._chunks, None)
+            chunk = self._chunk or next(self._chunks, None)
             if chunk is None:
                 return
-            count = chunk.num_rows
-            used = min(count, num_rows)
-            self._rest = chunk.slice(used, count) if used < count else None
-            num_rows -= used
-            if used:
-                yield chunk if used == count else chunk.slice(0, used)
+            start, count = self._position, chunk.num_rows
+            stop = min(count, start + num_rows)
+            self._chunk, self._position = (chunk, stop) if stop < count else (None, 0)
+            num_rows -= stop - start
+            if start < stop:
+                yield chunk.slice(start, stop)
 
 
 def source_error(error: Exception, where: str) -> SourceError:

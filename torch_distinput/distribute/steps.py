@@ -17,12 +17,8 @@ from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import run_stages, run_stream
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
-from torch_distinput.data.rebatch import (
-    Finish,
-    PlayedDataset,
-    RebatchDataset,
-    RebatchReadyDataset,
-)
+from torch_distinput.data.ready_batches import PlayedDataset, RebatchReadyDataset
+from torch_distinput.data.rebatch import Finish, RebatchDataset
 from torch_distinput.data.source import Prepared, ReadySource, StreamSource
 from torch_distinput.data.stream import ReadyStream, Shard, Stream
 from torch_distinput.options import AutoShardPolicy

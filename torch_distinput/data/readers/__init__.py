@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, cast
 
-from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.reader import Reader
 
-_MODULES = {
+FORMATS = {
     "Text": "text",
     "JSONL": "jsonl",
     "CSV": "csv_table",
@@ -18,17 +18,15 @@ _MODULES = {
     "Npy": "npy",
     "Npz": "npz",
 }
-_NAMES = {name.lower(): name for name in _MODULES}
-
-__all__ = [*_MODULES, "CHUNK_BYTES", "InputFile", "Part", "Reader", "named_reader"]  # noqa: PLE0604
+_NAMES = {name.lower(): name for name in FORMATS}
 
 
 def __getattr__(name: str) -> Any:
     """Import a reader when it is asked for."""
-    if name not in _MODULES:
+    if name not in FORMATS:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{FORMATS[name]}"), name)
 
 
 def named_reader(reader: str | Reader) -> Reader:

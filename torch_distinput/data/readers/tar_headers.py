@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -25,6 +25,12 @@ class Members(NamedTuple):
     names: list[bytes]
     starts: list[int]
     stops: list[int]
+
+    def add(self, *member: Any) -> None:
+        """Take one."""
+        columns: tuple[list[Any], ...] = self
+        for column, value in zip(columns, member, strict=True):
+            column.append(value)
 
 
 @final
@@ -52,9 +58,8 @@ class Headers(Scanner):
         needed, error = 0, None
         while not needed and error is None:
             if not own:
-                before = position
-                position = at = _take_plain(window, before, room, members)
-                self.ended = self.ended and position == before
+                at = _take_plain(window, position, room, members)
+                position, self.ended = at, self.ended and at == position
             if position + _BLOCK > len(window):
                 needed = position + _BLOCK - at
                 break
@@ -80,10 +85,7 @@ class Headers(Scanner):
                 needed = start + size - at
             else:
                 if kind in _FILES:
-                    members.ats.append(at)
-                    members.names.append(_name(header, own))
-                    members.starts.append(start)
-                    members.stops.append(start + size)
+                    members.add(at, _name(header, own), start, start + size)
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _padded(size))
                 own = self._for_all
         found = members if members.ats else None
