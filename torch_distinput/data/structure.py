@@ -36,6 +36,8 @@ class Structure:
 
 
 _LEAF = Structure(None)
+_LEAVES = {torch.Tensor, np.ndarray, str, bytes}
+_PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
 
@@ -122,6 +124,11 @@ def _value_parts(tree: Any) -> _Parts:
 
 def _parts(tree: Any) -> _Parts:
     """Keys and values of a container; None for a leaf."""
+    kind = type(tree)
+    if kind in _LEAVES or (kind is list and tree and type(tree[0]) in _PLAIN_ROWS):
+        return None  # told by its type alone, as almost all are
+    if kind is dict:
+        return tuple(tree), list(tree.values())
     if isinstance(tree, (torch.Tensor, np.ndarray, str, bytes, PerReplica, TensorSpec)):
         return None
     if tree is None:

@@ -40,13 +40,17 @@ class KnownSteps:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield this worker's part of each step that has an example in sync."""
+        cut_sizes, steps = None, []
         for number in range(self._num_batches):
             sizes = self._batch_sizes(number)
+            if sizes != cut_sizes:  # else it is a full batch like the one before
+                cuts = self.splitter.cuts(sizes[self._own])
+                totals = _totals(self.splitter, sizes)
+                steps = [(cut, total) for cut, total in zip(cuts, totals, strict=True) if total]
+                cut_sizes = sizes
             first_row = number * self._full
-            cuts = self.splitter.cuts(sizes[self._own])
-            for cut, total in zip(cuts, _totals(self.splitter, sizes), strict=True):
-                if total:
-                    yield Piece(start=first_row + cut.start, sizes=cut.sizes, num_examples=total)
+            for cut, total in steps:
+                yield Piece(start=first_row + cut.start, sizes=cut.sizes, num_examples=total)
 
     @property
     def num_steps(self) -> int:
