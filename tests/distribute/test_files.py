@@ -126,6 +126,20 @@ class TestLengths:
             assert steps == same_steps == voted
             assert "no length before it is read" in error
 
+    def test_known_lengths_need_no_channel(self, tmp_path):
+        """Nothing is asked of the other workers while steps are played."""
+        glob = write_numbers(tmp_path, numbered([5, 0, 9, 3]))
+
+        def work(strategy, reader):
+            dataset = strategy.distribute_dataset(
+                tdi.FileDataset(glob, reader=reader), global_batch_size=4
+            )
+            list(dataset)
+            return dataset._meeting._channel is None
+
+        for reader, known in ((Numbers(counted=True), True), (Numbers(), False)):
+            assert simulate(lambda s, r=reader: work(s, r), num_workers=2) == [known] * 2
+
     def test_a_changed_file(self, tmp_path):
         """A file that lost records between the survey and the reading."""
         glob = write_numbers(tmp_path, numbered([8, 8]))
@@ -202,8 +216,9 @@ class TestBadRecords:
             tdi.FileDataset("x", on_error="ignore")
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize(
+    ("context", "num_workers"), [("fork", 1), ("fork", 3), ("forkserver", 2), ("spawn", 2)]
+)
 def test_loader_processes(tmp_path, context, num_workers):
     """C3: the same steps as in this process, whoever reads, decodes and maps."""
     import torch.multiprocessing as mp
@@ -232,3 +247,13 @@ def test_text_that_is_split(tmp_path):
     workers = play(tdi.FileDataset(glob, split_files=True).map(int), 64, 3)
     assert dict.fromkeys(range(5000), 1) == examples(workers)
     assert all(any(step != [[]] for step in worker) for worker in workers)
+
+
+def test_a_collate_fn_gets_records(tmp_path):
+    """Rows of columns, one dict each."""
+    (tmp_path / "a.csv").write_text("x,name\n1,a\n2,b\n3,c\n")
+    (steps,) = play(
+        tdi.FileDataset(tmp_path / "a.csv", reader="csv"), 2,
+        collate_fn=lambda rows: [f"{row['name']}{int(row['x'])}" for row in rows],
+    )  # fmt: skip
+    assert [[["a1", "b2"]], [["c3"]]] == steps

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from torch_distinput.data import file_ops, files
+from torch_distinput.data import file_ops, files, rows
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.decode import Decode, Schema, has_decode
 from torch_distinput.data.file_dataset import FileDataset
@@ -20,7 +20,6 @@ from torch_distinput.data.files import FileInfo
 from torch_distinput.data.read_ahead import ReadAhead
 from torch_distinput.data.read_log import Notes, ReadLog
 from torch_distinput.data.reader import InputFile, Part
-from torch_distinput.data.rows import num_rows
 from torch_distinput.data.stream import Chunk, ChunkReader, Collate, RowReader, Shard, Stream
 from torch_distinput.data.structure import Batch, Examples
 from torch_distinput.data.unit_reader import ReadUnit, UnitReader
@@ -132,7 +131,7 @@ class FileStream(Stream):
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         data = self.finished(chunk, shard).data
         if self.collate is not None:
-            return self.collate(list(data))
+            return self.collate(list(rows.examples(data)))
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def finished(self, chunk: Chunk, shard: Shard) -> Chunk:
@@ -240,9 +239,10 @@ def _is_no_damage(error: Exception) -> bool:
 
 
 def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
-    rows = num_rows(data)
+    num_rows = rows.num_rows(data)
     first = unit.part.first_record + count
-    ids = np.stack([np.full(rows, unit.file), np.arange(first, first + rows)], axis=1)
+    numbers = np.arange(first, first + num_rows)
+    ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)
     return Chunk(data=data, ids=ids)
 
 

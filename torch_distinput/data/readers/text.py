@@ -11,7 +11,7 @@ from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 
 _PART_BYTES = 4 << 20
 """A part at most; a small file is cut too, so that several workers find something to read."""
-_FEWEST_PARTS = 16
+_FEWEST_PARTS = 8
 _SMALLEST_PART = 1 << 10
 
 
