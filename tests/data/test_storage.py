@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import sys
+import zipfile
 
 import fsspec
 import pytest
@@ -102,6 +103,21 @@ def test_manifest(storage):
     assert ["b.txt", "a.txt"] == records(f"@{manifest}")
     with pytest.raises(FileNotFoundError, match="No manifest at"):
         records(f"@{storage.url}/none.txt")
+
+
+def test_chained_urls(tmp_path):
+    """Archives and caches, also of many files."""
+    lines = {f"{i:02}.txt": f"{i}\n" for i in range(12)}
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name, line in lines.items():
+            archive.writestr(name, line)
+            (tmp_path / name).write_text(line)
+    expected = [str(i) for i in range(12)]
+    for pattern in (f"zip://*.txt::{tmp_path}/all.zip", f"simplecache::file://{tmp_path}/*.txt"):
+        found = files.list_files([pattern], {})
+        assert all("::" in info.path for info in found)
+        assert expected == records(pattern)
+        assert expected == records([info.path for info in found])
 
 
 def test_names_that_look_like_globs(tmp_path):

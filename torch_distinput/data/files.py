@@ -54,7 +54,8 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileI
         FileNotFoundError: for a path that does not exist or a glob that matches no file.
     """
     written = [path for pattern in patterns for path in _written(pattern, storage_options)]
-    folders = Counter(_folder(path) for path in written if not _has_magic(path))
+    plain = (path for path in written if not _has_magic(path) and "::" not in path)
+    folders = Counter(map(_folder, plain))
     known: dict[str, FileInfo] = {}
     for folder in (folder for folder, count in folders.items() if count > _FEW_PATHS):
         known.update(_children(folder, storage_options))
@@ -204,7 +205,7 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         return [_info(pattern, info)]
     found = system.glob(inner, detail=True)
     files = [
-        _info(system.unstrip_protocol(name), info)
+        _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
         for name, info in sorted(found.items())
         if info["type"] == "file"
     ]
@@ -212,6 +213,12 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+def _in_chain(pattern: str, found: str) -> str:
+    """Put a match into the place of its glob: ``zip://*.txt::s3://bucket/all.zip``."""
+    links = pattern.split("::")
+    return "::".join(found if _has_magic(link) else link for link in links)
 
 
 def _info(path: str, info: Mapping[str, Any]) -> FileInfo:

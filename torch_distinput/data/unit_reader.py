@@ -30,7 +30,7 @@ class UnitReader:
         self, units: Sequence[Unit], read: ReadUnit, log: ReadLog, *, exact: bool, threads: int
     ) -> None:
         """Start nothing yet."""
-        self._waiting = deque(units)
+        self._waiting = deque(unit for unit in units if unit.part.num_records != 0)
         self._open: deque[ChunkReader] = deque()
         self._read = read
         self._log = log
