@@ -283,3 +283,15 @@ class TestBuildingBlocks:
         sampler = tdi.RebatchSampler(Growing([[0, 1, 2]]), tdi.Topology(), rebatch="cycle")
         with pytest.raises(ValueError, match="at most batch_sampler.batch_size = 2"):
             list(sampler)
+
+
+def test_shards_of_split_files(tmp_path, caplog):
+    """The building block deals out parts too, skips what is bad, and says so."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"x": {i}}}\n' for i in range(900)) + "bad\n")
+    files = tdi.FileDataset(
+        tmp_path / "a.jsonl", reader="jsonl", split_files=True, on_error="skip"
+    )
+    shards = [list(tdi.FileShardDataset(files, 3, index)) for index in range(3)]
+    assert all(shards)
+    assert sorted(int(record["x"]) for shard in shards for record in shard) == list(range(900))
+    assert caplog.text.count("skips bad records") == 1
