@@ -136,6 +136,8 @@ class WebServer(Storage):
                 else:
                     body = content
                     self.send_response(200)
+                    if ranges is None:
+                        self.send_header("Accept-Ranges", "none")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if with_body:

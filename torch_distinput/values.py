@@ -91,8 +91,9 @@ class InputStats:
         examples: examples delivered to this worker's replicas.
         zero_row_batches: replica batches without rows that this worker's replicas got.
         wait_seconds: time this worker's training loop spent inside ``next``.
-        skipped: bad records that this worker has left out so far, by file; also of steps that are
-            read but not delivered yet.
+        skipped: how often this worker has met something bad and left it out, by file: a record,
+            or what follows it in its part of the file where a format cannot go on. Also for steps
+            that are read and not delivered yet. Under DATA every worker meets all of it.
         retries: requests to a storage that were made again after a failure.
     """
 

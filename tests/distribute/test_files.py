@@ -257,3 +257,79 @@ def test_a_collate_fn_gets_records(tmp_path):
         collate_fn=lambda rows: [f"{row['name']}{int(row['x'])}" for row in rows],
     )  # fmt: skip
     assert [[["a1", "b2"]], [["c3"]]] == steps
+
+
+def test_keys_in_any_order(tmp_path):
+    """Columns are joined by name, whoever wrote the lines."""
+    lines = ['{"a": 1, "b": 2}', '{"b": 20, "a": 10}', '{"a": 3, "c": 4}']
+    for number, line in enumerate(lines):
+        (tmp_path / f"{number}.jsonl").write_text(line + "\n")
+
+    def work(strategy, names, on_error):
+        files = tdi.FileDataset(
+            [tmp_path / name for name in names], reader="jsonl", on_error=on_error
+        )
+        dataset = strategy.distribute_dataset(files, global_batch_size=4)
+        with iter(dataset) as iterator:
+            steps = [{name: column.tolist() for name, column in step.items()} for step in iterator]
+            return steps, list(iterator.stats().skipped.values())
+
+    strategy = tdi.OneDeviceStrategy("cpu")
+    both = [{"a": [1, 10], "b": [2, 20]}]
+    assert work(strategy, ["0.jsonl", "1.jsonl"], "raise") == (both, [])
+    assert work(strategy, ["0.jsonl", "1.jsonl", "2.jsonl"], "skip") == (both, [1])
+    with pytest.raises(tdi.SourceError, match="2.jsonl.*expected the columns .*'b'.*got .*'c'"):
+        work(strategy, ["0.jsonl", "2.jsonl"], "raise")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([1, 2, BAD]), max_size=8), min_size=1, max_size=4),
+    st.integers(1, 6), st.integers(2, 3), rules, st.booleans(),
+)  # fmt: skip
+def test_skipping_under_data_is_the_same_for_any_number_of_workers(
+    files, size, workers, rebatch, late
+):
+    """Counted units are no reason to pass over records of which some are bad."""
+    reader = Numbers(counted=True, addressable=True, late=late, records_per_chunk=1)
+    numbers = itertools.count()
+    files = [[value if value == BAD else next(numbers) for value in file] for file in files]
+    policy = options(auto_shard_policy="data", rebatch=rebatch)
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = tdi.FileDataset(
+            write_numbers(Path(folder), files), reader=reader, on_error="skip"
+        )
+        alone = play(recipe, size, 1, options=policy)
+        several = play(recipe, size, workers, options=policy)
+    assert examples(alone) == examples(several)
+    assert max(examples(several).values(), default=1) == 1
+
+
+def test_ids_do_not_depend_on_loader_processes(tmp_path):
+    """Nor does what is keyed by them."""
+    glob = write_numbers(tmp_path, numbered([9, 0, 14]))
+
+    def work(strategy, num_workers, reader):
+        dataset = strategy.distribute_dataset(
+            tdi.FileDataset(glob, reader=reader), global_batch_size=4, num_workers=num_workers
+        )
+        iterator = iter(dataset)
+        return [iterator.last_step.ids.tolist() for _ in iterator]
+
+    strategy = tdi.OneDeviceStrategy("cpu")
+    for reader in (Numbers(), Numbers(late=True), Numbers(counted=True)):
+        assert work(strategy, 0, reader) == work(strategy, 1, reader) == work(strategy, 2, reader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+def test_an_error_comes_after_the_steps_before_it(tmp_path, num_workers):
+    """Also where one process reads and others finish."""
+    glob = write_numbers(tmp_path, [[*range(40), BAD]])
+    reader = Numbers(records_per_chunk=4, records_per_part=100)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        tdi.FileDataset(glob, reader=reader).map(int), global_batch_size=4, num_workers=num_workers
+    )
+    seen = 0
+    with pytest.raises(tdi.SourceError, match="n0000.bin, after record 40"):
+        for step in dataset:
+            seen += len(step)
+    assert seen == 40

@@ -15,7 +15,14 @@ from torch_distinput.data.read_log import ReadLog
 from torch_distinput.data.reader import Reader
 from torch_distinput.data.rows import num_rows
 from torch_distinput.data.stream import Chunk
-from torch_distinput.data.structure import Batch, Structure, flatten, leaf_names
+from torch_distinput.data.structure import (
+    Batch,
+    Structure,
+    flatten,
+    leaf_names,
+    leaves_like,
+    unflatten,
+)
 from torch_distinput.values import TensorSpec
 
 
@@ -30,11 +37,12 @@ class Decode:
 
     reader: Reader
     log: ReadLog
+    schema: Schema
 
     def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
         """Decode each chunk."""
         decoded = (self.mapped(chunk, key) for chunk in upstream(key))
-        return (chunk for chunk in decoded if chunk.num_rows)
+        return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
@@ -49,7 +57,7 @@ class Decode:
         try:
             return self._decoded(good)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            return self._decoded(self._without_odd(good, key, error))
+            return self._decoded_alike(good, key, error)
 
     def _decoded(self, chunk: Chunk) -> Chunk:
         if not chunk.num_rows:
@@ -72,7 +80,7 @@ class Decode:
                 good.append(row)
         return chunk.take(np.array(good, dtype=np.int64))
 
-    def _without_odd(self, chunk: Chunk, key: Key, error: Exception) -> Chunk:
+    def _decoded_alike(self, chunk: Chunk, key: Key, error: Exception) -> Chunk:
         """Leave out records that are good by themselves and do not fit the others."""
         records = (chunk.slice(row, row + 1).data for row in range(chunk.num_rows))
         looks = [repr(flatten(spec_of(self.reader.decode(record)))) for record in records]
@@ -80,37 +88,60 @@ class Decode:
         for row, look in enumerate(looks):
             if look != usual:
                 self.log.bad(*key.where(chunk.ids[row]), error)
-        return chunk.take(np.flatnonzero([look == usual for look in looks]))
+        alike = chunk.take(np.flatnonzero([look == usual for look in looks]))
+        try:
+            return self._decoded(alike)
+        except Exception as still:  # noqa: BLE001 - whatever a reader raises
+            self.log.bad(*key.where(chunk.ids[0]), still)
+            return chunk.take(np.empty(0, dtype=np.int64))
 
 
 class Schema:
-    """Notices files whose records do not look like those of the first file."""
+    """Holds chunks to the columns of the first one, in the order in which they are delivered."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: ReadLog) -> None:
         """Take the first chunk as it comes."""
+        self._log = log
         self._first: tuple[str, list[TensorSpec], Structure] | None = None
 
-    def difference(self, data: Batch, path: str) -> str | None:
-        """Say how a chunk differs from the first one; None if it does not."""
-        specs, structure = flatten(spec_of(data))
+    def uniform(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
+        """Pass chunks on, columns in one order; one that does not fit is bad."""
+        for chunk in chunks:
+            path, where = key.where(chunk.ids[0])
+            data, reason = self._fitted(chunk.data, path)
+            if reason is None:
+                yield Chunk(data=data, ids=chunk.ids)
+            else:
+                self._log.bad(path, f"from {where} on", reason)
+
+    def _fitted(self, data: Batch, path: str) -> tuple[Batch, str | None]:
+        """The chunk in the shape of the first one, or what is between them."""
         if self._first is None:
+            specs, structure = flatten(spec_of(data))
             self._first = (path, specs, structure)
-            return None
-        first_path, first_specs, first_structure = self._first
-        if structure != first_structure:
-            expected, got = (leaf_names(s, "record") for s in (first_structure, structure))
-            return f"expected the columns {expected} of {first_path}, got {got}"
-        names = leaf_names(structure, "record")
-        for name, first, spec in zip(names, first_specs, specs, strict=True):
+            return data, None
+        first_path, first_specs, structure = self._first
+        leaves = leaves_like(data, structure)
+        if leaves is None:
+            expected, got = (leaf_names(s, "record") for s in (structure, flatten(data)[1]))
+            return data, f"expected the columns {expected} of {first_path}, got {got}"
+        fitted = unflatten(structure, leaves)
+        specs = flatten(spec_of(fitted))[0]
+        for name, first, spec in zip(
+            leaf_names(structure, "record"), first_specs, specs, strict=True
+        ):
             if not _alike(first, spec):
-                return f"expected {_said(first)} at {name} as in {first_path}, got {_said(spec)}"
-        return None
+                said = f"{_said(first)} at {name} as in {first_path}, got {_said(spec)}"
+                return data, f"expected {said}"
+        return fitted, None
 
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:
     """Lists hold what they hold; tensors and arrays can be joined."""
     if isinstance(one.dtype, type) or isinstance(other.dtype, type):
         return isinstance(one.dtype, type) and isinstance(other.dtype, type)
+    if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
+        return one.dtype.kind == other.dtype.kind and one.shape == other.shape
     same = one.dtype == other.dtype and one.layout == other.layout
     return same and (one.shape == other.shape or one.layout is torch.jagged)
 

@@ -66,6 +66,9 @@ class FileDataset:
         """See the class."""
         single = isinstance(paths_or_globs, (str, os.PathLike))
         given = [paths_or_globs] if single else list(paths_or_globs)  # type: ignore[arg-type]
+        if not given:
+            msg = "FileDataset needs a path or a glob, got none."
+            raise ValueError(msg)
         if on_error not in ("raise", "skip") and not callable(on_error):
             msg = f"on_error must be 'raise', 'skip' or a function of the error, got {on_error!r}."
             raise ValueError(msg)
@@ -118,6 +121,8 @@ class FileDataset:
 
     def repeat(self, n: int | None = None) -> FileDataset:
         """Play what comes before ``n`` times, or without end, within one epoch.
+
+        Shuffles before it differ from time to time; a map with ``rng`` does if it comes before.
 
         FILE: the worker's own stream. DATA: the one stream.
         """

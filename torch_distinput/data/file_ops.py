@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data import rows
+from torch_distinput.data.files import FileInfo
 from torch_distinput.data.stream import Chunk, ChunkReader, source_error
 from torch_distinput.data.structure import Examples
 from torch_distinput.plan.order import permutation
@@ -30,19 +31,19 @@ class Key:
         epoch: which epoch.
         operation: which operation of the recipe draws.
         repetitions: which repetition of each repeat around it.
-        paths: no part of the key: they name a record's file in an error.
+        listing: no part of the key: it names a record's file in an error.
     """
 
     seed: int
     epoch: int
     operation: int = 0
     repetitions: tuple[int, ...] = ()
-    paths: tuple[str, ...] = ()
+    listing: tuple[FileInfo, ...] = ()
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""
         file_number, record_number = record_id.tolist()
-        return self.paths[file_number], f"record {record_number}"
+        return self.listing[file_number].path, f"record {record_number}"
 
     def place(self, record_id: NDArray[np.int64]) -> str:
         """Name a record in an error."""

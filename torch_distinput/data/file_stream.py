@@ -13,6 +13,7 @@ import numpy as np
 
 from torch_distinput.data import file_ops, files, rows
 from torch_distinput.data.collate import collate_examples
+from torch_distinput.data.compression import decompressor
 from torch_distinput.data.decode import Decode, Schema, has_decode
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_ops import Filter, Key, Map, Operation
@@ -33,11 +34,12 @@ from torch_distinput.data.units import (
     joined_units,
     survey_files,
 )
-from torch_distinput.errors import SourceError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.order import Indices, permutation
 
 _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
+_UNREACHABLE = (FileNotFoundError, PermissionError)
 _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
 
@@ -104,28 +106,35 @@ class FileStream(Stream):
     def open(self, shard: Shard) -> RowReader:
         """Start reading a shard, up to what :meth:`finish` does."""
         log = ReadLog(self.dataset.on_error)
-        read = partial(self._read_unit, log, Schema())
-        body, _ = self._stages(shard, log)
-        piles = self._piles(shard)
-        threads = self.threads or _NETWORK_THREADS * self._is_remote()
+        read = partial(self._read_unit, log)
+        schema = Schema(log)
+        body, rest = self._stages(shard, log, schema)
+        piles, key = self._piles(shard), self._key(shard)
+        remote = self._is_remote()
+        threads = self.threads or _NETWORK_THREADS * remote
         if not body and self.dataset.cycle is None:
             units = [unit for pile in piles for unit in pile]
-            sparse = shard.sparse and count_records(units) is not None
-            if not sparse and not threads:
+            counted = self.dataset.on_error == "raise" and count_records(units) is not None
+            if counted and not shard.sparse and not threads:
                 units = [unit for pile in piles for unit in joined_units(pile)]
+            local = not remote and not any(decompressor(info.path) for info in self.listing)
             return UnitReader(
                 units,
                 read,
                 log,
-                exact=sparse and self.dataset.reader.addressable,
-                threads=0 if sparse else threads,
+                check=partial(schema.uniform, key=key),
+                jumps=counted,
+                exact=counted and shard.sparse and local and self.dataset.reader.addressable,
+                threads=threads if remote or not (counted and shard.sparse) else 0,
             )
 
         def read_all(_: Key) -> Iterator[Chunk]:
             opened = _ahead((partial(_chained, pile, read) for pile in piles), threads)
-            return file_ops.interleaved(opened, self.dataset.cycle)
+            chunks = file_ops.interleaved(opened, self.dataset.cycle)
+            decoded_later = any(isinstance(operation, Decode) for operation in (*body, *rest))
+            return chunks if decoded_later else schema.uniform(chunks, key)
 
-        return ChunkReader(file_ops.run(read_all, body, self._key(shard)), log)
+        return ChunkReader(file_ops.run(read_all, body, key), log)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Decode and map what is left to, for these rows only, and collate what maps made."""
@@ -136,7 +145,8 @@ class FileStream(Stream):
 
     def finished(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Decode and map what is left to."""
-        body, rest = self._stages(shard, ReadLog())
+        log = ReadLog()
+        body, rest = self._stages(shard, log, Schema(log))
         for number, operation in enumerate(rest, len(body)):
             assert isinstance(operation, (Map, Decode)), "no other keeps the numbering"
             chunk = operation.mapped(chunk, replace(self._key(shard), operation=number))
@@ -150,7 +160,7 @@ class FileStream(Stream):
         return maps or self.collate is not None or has_decode(dataset.reader)
 
     def _stages(
-        self, shard: Shard, log: ReadLog
+        self, shard: Shard, log: ReadLog, schema: Schema
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
         """All operations, parted where the stream is cut into steps.
 
@@ -163,7 +173,8 @@ class FileStream(Stream):
         if has_decode(self.dataset.reader):
             kinds = (Map, Filter)
             first = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
-            operations.insert(next(first, len(operations)), Decode(self.dataset.reader, log))
+            decode = Decode(self.dataset.reader, log, schema)
+            operations.insert(next(first, len(operations)), decode)
             if (shard.sparse or self.threads > 1) and self.dataset.on_error == "raise":
                 late = (Map, Decode)
         end = file_ops.num_before_final_maps(operations, late)
@@ -187,8 +198,7 @@ class FileStream(Stream):
         )
 
     def _key(self, shard: Shard) -> Key:
-        paths = tuple(info.path for info in self.listing)
-        return Key(seed=shard.seed, epoch=shard.epoch, paths=paths)
+        return Key(seed=shard.seed, epoch=shard.epoch, listing=self.listing)
 
     def _parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
         file = self._file(number, log)
@@ -200,16 +210,12 @@ class FileStream(Stream):
             file.bad("the beginning or the end", error)
             return ()
 
-    def _read_unit(self, log: ReadLog, schema: Schema, unit: Unit) -> Iterator[Chunk]:
+    def _read_unit(self, log: ReadLog, unit: Unit) -> Iterator[Chunk]:
         """Read one unit; its records are known by (file number, record number)."""
         file, part = self._file(unit.file, log), unit.part
         count = 0
         try:
             for data in self.dataset.reader.read(file, part):
-                difference = schema.difference(data, file.path)
-                if difference is not None:
-                    file.bad(f"from record {part.first_record + count} on", difference)
-                    return
                 chunk = _numbered(data, unit, count)
                 count += chunk.num_rows
                 if chunk.num_rows:
@@ -234,12 +240,21 @@ class FileStream(Stream):
 
 
 def _is_no_damage(error: Exception) -> bool:
-    """Whether it has been told as damage already, or is a library that is not installed."""
-    return isinstance(error, SourceError) or isinstance(error.__cause__, ImportError)
+    """Whether it is no matter of bad records: told already, a recipe or a storage at fault."""
+    if isinstance(error, OSError) and (error.errno is not None or isinstance(error, _UNREACHABLE)):
+        return True
+    return isinstance(error, (SourceError, ConfigurationError))
 
 
 def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
-    num_rows = rows.num_rows(data)
+    try:
+        num_rows = rows.num_rows(data)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"Expected a reader to yield batches of records (lists, tensors, arrays, or trees of "
+            f"them, with a row for each record), got {type(data).__name__}: {error}"
+        )
+        raise TypeError(msg) from error
     first = unit.part.first_record + count
     numbers = np.arange(first, first + num_rows)
     ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)

@@ -20,10 +20,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from torch_distinput.data.compression import decompressor
 from torch_distinput.data.ranged import Retries, attempt, open_ranged
-from torch_distinput.data.reader import InputFile
+from torch_distinput.data.reader import CHUNK_BYTES, InputFile
 
 Options = Mapping[str, Any]
 
+_KEPT = (".index.npz", ".part")
+"""Ends of names that a glob never means: indexes kept beside the data, and those being written."""
 _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
 
@@ -37,11 +39,13 @@ class FileInfo:
         size: its size in bytes, where the storage tells.
         version: text that changes when the content does (an entity tag, a modification time);
             empty where the storage has none.
+        has_ranges: False where the storage says that files can only be read whole.
     """
 
     path: str
     size: int | None
     version: str = ""
+    has_ranges: bool = True
 
 
 def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileInfo, ...]:
@@ -77,20 +81,21 @@ def open_file(
     system, inner = fsspec.core.url_to_fs(info.path, **storage_options)
     decompress = decompressor(info.path)
     local = isinstance(system, LocalFileSystem)
-    size = _size(info, system, inner, retries) if decompress is None else None
+    raw_size = _size(info, system, inner, retries)
 
     def open_raw() -> IO[bytes]:
         if local:
             return open(inner, "rb")
-        if size is not None and isinstance(system, AsyncFileSystem):
+        if raw_size is not None and isinstance(system, AsyncFileSystem):
             # By keyword: the second positional parameter of s3fs is a version.
             fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
-            return open_ranged(fetch, size, path=info.path, retries=retries)
-        return attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
+            return open_ranged(fetch, raw_size, path=info.path, retries=retries)
+        opened = attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
+        return opened if raw_size is not None else cast("IO[bytes]", _Forward(opened))
 
     return InputFile(
         path=info.path,
-        size=size,
+        size=raw_size if decompress is None else None,
         version=info.version,
         local_path=inner if local and decompress is None else None,
         open=open_raw if decompress is None else lambda: _Decompressed(open_raw(), decompress),
@@ -141,12 +146,40 @@ class _Decompressed(io.BufferedReader):
         self._compressed.close()
 
 
+class _Forward(io.BufferedReader):
+    """A file that only goes forward, and returns fewer bytes than asked for only at its end."""
+
+    def __init__(self, opened: IO[bytes]) -> None:
+        super().__init__(_Raw(opened), CHUNK_BYTES)
+
+
+class _Raw(io.RawIOBase):
+    """What fsspec opens, which need not be a RawIOBase, as one."""
+
+    def __init__(self, opened: IO[bytes]) -> None:
+        self._opened = opened
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._opened.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
 def _size(
     info: FileInfo, system: AbstractFileSystem, inner: str, retries: Retries
 ) -> int | None:
     """The size, if the file can be read from the middle; listings of HTTP servers have no sizes."""
-    if not isinstance(system, AsyncFileSystem) or info.size is not None:
+    if not isinstance(system, AsyncFileSystem):
         return info.size
+    if info.size is not None:
+        return info.size if info.has_ranges else None
     details = attempt(lambda: system.info(inner), retries)
     return details["size"] if details.get("partial", True) else None
 
@@ -160,7 +193,7 @@ def _written(pattern: str, storage_options: Options) -> list[str]:
     if content is None:
         msg = f"No manifest at {manifest!r}. Check the path, and leave the @ out for a data file."
         raise FileNotFoundError(msg)
-    lines = (line.strip() for line in content.decode().splitlines())
+    lines = (line.strip() for line in content.decode("utf-8-sig").splitlines())
     return [_beside(manifest, line) for line in lines if line and not line.startswith("#")]
 
 
@@ -207,12 +240,18 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
         for name, info in sorted(found.items())
-        if info["type"] == "file"
+        if _is_data(system, name, info)
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+def _is_data(system: AbstractFileSystem, name: str, info: Mapping[str, Any]) -> bool:
+    """Whether a match is a file, or a link to one, and no index that a reader keeps."""
+    linked = bool(info.get("islink")) and system.isfile(name)
+    return (info["type"] == "file" or linked) and not name.endswith(_KEPT)
 
 
 def _in_chain(pattern: str, found: str) -> str:
@@ -224,4 +263,9 @@ def _in_chain(pattern: str, found: str) -> str:
 def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
     marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "created"))
     version = next((str(mark) for mark in marks if mark), "")
-    return FileInfo(path=path, size=info.get("size"), version=version)
+    return FileInfo(
+        path=path,
+        size=info.get("size"),
+        version=version,
+        has_ranges=info.get("partial") is not False,
+    )

@@ -6,7 +6,9 @@ whoever iterates, never in a sampler.
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,10 @@ T = TypeVar("T")
 Task = TypeVar("Task")
 
 _log = logging.getLogger(__name__)
+
+# A forked process inherits garbage that it must not collect: objects of torch that would wait for
+# threads which were not forked with them, such as those of a process group.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,11 +119,28 @@ def run_stages(
     if options.num_workers < 2:
         return run_stream(_Finished(stream, finish), options)
     _say_one_process(options.num_workers)
-    items = run_stream(stream, options)
-    others: TaskLoader[Task, T] = TaskLoader(
-        finish, replace(options, num_workers=options.num_workers - 1)
+    others: TaskLoader[Any, T] = TaskLoader(
+        _Passing(finish), replace(options, num_workers=options.num_workers - 1)
     )
-    return others.run(items)
+    return others.run(_with_error_last(run_stream(stream, options)))
+
+
+def _with_error_last(items: Iterator[Any]) -> Iterator[Any]:
+    """Hand an error on as an item, so that it is raised after the steps before it."""
+    try:
+        yield from items
+    except Exception as error:  # noqa: BLE001 - it is raised again behind the other processes
+        yield _raised(source_error(error, "a batch"), error)
+
+
+class _Passing:
+    """Finishes items, and hands errors on."""
+
+    def __init__(self, finish: Callable[[Any], Any]) -> None:
+        self._finish = finish
+
+    def __call__(self, item: Any) -> Any:
+        return item if isinstance(item, _Raised) else self._finish(item)
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import time
 from collections.abc import Callable
@@ -47,7 +48,13 @@ def attempt(call: Callable[[], T], retries: Retries) -> T:
         retries.count += 1
         time.sleep(pause)
         pause *= 2
-    return call()
+    try:
+        return call()
+    except Exception as error:
+        if not _may_pass(error):
+            raise
+        said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
+        raise OSError(errno.EIO, said) from error
 
 
 def _may_pass(error: Exception) -> bool:

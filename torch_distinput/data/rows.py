@@ -18,11 +18,14 @@ from torch_distinput.data.structure import (
     Examples,
     flatten,
     leaf_names,
+    leaves_like,
     map_leaves,
     unflatten,
 )
 
 _TEXT = {str, bytes}
+_OBJECT_BYTES = 56
+"""What a Python object takes beside its content, about."""
 _INDEXED_ONLY = {torch.uint16, torch.uint32, torch.uint64}
 """Types for which torch has no index_select."""
 _KINDS = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
@@ -120,9 +123,14 @@ def concat_rows(batches: Sequence[Batch]) -> Batch:
     """Join batches of one structure; a single one is returned as it is."""
     if len(batches) == 1:
         return batches[0]
-    flat = [flatten(batch) for batch in batches]
-    structure = flat[0][1]
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
+    structure = flatten(batches[0])[1]
+    flat = [leaves_like(batch, structure) for batch in batches]
+    odd = next((batch for batch, leaves in zip(batches, flat, strict=True) if leaves is None), None)
+    if odd is not None:
+        expected, got = (", ".join(leaf_names(s)) for s in (structure, flatten(odd)[1]))
+        msg = f"Expected batches of one structure to join, got one of {expected} and one of {got}."
+        raise ValueError(msg)
+    columns = zip(*(leaves for leaves in flat if leaves is not None), strict=True)
     return unflatten(structure, [_concat(column) for column in columns])
 
 
@@ -184,14 +192,14 @@ def _leaf_bytes(leaf: Any) -> int:
         dense = leaf.values() if leaf.is_nested else leaf
         return int(dense.nbytes) if dense.layout is torch.strided else 0
     if isinstance(leaf, np.ndarray):
-        return int(leaf.nbytes)
+        return int(leaf.nbytes) + (_leaf_bytes(leaf.tolist()) if leaf.dtype == object else 0)
     if isinstance(leaf, (str, bytes)):
-        return len(leaf)
+        return len(leaf) + _OBJECT_BYTES
     if isinstance(leaf, (list, tuple)):
         if set(map(type, leaf)) <= _TEXT:  # the usual case, without a call of ours for each row
-            return sum(map(len, leaf))
+            return sum(map(len, leaf)) + _OBJECT_BYTES * len(leaf)
         return sum(num_bytes(row) for row in leaf)
-    return 8
+    return _OBJECT_BYTES
 
 
 def _slice(leaf: Any, start: int, stop: int) -> Any:

@@ -58,15 +58,28 @@ def example_leaves(example: Any, like: Structure) -> list[Any] | None:
 
     None if the structures differ.
     """
-    parts = _example_parts(example)
+    return _leaves_like(example, like, _example_parts)
+
+
+def leaves_like(tree: Any, like: Structure) -> list[Any] | None:
+    """The leaves of a batch in the order of another's; None if the structures differ."""
+    return _leaves_like(tree, like, _parts)
+
+
+def _leaves_like(
+    example: Any, like: Structure, parts_of: Callable[[Any], _Parts]
+) -> list[Any] | None:
+    parts = parts_of(example)
     if parts is None or like.kind is None:
         return [example] if parts is None and like.kind is None else None
     values = dict(zip(*parts, strict=True))
-    if _kind(example, _example_parts) is not like.kind or values.keys() != set(like.keys):
+    if _kind(example, parts_of) is not like.kind or values.keys() != set(like.keys):
         return None
     children = zip(like.keys, like.children, strict=True)
-    found = [example_leaves(values[key], child) for key, child in children]
-    return None if None in found else [leaf for part in found if part for leaf in part]
+    found = [_leaves_like(values[key], child, parts_of) for key, child in children]
+    if any(part is None for part in found):
+        return None
+    return [leaf for part in found if part for leaf in part]
 
 
 def flatten_values(tree: Any) -> tuple[list[Any], Structure]:

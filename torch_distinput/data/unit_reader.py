@@ -20,6 +20,8 @@ class UnitReader:
     Args:
         units: what to read.
         read: starts one unit.
+        check: applied to the chunks of each unit, in order, in the thread that takes them.
+        jumps: counted units can be passed over unread; not where bad records are left out.
         exact: a unit may begin at any record, and most rows will be skipped: read just the rows
             that are taken.
         threads: how many units are read ahead at a time, each by a thread; 0: none.
@@ -27,13 +29,23 @@ class UnitReader:
     """
 
     def __init__(
-        self, units: Sequence[Unit], read: ReadUnit, log: ReadLog, *, exact: bool, threads: int
+        self,
+        units: Sequence[Unit],
+        read: ReadUnit,
+        log: ReadLog,
+        *,
+        check: Callable[[Iterator[Chunk]], Iterator[Chunk]] = iter,
+        jumps: bool = True,
+        exact: bool = False,
+        threads: int = 0,
     ) -> None:
         """Start nothing yet."""
         self._waiting = deque(unit for unit in units if unit.part.num_records != 0)
         self._open: deque[ChunkReader] = deque()
         self._read = read
         self._log = log
+        self._check = check
+        self._jumps = jumps
         self._exact = exact
         self._threads = threads
 
@@ -75,7 +87,7 @@ class UnitReader:
 
     def _jump(self, num_rows: int) -> int:
         """Pass over the next unit, or over its first rows, without opening it."""
-        if not self._waiting:
+        if not self._waiting or not self._jumps:
             return 0
         unit = self._waiting[0]
         count = unit.part.num_records
@@ -97,4 +109,5 @@ class UnitReader:
                 unit, rest = unit.cut(num_rows)
                 self._waiting.appendleft(rest)
             start = partial(self._read, unit)
-            self._open.append(ChunkReader(ReadAhead(start) if self._threads else start()))
+            chunks = ReadAhead(start) if self._threads else start()
+            self._open.append(ChunkReader(self._check(chunks)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from operator import index
 
 from torch_distinput.data.reader import Part
 from torch_distinput.plan.sharding import dealt
@@ -91,7 +92,7 @@ def survey_files(num_files: int, worker: int, num_workers: int) -> range:
 
 def as_numbers(parts: Parts) -> list[list[int | None]]:
     """Parts as plain numbers, to be sent to the other workers."""
-    return [list(astuple(part)) for part in parts]
+    return [[None if n is None else index(n) for n in astuple(part)] for part in parts]
 
 
 def from_numbers(numbers: list[list[int | None]]) -> Parts:

@@ -82,7 +82,8 @@ class DistributedDataset:
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have. Iterate it; the end is the same step on all ranks."
+                "many examples they have, and files that tell, once iter() has looked into them. "
+                "Iterate it; the end is the same step on all ranks."
             )
             raise TypeError(msg)
         return steps

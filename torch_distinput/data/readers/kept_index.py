@@ -98,7 +98,7 @@ def _store(url: str, options: Mapping[str, Any], header: str, cuts: Cuts) -> Non
     np.savez(content, header=np.array(header), starts=starts, counts=counts)
     try:
         files.store(url, content.getvalue(), options)
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - whatever a storage raises; it is only slower
         _warn(url.rpartition("/")[0], str(error))
 
 

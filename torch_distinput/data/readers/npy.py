@@ -6,6 +6,7 @@ import ast
 import math
 import operator
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,8 @@ from torch_distinput.errors import ConfigurationError
 
 Array = np.ndarray[Any, Any]
 
+_PARSING = threading.Lock()
+"""Python 3.11's ast fails now and then when two threads use it."""
 _MAGIC = b"\x93NUMPY"
 _PART_BYTES = 4 << 20
 _LONGEST_HEADER = 10_000
@@ -129,7 +132,8 @@ def read_header(opened: IO[bytes], where: str) -> Header:
         raise ValueError(msg)
     text = opened.read(size).decode("utf-8" if start[-2] == 3 else "latin-1")
     try:
-        fields = ast.literal_eval(text.strip())
+        with _PARSING:
+            fields = ast.literal_eval(text.strip())
         dtype = npy_format.descr_to_dtype(fields["descr"])
         shape = tuple(map(operator.index, fields["shape"]))
         columns_first = bool(fields["fortran_order"]) and len(shape) > 1
@@ -203,7 +207,11 @@ def _read(opened: IO[bytes], dtype: np.dtype[Any], count: int) -> Array:
 def leaf(array: Array, where: str) -> Batch:
     """Turn rows into a leaf: a tensor, if torch has such a type; a dict, if there are fields."""
     if array.dtype.names is not None:
-        return {name: leaf(array[name], f"{where}: field {name!r}") for name in array.dtype.names}
+        return {
+            # A copy: of one row, NumPy takes any strides for contiguous, and torch does not.
+            name: leaf(array[name].copy(), f"{where}: field {name!r}")
+            for name in array.dtype.names
+        }
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     try:
         return torch.from_numpy(widened(array, where))

@@ -36,7 +36,6 @@ class Npz(Reader):
     """
 
     counted = True
-    addressable = True
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Count the rows from the headers of the arrays."""

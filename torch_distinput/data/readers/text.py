@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,8 +44,8 @@ def line_blocks(file: InputFile, part: Part) -> Iterator[bytes]:
                 block += opened.readline()
             if not block:
                 return
+            yield block if position else block.removeprefix(codecs.BOM_UTF8)
             position += len(block)
-            yield block
 
 
 def _skip_line(opened: IO[bytes]) -> None:
