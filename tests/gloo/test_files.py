@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import gc
 from functools import partial
 from pathlib import Path
 
@@ -66,25 +65,3 @@ def test_a_bad_record_on_one_rank(tmp_path):
     assert kinds == ["PeerFailedError", "SourceError"]
     for outcome in outcomes:
         assert "1.jsonl, record 20: Expected a JSON object" in str(outcome.error)
-
-
-def collecting(line):
-    """Collect garbage in the loader process."""
-    gc.collect()
-    return int(line)
-
-
-def epochs(paths, strategy):
-    """Three epochs, each with a loader process of its own."""
-    dataset = strategy.distribute_dataset(
-        tdi.FileDataset(paths).map(collecting), global_batch_size=8, num_workers=1
-    )
-    return [sum(len(batch) for batch in dataset) for _ in range(3)]
-
-
-def test_garbage_in_loader_processes(tmp_path):
-    """A forked process must not collect what belongs to its parent's threads."""
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("".join(f"{i}\n" for i in range(20)))
-    paths = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
-    assert [[20] * 3] * 2 == run_ranks(partial(epochs, paths), 2)

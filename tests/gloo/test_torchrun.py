@@ -24,14 +24,14 @@ HEAD = """
 """
 
 
-def torchrun(folder, script, *, ranks=2):
+def torchrun(folder, script, *, ranks=2, limit=LIMIT):
     """Run a script and return the finished process."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(HEAD) + textwrap.dedent(script))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*command, f"--nproc-per-node={ranks}", str(path)],
-        capture_output=True, text=True, timeout=LIMIT, check=False, cwd=folder,
+        capture_output=True, text=True, timeout=limit, check=False, cwd=folder,
     )  # fmt: skip
 
 
@@ -73,3 +73,26 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     ended = torchrun(tmp_path, script)
     assert 0 != ended.returncode
     assert "the model broke" in ended.stderr
+
+
+def test_garbage_in_loader_processes(tmp_path):
+    """A forked process must not collect what belongs to the threads of its parent."""
+    script = """
+    import gc
+
+    def collecting(line):
+        gc.collect()
+        return int(line)
+
+    torch.distributed.barrier()  # leaves objects that hold threads of the group
+    files = tdi.FileDataset("numbers-*.txt").map(collecting)
+    dataset = strategy.distribute_dataset(files, global_batch_size=64, num_workers=1)
+    for epoch in range(4):
+        print(sum(len(batch) for batch in dataset), flush=True)
+    torch.distributed.destroy_process_group()
+    """
+    for number in range(4):
+        (tmp_path / f"numbers-{number}.txt").write_text("".join(f"{i}\n" for i in range(100)))
+    ended = torchrun(tmp_path, script, limit=60)
+    assert 0 == ended.returncode, ended.stderr
+    assert 8 == ended.stdout.count("200")  # two ranks may share a line
