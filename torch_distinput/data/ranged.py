@@ -85,7 +85,7 @@ class _Ranged(io.RawIOBase):
         self._path = path
         self._retries = retries
         self._position = 0
-        self._ahead = b""  # what was fetched from the position on, and not read yet
+        self._ahead = memoryview(b"")  # what was fetched from the position on, and not read yet
         self._request = _SMALLEST_REQUEST
 
     def readable(self) -> bool:
@@ -104,7 +104,7 @@ class _Ranged(io.RawIOBase):
         if 0 <= forward <= len(self._ahead):
             self._ahead = self._ahead[forward:]
         else:
-            self._ahead, self._request = b"", _SMALLEST_REQUEST
+            self._ahead, self._request = memoryview(b""), _SMALLEST_REQUEST
         self._position = position
         return position
 
@@ -114,7 +114,8 @@ class _Ranged(io.RawIOBase):
             stop = min(start + max(len(buffer), self._request), self._size)
             if start >= stop:
                 return 0
-            self._ahead = attempt(lambda: self._range(start, stop), self._retries)
+            data = attempt(lambda: self._range(start, stop), self._retries)
+            self._ahead = memoryview(data)  # its slices are no copies
             self._request = min(2 * self._request, _LARGEST_REQUEST)
         count = min(len(buffer), len(self._ahead))
         buffer[:count] = self._ahead[:count]
