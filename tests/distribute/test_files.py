@@ -333,3 +333,11 @@ def test_an_error_comes_after_the_steps_before_it(tmp_path, num_workers):
         for step in dataset:
             seen += len(step)
     assert seen == 40
+
+
+def test_files_of_different_kinds_on_different_workers(tmp_path):
+    """All workers hear of it before the first step."""
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    (tmp_path / "b.csv").write_text("x\n1.5\n2\n")
+    with pytest.raises(tdi.MismatchError, match="int64.* on worker 0 and .*float64.* on worker 1"):
+        play(tdi.FileDataset(tmp_path / "*.csv", reader="csv"), 4, 2)

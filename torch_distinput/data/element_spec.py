@@ -31,6 +31,21 @@ def merged(one: Any, other: Any) -> Any:
     return unflatten(structure, [_merged_leaf(left, right) for left, right in pairs])
 
 
+def same_kinds(one: Any, other: Any) -> bool:
+    """Whether specs have one structure and the same dtypes; sizes, and what lists hold, may vary."""
+    leaves, structure = flatten(one)
+    others, other_structure = flatten(other)
+    return structure == other_structure and all(map(_same_kind, leaves, others))
+
+
+def _same_kind(one: TensorSpec, other: TensorSpec) -> bool:
+    if isinstance(one.dtype, type) or isinstance(other.dtype, type):
+        return isinstance(one.dtype, type) and isinstance(other.dtype, type)
+    if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
+        return one.dtype.kind == other.dtype.kind
+    return bool(one.dtype == other.dtype)
+
+
 def _merged_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:
     if one == other or len(one.shape) != len(other.shape):
         return one

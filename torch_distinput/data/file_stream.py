@@ -106,35 +106,40 @@ class FileStream(Stream):
     def open(self, shard: Shard) -> RowReader:
         """Start reading a shard, up to what :meth:`finish` does."""
         log = ReadLog(self.dataset.on_error)
-        read = partial(self._read_unit, log)
         schema = Schema(log)
         body, rest = self._stages(shard, log, schema)
-        piles, key = self._piles(shard), self._key(shard)
-        remote = self._is_remote()
-        threads = self.threads or _NETWORK_THREADS * remote
         if not body and self.dataset.cycle is None:
-            units = [unit for pile in piles for unit in pile]
-            counted = self.dataset.on_error == "raise" and count_records(units) is not None
-            if counted and not shard.sparse and not threads:
-                units = [unit for pile in piles for unit in joined_units(pile)]
-            local = not remote and not any(decompressor(info.path) for info in self.listing)
-            return UnitReader(
-                units,
-                read,
-                log,
-                check=partial(schema.uniform, key=key),
-                jumps=counted,
-                exact=counted and shard.sparse and local and self.dataset.reader.addressable,
-                threads=threads if remote or not (counted and shard.sparse) else 0,
-            )
+            return self._unit_reader(shard, log, schema)
+        key, piles = self._key(shard), self._piles(shard)
+        read = partial(self._read_unit, log)
 
         def read_all(_: Key) -> Iterator[Chunk]:
-            opened = _ahead((partial(_chained, pile, read) for pile in piles), threads)
+            opened = _ahead((partial(_chained, pile, read) for pile in piles), self._num_threads)
             chunks = file_ops.interleaved(opened, self.dataset.cycle)
             decoded_later = any(isinstance(operation, Decode) for operation in (*body, *rest))
             return chunks if decoded_later else schema.uniform(chunks, key)
 
         return ChunkReader(file_ops.run(read_all, body, key), log)
+
+    def _unit_reader(self, shard: Shard, log: ReadLog, schema: Schema) -> UnitReader:
+        """Read units one after another: nothing before the cut changes their rows."""
+        piles, threads = self._piles(shard), self._num_threads
+        units = [unit for pile in piles for unit in pile]
+        counted = self.dataset.on_error == "raise" and count_records(units) is not None
+        sparse = counted and shard.sparse
+        if counted and not sparse and not threads:
+            units = [unit for pile in piles for unit in joined_units(pile)]
+        remote = self._is_remote()
+        seekable = not remote and not any(decompressor(info.path) for info in self.listing)
+        return UnitReader(
+            units,
+            partial(self._read_unit, log),
+            log,
+            check=partial(schema.uniform, key=self._key(shard)),
+            jumps=counted,
+            exact=sparse and seekable and self.dataset.reader.addressable,
+            threads=threads if remote or not sparse else 0,
+        )
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Decode and map what is left to, for these rows only, and collate what maps made."""
@@ -191,6 +196,10 @@ class FileStream(Stream):
         if not self.dataset.shuffle_files:
             return np.arange(num_piles)
         return permutation(num_piles, key=self._key(shard).words("files"))
+
+    @property
+    def _num_threads(self) -> int:
+        return self.threads or _NETWORK_THREADS * self._is_remote()
 
     def _is_remote(self) -> bool:
         return bool(self.listing) and files.is_remote(

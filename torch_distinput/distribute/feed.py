@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import named_workers
-from torch_distinput.data.element_spec import merged, spec_of
+from torch_distinput.data.element_spec import merged, same_kinds, spec_of
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, SourceError
 from torch_distinput.plan.end_of_data import Outcome
@@ -140,6 +140,8 @@ class VotedFeed:
             self._watch.look()
             self._check_time(deadline)
         if isinstance(taken, Agreed):
+            if not self._number:
+                self._check_kinds()
             self._number += 1
             return Delivery(step=taken.step, num_examples=taken.num_examples)
         self._end(taken)
@@ -168,6 +170,20 @@ class VotedFeed:
         """
         self._agreement.close()
         self._agreement.join(_LEAVE_SECONDS)
+
+    def _check_kinds(self) -> None:
+        """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
+        introduced = self._agreement.introductions(_POLL_SECONDS) or []
+        known = [(worker, spec) for worker, spec in enumerate(introduced) if spec is not None]
+        odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
+        if odd:
+            first, expected = known[0]
+            msg = (
+                f"Expected batches of one structure and dtype on all workers, got {expected[0]!r} "
+                f"on worker {first} and {introduced[odd[0]][0]!r} on {named_workers(odd)}. Give "
+                "the files or the sources of all workers the same columns and types."
+            )
+            raise MismatchError(msg)
 
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""
