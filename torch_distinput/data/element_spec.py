@@ -32,7 +32,7 @@ def merged(one: Any, other: Any) -> Any:
 
 
 def same_kinds(one: Any, other: Any) -> bool:
-    """Whether specs have one structure and the same dtypes; sizes, and what lists hold, may vary."""
+    """Whether specs have one structure and dtypes; sizes, and what lists hold, may vary."""
     leaves, structure = flatten(one)
     others, other_structure = flatten(other)
     return structure == other_structure and all(map(_same_kind, leaves, others))

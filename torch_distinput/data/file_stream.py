@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,8 @@ from torch_distinput.plan.order import Indices, permutation
 
 _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
+_DAMAGE = (None, errno.EINVAL)
+"""Numbers of OSErrors for content: of decompressors, and of a seek to where there is nothing."""
 _UNREACHABLE = (FileNotFoundError, PermissionError)
 _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
@@ -250,9 +253,9 @@ class FileStream(Stream):
 
 def _is_no_damage(error: Exception) -> bool:
     """Whether it is no matter of bad records: told already, a recipe or a storage at fault."""
-    if isinstance(error, OSError) and (error.errno is not None or isinstance(error, _UNREACHABLE)):
+    if isinstance(error, OSError) and error.errno not in _DAMAGE:
         return True
-    return isinstance(error, (SourceError, ConfigurationError))
+    return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))
 
 
 def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
