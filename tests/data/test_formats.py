@@ -108,7 +108,8 @@ def _mutated(content, random):
 
 MUTATIONS = 1000 if os.environ.get("TDI_TEST_LONG") else 50
 BARE = {"text", "jsonl", "csv"}
-"""Formats that do not say how much there should be: a file that was cut off is a shorter file."""
+"""Formats that do not say how much there should be: a file that was cut off is a shorter file. So
+is a TFRecord file that was cut off between two frames."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -124,7 +125,8 @@ def test_damaged_files(tmp_path, name, caplog):
         path.write_bytes(_mutated(content, random))
         raised = _outcome(path, form, "raise")
         skipped = _outcome(path, form, "skip")
-        if name not in BARE:
+        whole_frames = name == "tfrecord" and content.startswith(path.read_bytes())
+        if name not in BARE and not whole_frames:
             assert "lost" not in (raised, skipped), f"mutation {number}"
         outcomes[raised, skipped] += 1
     assert set(outcomes) <= {("error", "skipped"), ("whole", "whole"), ("lost", "lost")}, outcomes

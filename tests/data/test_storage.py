@@ -16,7 +16,7 @@ from backports import zstd
 import torch_distinput as tdi
 from tests.distribute.street import play
 from tests.formats import FORMATS
-from tests.storages import NAMES, Local, WebServer, open_storage
+from tests.storages import NAMES, Local, Memory, WebServer, open_storage
 from torch_distinput.data import files, ranged
 from torch_distinput.data.ranged import Retries, attempt, open_ranged
 
@@ -295,3 +295,13 @@ def test_a_missing_library(tmp_path, monkeypatch, reader, library, extra, on_err
     errors = (tdi.ConfigurationError, tdi.SourceError)
     with pytest.raises(errors, match=rf"pip install .*\[{extra}"):
         list(dataset)
+
+
+def test_threads_do_not_share_a_position_in_memory():
+    """fsspec has one file object for all who open a file in memory."""
+    storage = Memory()
+    url = storage.put("a.txt", b"1\n2\n3\n")
+    (info,) = files.list_files([url], {})
+    opened = files.open_file(info, {}, bad=print, retries=Retries())
+    with opened.open() as one, opened.open() as other:
+        assert one.readline() == other.readline() == b"1\n"

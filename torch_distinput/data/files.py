@@ -17,6 +17,7 @@ import fsspec.core
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_distinput.data.compression import decompressor
 from torch_distinput.data.ranged import Retries, attempt, open_ranged
@@ -86,6 +87,9 @@ def open_file(
     def open_raw() -> IO[bytes]:
         if local:
             return open(inner, "rb")
+        if isinstance(system, MemoryFileSystem):
+            # It opens the one file there is, whose position all threads would share.
+            return io.BytesIO(system.cat_file(inner))
         if raw_size is not None and isinstance(system, AsyncFileSystem):
             # By keyword: the second positional parameter of s3fs is a version.
             fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731

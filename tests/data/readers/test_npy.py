@@ -246,7 +246,7 @@ def test_archives_are_one_part(tmp_path):
 def test_archives_need_one_number_of_rows(tmp_path):
     path = archive(tmp_path, x=np.arange(5), y=np.arange(6))
     for use in (Npz().parts, lambda file: next(Npz().read(file, Part()))):
-        with pytest.raises(ConfigurationError, match=r"a\.npz: .* got x: 5, y: 6\. Save those"):
+        with pytest.raises(SourceError, match=r"a\.npz: .* got x: 5, y: 6\. Save those"):
             use(opened(path))
 
 
@@ -254,11 +254,11 @@ def test_archives_of_something_else(tmp_path):
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("a.txt", "hello")
-    with pytest.raises(ConfigurationError, match=r"expected arrays \(\*\.npy\) only, got 'a\.txt'"):
+    with pytest.raises(SourceError, match=r"expected arrays \(\*\.npy\) only, got 'a\.txt'"):
         Npz().parts(opened(path))
     with zipfile.ZipFile(path, "w") as file:
         pass
-    with pytest.raises(ConfigurationError, match="got no array"):
+    with pytest.raises(SourceError, match="got no array"):
         Npz().parts(opened(path))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 from torch_distinput.data.readers.npy import Header, leaf, read_header, row_blocks
 from torch_distinput.data.structure import Batch
-from torch_distinput.errors import ConfigurationError, DistinputError
+from torch_distinput.errors import DistinputError
 
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
@@ -86,7 +86,7 @@ def _members(file: InputFile) -> Iterator[list[tuple[str, IO[bytes], Header]]]:
             name = info.filename.removesuffix(".npy")
             if name == info.filename:
                 msg = f"{file.path}: expected arrays (*.npy) only, got {name!r}. Take it out."
-                raise ConfigurationError(msg)
+                raise ValueError(msg)
             archive = zipfile.ZipFile(stack.enter_context(file.open()))
             array = stack.enter_context(stack.enter_context(archive).open(info))
             header = read_header(array, f"{file.path}: array {name!r}")
@@ -106,7 +106,7 @@ def _num_rows(path: str, members: Sequence[tuple[str, IO[bytes], Header]]) -> in
             f"{', '.join(f'{name}: {rows[name]}' for name, _, _ in members) or 'no array'}. "
             "Save those that belong together in a file of their own."
         )
-        raise ConfigurationError(msg)
+        raise ValueError(msg)
     return next(iter(rows.values()))
 
 
