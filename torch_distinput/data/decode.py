@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from torch_distinput.data.element_spec import spec_of
+from torch_distinput.data.element_spec import same_kind, spec_of
 from torch_distinput.data.file_ops import Key, Upstream
 from torch_distinput.data.read_log import ReadLog
 from torch_distinput.data.reader import Reader
@@ -138,12 +138,8 @@ class Schema:
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:
     """Lists hold what they hold; tensors and arrays can be joined."""
-    if isinstance(one.dtype, type) or isinstance(other.dtype, type):
-        return isinstance(one.dtype, type) and isinstance(other.dtype, type)
-    if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
-        return one.dtype.kind == other.dtype.kind and one.shape == other.shape
-    same = one.dtype == other.dtype and one.layout == other.layout
-    return same and (one.shape == other.shape or one.layout is torch.jagged)
+    sized = one.shape == other.shape or one.layout is torch.jagged
+    return same_kind(one, other) and one.layout == other.layout and sized
 
 
 def _said(spec: TensorSpec) -> str:

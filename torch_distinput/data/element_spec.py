@@ -35,10 +35,11 @@ def same_kinds(one: Any, other: Any) -> bool:
     """Whether specs have one structure and dtypes; sizes, and what lists hold, may vary."""
     leaves, structure = flatten(one)
     others, other_structure = flatten(other)
-    return structure == other_structure and all(map(_same_kind, leaves, others))
+    return structure == other_structure and all(map(same_kind, leaves, others))
 
 
-def _same_kind(one: TensorSpec, other: TensorSpec) -> bool:
+def same_kind(one: TensorSpec, other: TensorSpec) -> bool:
+    """Whether two leaves have the same dtype, or are both lists."""
     if isinstance(one.dtype, type) or isinstance(other.dtype, type):
         return isinstance(one.dtype, type) and isinstance(other.dtype, type)
     if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):

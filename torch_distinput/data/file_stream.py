@@ -33,10 +33,10 @@ from torch_distinput.data.units import (
     count_records,
     joined_surveys,
     joined_units,
-    survey_files,
 )
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.order import Indices, permutation
+from torch_distinput.plan.sharding import dealt
 
 _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
@@ -78,7 +78,7 @@ class FileStream(Stream):
         """Find the parts of this worker's share of the files."""
         dataset = self.dataset
         log = ReadLog(dataset.on_error)
-        mine = survey_files(len(self.listing), worker, num_workers)
+        mine = dealt(len(self.listing), num_workers, worker)
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
             found = list(pool.map(lambda number: as_numbers(self._parts(number, log)), mine))
         return found, log.drain()
@@ -133,14 +133,13 @@ class FileStream(Stream):
         if counted and not sparse and not threads:
             units = [unit for pile in piles for unit in joined_units(pile)]
         remote = self._is_remote()
-        seekable = not remote and not any(decompressor(info.path) for info in self.listing)
         return UnitReader(
             units,
             partial(self._read_unit, log),
             log,
             check=partial(schema.uniform, key=self._key(shard)),
             jumps=counted,
-            exact=sparse and seekable and self.dataset.reader.addressable,
+            exact=sparse and self.dataset.reader.addressable and not remote and self._has_seek(),
             threads=threads if remote or not sparse else 0,
         )
 
@@ -208,6 +207,9 @@ class FileStream(Stream):
         return bool(self.listing) and files.is_remote(
             self.listing[0].path, self.dataset.storage_options
         )
+
+    def _has_seek(self) -> bool:
+        return not any(decompressor(info.path) for info in self.listing)
 
     def _key(self, shard: Shard) -> Key:
         return Key(seed=shard.seed, epoch=shard.epoch, listing=self.listing)

@@ -85,11 +85,6 @@ def count_records(units: Sequence[Unit]) -> int | None:
     return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
 
-def survey_files(num_files: int, worker: int, num_workers: int) -> range:
-    """The files that a worker surveys, for all."""
-    return dealt(num_files, num_workers, worker)
-
-
 def as_numbers(parts: Parts) -> list[list[int | None]]:
     """Parts as plain numbers, to be sent to the other workers."""
     return [[None if n is None else index(n) for n in astuple(part)] for part in parts]
@@ -105,8 +100,6 @@ def joined_surveys(shares: Sequence[Share], num_files: int) -> Survey:
     """Put together what each worker found out about its files."""
     parts: list[Parts] = [WHOLE] * num_files
     for worker, share in enumerate(shares):
-        for number, numbers in zip(
-            survey_files(num_files, worker, len(shares)), share, strict=True
-        ):
+        for number, numbers in zip(dealt(num_files, len(shares), worker), share, strict=True):
             parts[number] = from_numbers(numbers)
     return Survey(tuple(parts))
