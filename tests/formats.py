@@ -110,20 +110,16 @@ def _parquet(numbers):
     return out.getvalue()
 
 
-def _arrow(numbers):
+def _arrow(numbers, new=pa.ipc.new_file):
     out = io.BytesIO()
     table = _table(numbers)
-    with pa.ipc.new_file(out, table.schema) as writer:
+    with new(out, table.schema) as writer:
         writer.write_table(table, max_chunksize=7)
     return out.getvalue()
 
 
 def _arrow_stream(numbers):
-    out = io.BytesIO()
-    table = _table(numbers)
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table, max_chunksize=7)
-    return out.getvalue()
+    return _arrow(numbers, pa.ipc.new_stream)
 
 
 def _tar(numbers):

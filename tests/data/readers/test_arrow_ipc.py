@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from torch_distinput.data import files, rows
-from torch_distinput.data.ranged import Retries
+from tests.data.readers.opening import opened, read
+from torch_distinput.data import rows
 from torch_distinput.data.reader import CHUNK_BYTES, Part
 from torch_distinput.data.readers.arrow_ipc import Arrow
 from torch_distinput.errors import ConfigurationError, SourceError
@@ -38,20 +38,6 @@ def write(path, content, form, *, rows_per_batch=100, compression=None):
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with WRITERS[form](str(path), content.schema, options=options) as writer:
         writer.write_table(content, max_chunksize=rows_per_batch)
-
-
-def raise_source_error(where, reason):
-    raise SourceError(f"{where}: {reason}")
-
-
-def opened(path, bad=raise_source_error):
-    (info,) = files.list_files([str(path)], {})
-    return files.open_file(info, {}, bad=bad, retries=Retries())
-
-
-def read(reader, file):
-    chunks = [chunk for part in reader.parts(file) for chunk in reader.read(file, part)]
-    return rows.concat_rows(chunks)
 
 
 @pytest.mark.parametrize(

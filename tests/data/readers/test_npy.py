@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.data import files, rows
-from torch_distinput.data.ranged import Retries
+from tests.data.readers.opening import opened, read
 from torch_distinput.data.reader import Part
 from torch_distinput.data.readers import npy, npz
 from torch_distinput.data.readers.npy import Npy
@@ -21,20 +20,6 @@ from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader
 
 RANDOM = np.random.default_rng(0)
-
-
-def raise_source_error(where, reason):
-    raise SourceError(f"{where}: {reason}")
-
-
-def opened(path, bad=raise_source_error):
-    (info,) = files.list_files([str(path)], {})
-    return files.open_file(info, {}, bad=bad, retries=Retries())
-
-
-def read(reader, file):
-    chunks = [chunk for part in reader.parts(file) for chunk in reader.read(file, part)]
-    return rows.concat_rows(chunks)
 
 
 def saved(tmp_path, array, **options):

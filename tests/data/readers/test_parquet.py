@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_distinput.data import files, rows
-from torch_distinput.data.ranged import Retries
+from tests.data.readers.opening import opened, read
+from torch_distinput.data import rows
 from torch_distinput.data.reader import CHUNK_BYTES, Part
 from torch_distinput.data.readers.parquet import Parquet
 from torch_distinput.errors import ConfigurationError, SourceError
@@ -38,20 +38,6 @@ def table(count, *, wide=0):
             "inner": [{"flag": i % 2 == 0, "maybe": None if i % 5 else 1.0} for i in range(count)],
         }
     )
-
-
-def raise_source_error(where, reason):
-    raise SourceError(f"{where}: {reason}")
-
-
-def opened(path, bad=raise_source_error):
-    (info,) = files.list_files([str(path)], {})
-    return files.open_file(info, {}, bad=bad, retries=Retries())
-
-
-def read(reader, file):
-    chunks = [chunk for part in reader.parts(file) for chunk in reader.read(file, part)]
-    return rows.concat_rows(chunks)
 
 
 @pytest.mark.parametrize(
