@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import struct
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 import torch
-from google_crc32c import value as crc32c
 
+from tests.tfrecords import frame, message, varint
 from torch_distinput import readers
 
 
@@ -53,40 +52,16 @@ def _csv(numbers):
     return out.getvalue().encode()
 
 
-def frame(payload: bytes) -> bytes:
-    """One TFRecord."""
-    length = struct.pack("<Q", len(payload))
-    return length + _masked(length) + payload + _masked(payload)
-
-
-def _masked(content: bytes) -> bytes:
-    crc = crc32c(content)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 128:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def field(number: int, content: bytes) -> bytes:
-    """A field of a proto with content of its own."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
 def example(features: dict[str, bytes | int]) -> bytes:
     """A ``tf.train.Example``."""
     entries = b""
     for name, value in features.items():
         if isinstance(value, bytes):
-            feature = field(1, field(1, value))
+            feature = message(1, message(1, value))
         else:
-            feature = field(3, field(1, _varint(value)))
-        entries += field(1, field(1, name.encode()) + field(2, feature))
-    return field(1, entries)
+            feature = message(3, message(1, varint(value)))
+        entries += message(1, message(1, name.encode()) + message(2, feature))
+    return message(1, entries)
 
 
 def _tfrecord(numbers):

@@ -7,13 +7,13 @@ import io
 import struct
 from dataclasses import replace
 
-import google_crc32c
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tfrecords import frame, message, varint
 from torch_distinput import ConfigurationError
 from torch_distinput.data import files
 from torch_distinput.data.ranged import Retries
@@ -21,31 +21,6 @@ from torch_distinput.data.reader import Part
 from torch_distinput.data.readers import framed, kept_index, tfrecord
 from torch_distinput.data.readers.tfrecord import TFRecord
 from torch_distinput.testing import check_reader
-
-# An encoder of its own, straight from the format's description.
-
-
-def masked(data):
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def frame(data):
-    length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
-
-
-def varint(value):
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def message(number, content):
-    return varint(number << 3 | 2) + varint(len(content)) + content
 
 
 def int_list(*values, packed=True):
