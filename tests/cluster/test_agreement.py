@@ -10,8 +10,11 @@ import pytest
 import torch_distinput as tdi
 from tests.distribute.street import options, shown, stream_of
 from torch_distinput.cluster import agreement
-from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
+from torch_distinput.cluster.agreement import Agreement
+from torch_distinput.cluster.desk import Agreed, Ending
 from torch_distinput.plan.end_of_data import WINDOW, Outcome
+from torch_distinput.plan.ledger import Ledger
+from torch_distinput.plan.position import Bookmark, Grid, first_position
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator
 
@@ -25,12 +28,18 @@ class Step:
     count: int
     mark: int = 0
     num_bytes: int = 1
+    bookmark: Bookmark | None = None
+    reach: int = 0
 
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
     channel = strategy.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
+    grid = Grid(num_workers=strategy.num_workers, replicas_per_worker=1, global_batch_size=4,
+                rebatch="split")  # fmt: skip
+    before = first_position(0, grid, 1 if keywords["shared"] else strategy.num_workers)
+    keywords["ledger"] = Ledger(before, strategy.num_workers, shared=keywords["shared"])
     return Agreement(iter(steps), channel, **keywords)
 
 

@@ -11,9 +11,11 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, stream_of
+from torch_distinput.data.chain import Leg, Route
 from torch_distinput.data.ready_batches import RebatchReadyDataset
+from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream import Chunk, ChunkReader, ReadyStream, Shard
+from torch_distinput.data.stream import Chunk, ChunkReader, Shard
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.topology import Topology
@@ -69,10 +71,13 @@ def test_a_buffer_of_replica_batches(cluster):
         assert [list(range(k, k + 4)) for k in range(0, 24, 4)] == worker
 
 
+ROUTE = Route(legs=(Leg(shard=Shard()),))
+
+
 class Columns:
     """A stream of one large chunk of columns."""
 
-    def open(self, shard):
+    def open(self, shard, start=()):
         """Hand out the chunk."""
         return ChunkReader(iter([Chunk(data=batch(), ids=np.arange(1000))]))
 
@@ -95,9 +100,9 @@ def test_a_part_does_not_keep_the_whole(ready):
         global_batch_size=None if ready else 1000, shared=True,
     )  # fmt: skip
     if ready:
-        dataset = RebatchReadyDataset(ReadyStream(lambda: [batch()]), Shard(), splitter=splitter)
+        dataset = RebatchReadyDataset(ReadyStream(lambda: [batch()]), ROUTE, splitter=splitter)
     else:
-        cut = RebatchDataset(Columns(), Shard(), splitter=splitter)
+        cut = RebatchDataset(Columns(), ROUTE, splitter=splitter)
         dataset = map(Finish(Columns(), Shard(), splitter), cut)
     (step,) = dataset
     data, _ = step.parts[0]

@@ -1,6 +1,6 @@
 """How many steps may everybody play? Votes ahead of use, where lengths are not known.
 
-Three threads meet in one :class:`_Desk`, under one condition variable:
+Three threads meet in one :class:`Desk`, under one condition variable:
 
     the reader     pulls this worker's steps and lays them on the pile of *ready* steps
     the voter      tells the others what is ready, hears what they have, and moves the steps that
@@ -16,111 +16,17 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic
 
 from torch_distinput.background import start_thread
+from torch_distinput.cluster.desk import Agreed, Desk, Ending, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
-
-
-class Votable(Protocol):
-    """What a vote must know of a step; nothing of its examples."""
-
-    @property
-    def count(self) -> int:
-        """Examples of this worker in the step."""
-
-    @property
-    def mark(self) -> int:
-        """Fingerprint of what all workers should have read alike, or 0."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory that the step holds."""
-
-
-S = TypeVar("S", bound=Votable)
-
-_HELD_BYTES = 64 << 20
-"""Host memory for steps ahead of use; one ready step is always allowed."""
-_LOW_WATER = 8
-"""Agreed steps at which the voter asks for more: enough to hide a vote behind the steps."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Agreed(Generic[S]):
-    """A step that all workers play: this worker's part, None if it has ended, and the total."""
-
-    step: S | None
-    num_examples: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """Why there are no more steps.
-
-    Attributes:
-        outcome: ``ENDED``, or what went wrong.
-        workers: the workers it names.
-        words: what failed workers said, by worker; empty where no worker was told.
-        error: this worker's own error, or that of the channel.
-    """
-
-    outcome: Outcome
-    workers: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()
-    error: BaseException | None = None
-
-
-@dataclass(kw_only=True)
-class _Desk(Generic[S]):
-    """What the three threads share; every field is guarded by ``changed``."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    ready: deque[S] = field(default_factory=deque)
-    agreed: deque[Agreed[S]] = field(default_factory=deque)
-    held_bytes: int = 0
-    state: State = State.RUNNING
-    failure: BaseException | None = None
-    introduced: list[Any] | None = None
-    ending: Ending | None = None
-
-    def has_room(self) -> bool:
-        """Something is always read ahead; more only within the limits."""
-        held = len(self.ready) + len(self.agreed)
-        return not held or (held < WINDOW and self.held_bytes < _HELD_BYTES)
-
-    def is_over(self) -> bool:
-        """Nobody will play what is read from now on."""
-        return self.state is State.CLOSED or self.ending is not None
-
-    def can_introduce(self) -> bool:
-        """A step with examples is there, or none will come soon."""
-        if self.state is not State.RUNNING or len(self.ready) >= WINDOW:
-            return True
-        return any(step.count for step in self.ready)
-
-    def may_vote(self) -> bool:
-        """Not while many agreed steps wait, or a vote could wait for a worker that is busy."""
-        if self.state is State.CLOSED:
-            return True
-        news = bool(self.ready) or self.state is not State.RUNNING
-        return news and len(self.agreed) <= _LOW_WATER
-
-    def close(self) -> None:
-        """Let both threads leave; the other workers hear of it in the next vote."""
-        self.leave(State.CLOSED)
-
-    def leave(self, state: State, failure: BaseException | None = None) -> None:
-        """Say what follows the ready steps; closing overrules the rest."""
-        with self.changed:
-            if self.state is not State.CLOSED:
-                self.state, self.failure = state, failure
-            self.changed.notify_all()
+from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.position import Bookmark
 
 
 class Agreement(Generic[S]):
@@ -131,6 +37,7 @@ class Agreement(Generic[S]):
         channel: used by the voter's thread until it ends.
         shared: all workers read one stream, so they must end together.
         introduce: from a worker's first step with examples to what all workers should know of it.
+        ledger: adds up what is agreed on; used by the voter's thread.
     """
 
     def __init__(
@@ -140,14 +47,15 @@ class Agreement(Generic[S]):
         *,
         shared: bool,
         introduce: Callable[[S], Any],
+        ledger: Ledger,
     ) -> None:
         """Start reading and voting."""
-        self._desk = desk = _Desk[S]()
+        self._desk = desk = Desk[S]()
         stop = desk.close
         self._threads = (
             start_thread(_read, desk, steps, name="reader", stop=stop),
             start_thread(
-                _vote, desk, channel, shared, introduce,
+                partial(_vote, shared=shared, introduce=introduce, ledger=ledger), desk, channel,
                 name="voter", stop=stop, give_up=channel.abandon,
             ),
         )  # fmt: skip
@@ -201,7 +109,7 @@ class Agreement(Generic[S]):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
+def _read(desk: Desk[S], steps: Iterator[S]) -> None:
     """The reader: pull steps while there is room."""
     while True:
         with desk.changed:
@@ -225,20 +133,25 @@ def _read(desk: _Desk[S], steps: Iterator[S]) -> None:
 
 
 def _vote(
-    desk: _Desk[S], channel: Channel, shared: bool, introduce: Callable[[S], Any]
+    desk: Desk[S],
+    channel: Channel,
+    *,
+    shared: bool,
+    introduce: Callable[[S], Any],
+    ledger: Ledger,
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
         going_on = _introduce(desk, channel, introduce)
         while going_on:
-            going_on = _round(desk, channel, shared=shared)
+            going_on = _round(desk, channel, ledger, shared=shared)
     except ChannelBrokenError as error:
         _end(desk, Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
         _end(desk, Ending(outcome=Outcome.FAILED, error=error))
 
 
-def _introduce(desk: _Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> bool:
+def _introduce(desk: Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> bool:
     """Introduce the workers' first steps to each other; whether all of them could."""
     with desk.changed:
         desk.changed.wait_for(desk.can_introduce)
@@ -261,16 +174,21 @@ def _introduce(desk: _Desk[S], channel: Channel, introduce: Callable[[S], Any]) 
     return True
 
 
-def _round(desk: _Desk[S], channel: Channel, *, shared: bool) -> bool:
+def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> bool:
     """Vote once; whether the voting goes on."""
     with desk.changed:
         desk.changed.wait_for(desk.may_vote)
-        vote = _vote_of(desk)
+        vote, news = _vote_of(desk), desk.news()
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
     verdict = decide(votes, shared=shared)
+    told: list[Bookmark | None] = [None] * len(votes)
+    if any(vote.has_news for vote in votes):
+        told = channel.gather_objects(news)
     words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
+    standings = ledger.enter(votes, told, len(verdict.totals))
     with desk.changed:
-        _move(desk, verdict)
+        desk.told = news or desk.told
+        _move(desk, verdict, standings)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = desk.failure if verdict.outcome is Outcome.FAILED else None
@@ -278,7 +196,7 @@ def _round(desk: _Desk[S], channel: Channel, *, shared: bool) -> bool:
     return False
 
 
-def _vote_of(desk: _Desk[S]) -> Vote:
+def _vote_of(desk: Desk[S]) -> Vote:
     spoken_of = list(desk.ready)[:WINDOW]
     # An end is told only when all that comes before it fits into the window.
     known = desk.state if len(desk.ready) <= WINDOW else State.RUNNING
@@ -286,10 +204,12 @@ def _vote_of(desk: _Desk[S]) -> Vote:
         state=State.CLOSED if desk.state is State.CLOSED else known,
         counts=tuple(step.count for step in spoken_of),
         marks=tuple(step.mark for step in spoken_of),
+        reaches=tuple(step.reach for step in spoken_of),
+        has_news=desk.news() is not None,
     )
 
 
-def _words(desk: _Desk[S], channel: Channel) -> tuple[str, ...]:
+def _words(desk: Desk[S], channel: Channel) -> tuple[str, ...]:
     """Every worker hears what the failed ones have to say."""
     failure = desk.failure
     return tuple(channel.gather_objects("" if failure is None else _said(failure)))
@@ -299,18 +219,18 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _move(desk: _Desk[S], verdict: Verdict) -> None:
+def _move(desk: Desk[S], verdict: Verdict, standings: list[Standing]) -> None:
     """Move agreed steps on; one without any example in sync is not delivered."""
-    for total in verdict.totals:
+    for total, standing in zip(verdict.totals, standings, strict=True):
         step = desk.ready.popleft() if desk.ready else None
         if total:
-            desk.agreed.append(Agreed(step=step, num_examples=total))
+            desk.agreed.append(Agreed(step=step, num_examples=total, standing=standing))
         elif step is not None:
             desk.held_bytes -= step.num_bytes
     desk.changed.notify_all()
 
 
-def _end(desk: _Desk[S], ending: Ending) -> None:
+def _end(desk: Desk[S], ending: Ending) -> None:
     with desk.changed:
         desk.ending = ending
         desk.changed.notify_all()

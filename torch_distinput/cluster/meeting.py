@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch_distinput.cluster.agreement import Agreement, S
+from torch_distinput.cluster.agreement import Agreement
+from torch_distinput.cluster.desk import S
 from torch_distinput.communicator import Channel, Communicator
 from torch_distinput.errors import PeerTimeoutError
+from torch_distinput.plan.ledger import Ledger
 
 
 class Meeting:
@@ -25,6 +27,7 @@ class Meeting:
         *,
         shared: bool,
         introduce: Callable[[S], Any],
+        ledger: Ledger,
         timeout: float,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
@@ -38,5 +41,7 @@ class Meeting:
             raise PeerTimeoutError(msg)
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout)
-        self._last = Agreement(steps, self._channel, shared=shared, introduce=introduce)
+        self._last = Agreement(
+            steps, self._channel, shared=shared, introduce=introduce, ledger=ledger
+        )
         return self._last

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from torch_distinput.data.element_spec import same_kind, spec_of
-from torch_distinput.data.file_ops import Key, Upstream
+from torch_distinput.data.file_ops import Key, Locate, Upstream
 from torch_distinput.data.read_log import ReadLog
 from torch_distinput.data.reader import Reader
 from torch_distinput.data.rows import num_rows
-from torch_distinput.data.stream import Chunk
+from torch_distinput.data.stream import Chunk, Place
 from torch_distinput.data.structure import (
     Batch,
     Structure,
@@ -39,14 +39,26 @@ class Decode:
     log: ReadLog
     schema: Schema
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Decode each chunk."""
-        decoded = (self.mapped(chunk, key) for chunk in upstream(key))
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Decode each chunk; what is left of it stands behind its first row."""
+        chunks = upstream(key, place.before(0))
+        decoded = (
+            replace(self.mapped(chunk, key), place=chunk.place.within()) for chunk in chunks
+        )
         return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
         return num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Behind where it stood."""
+        return upstream(row).within()
+
+    @property
+    def recipe(self) -> tuple[str, None]:
+        """Nobody wrote it down."""
+        return "decode", None
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without its bad records."""
@@ -66,7 +78,7 @@ class Decode:
         if num_rows(data) != chunk.num_rows:
             msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
             raise ValueError(msg)
-        return Chunk(data=data, ids=chunk.ids)
+        return replace(chunk, data=data)
 
     def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode each record by itself, and leave out those with which that fails."""
@@ -110,7 +122,7 @@ class Schema:
             path, where = key.where(chunk.ids[0])
             data, reason = self._fitted(chunk.data, path)
             if reason is None:
-                yield Chunk(data=data, ids=chunk.ids)
+                yield replace(chunk, data=data)
             else:
                 self._log.bad(path, f"from {where} on", reason)
 

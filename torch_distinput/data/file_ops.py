@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data import rows
 from torch_distinput.data.files import FileInfo
-from torch_distinput.data.stream import Chunk, ChunkReader, source_error
+from torch_distinput.data.stream import Chunk, ChunkReader, Place, source_error
 from torch_distinput.data.structure import Examples
 from torch_distinput.plan.order import permutation
 
@@ -55,17 +55,28 @@ class Key:
         return (name, self.seed, self.epoch, self.operation, *self.repetitions, *numbers)
 
 
-Upstream = Callable[[Key], Iterator[Chunk]]
+Upstream = Callable[[Key, Place], Iterator[Chunk]]
+Locate = Callable[[int], Place]
 
 
 class Operation(Protocol):
     """One step of a recipe."""
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Yield the chunks after this step; ``upstream(key)`` starts those before it."""
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Yield the chunks after this step, from the *start* of a place on.
+
+        ``upstream(key, place)`` starts those before it, from the row at that place on.
+        """
 
     def count(self, num_records: int) -> int | None:
         """How many records are left of so many; None where that depends on what they are."""
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+        """Where a row stands, if the step gets so many records. Asked if they can be counted."""
+
+    @property
+    def recipe(self) -> tuple[str, int | None]:
+        """What decides which rows come in which order: its name and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +85,27 @@ class Map:
 
     fn: Callable[..., Any]
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Map each chunk."""
-        return (self.mapped(chunk, key) for chunk in upstream(key))
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Map each chunk; rows stand where they stood."""
+        return (self.mapped(chunk, key) for chunk in upstream(key, place))
 
     def count(self, num_records: int) -> int:
         """All are left."""
         return num_records
 
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Where it stood."""
+        return upstream(row)
+
+    @property
+    def recipe(self) -> tuple[str, None]:
+        """Its function may be mended between two runs."""
+        return "map", None
+
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
         call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
-        return Chunk(data=Examples(_each(call, chunk, key)), ids=chunk.ids)
+        return replace(chunk, data=Examples(_each(call, chunk, key)))
 
     def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
         def call(record: Any, place: Any) -> Any:
@@ -101,17 +121,27 @@ class Filter:
 
     fn: Callable[[Any], bool]
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Filter each chunk."""
-        for chunk in upstream(key):
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Filter each chunk; what is left of it stands behind its first row."""
+        for chunk in upstream(key, place.before(0)):
             verdicts = _each(lambda record, _: self.fn(record), chunk, key)
             kept = [bool(keep) for keep in verdicts]
             if any(kept):
-                yield chunk if all(kept) else chunk.take(np.flatnonzero(kept))
+                left = chunk if all(kept) else chunk.take(np.flatnonzero(kept))
+                yield replace(left, place=chunk.place.within())
 
     def count(self, num_records: int) -> int | None:
         """Unknown; of none, none."""
         return None if num_records else 0
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Of no records."""
+        return upstream(row).within()
+
+    @property
+    def recipe(self) -> tuple[str, None]:
+        """Its function cannot be compared."""
+        return "filter", None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +150,29 @@ class Shuffle:
 
     buffer_size: int
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Collect a window and hand it over in keyed order."""
-        reader = ChunkReader(upstream(key))
-        for window in count():
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Collect a window and hand it over in keyed order; its rows stand behind its number."""
+        reader = ChunkReader(upstream(key, place.before(1)))
+        for window in count(place.start[-1] if place.start else 0):
             chunk = reader.take(self.buffer_size)
             if chunk is None:
                 return
             order = permutation(chunk.num_rows, key=key.words("window", window))
-            yield chunk.take(order)
+            yield replace(chunk.take(order), place=chunk.place.within(window))
 
     def count(self, num_records: int) -> int:
         """All are left."""
         return num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """In its window."""
+        window, skip = divmod(row, self.buffer_size)
+        return replace(upstream(window * self.buffer_size).within(window), skip=skip)
+
+    @property
+    def recipe(self) -> tuple[str, int]:
+        """The window."""
+        return "shuffle", self.buffer_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +181,29 @@ class Take:
 
     n: int
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
-        """Pass chunks on until there are enough."""
-        missing = self.n
-        chunks = upstream(key) if missing else iter(())
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Pass chunks on until there are enough; they stand behind the number before them."""
+        taken = place.start[-1] if place.start else 0
+        chunks = upstream(key, place.before(1)) if taken < self.n else iter(())
         for chunk in chunks:
-            rows = chunk.num_rows
-            yield chunk if rows <= missing else chunk.slice(0, missing)
-            missing -= rows
-            if missing <= 0:
+            head = chunk if chunk.num_rows <= self.n - taken else chunk.slice(0, self.n - taken)
+            yield replace(head, place=chunk.place.within(taken))
+            taken += chunk.num_rows
+            if taken >= self.n:
                 return
 
     def count(self, num_records: int) -> int:
         """At most ``n``."""
         return min(self.n, num_records)
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """After the rows before it."""
+        return upstream(row).within(row)
+
+    @property
+    def recipe(self) -> tuple[str, int]:
+        """The number."""
+        return "take", self.n
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +212,19 @@ class Repeat:
 
     n: int | None
 
-    def apply(self, upstream: Upstream, key: Key) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
         """Start the stream again and again; without any record there is nothing to repeat."""
-        for repetition in count() if self.n is None else range(self.n):
-            nothing = True
-            for chunk in upstream(replace(key, repetitions=(*key.repetitions, repetition))):
+        first = place.start[-1] if place.start else 0
+        place = place.before(1)
+        nothing = not place.start and not place.skip  # else something came before it
+        for repetition in count(first) if self.n is None else range(first, self.n):
+            own_key = replace(key, repetitions=(*key.repetitions, repetition))
+            for chunk in upstream(own_key, place):
                 nothing = False
-                yield chunk
+                yield replace(chunk, place=chunk.place.within(repetition))
             if nothing:
                 return
+            place, nothing = Place(), True
 
     def count(self, num_records: int) -> int | None:
         """``n`` times as many; unknown where there is no end."""
@@ -179,14 +232,49 @@ class Repeat:
             return 0
         return None if self.n is None else self.n * num_records
 
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+        """In its repetition."""
+        repetition, inner = divmod(row, num_records) if num_records else (0, 0)
+        return upstream(inner).within(repetition)
 
-def run(upstream: Upstream, operations: Sequence[Operation], key: Key) -> Iterator[Chunk]:
-    """Start a stream through all operations."""
+    @property
+    def recipe(self) -> tuple[str, int | None]:
+        """The number."""
+        return "repeat", self.n
+
+
+def run(
+    upstream: Upstream, operations: Sequence[Operation], key: Key, place: Place
+) -> Iterator[Chunk]:
+    """Start a stream through all operations, from the row at a place on."""
     if not operations:
-        return upstream(key)
+        return upstream(key, place)
     *before, last = operations
     own_key = replace(key, operation=len(before))
-    return last.apply(lambda inner: run(upstream, before, inner), own_key)
+    chunks = last.apply(lambda inner, at: run(upstream, before, inner, at), own_key, place)
+    if isinstance(last, Map):  # rows stand where they stood, so they were passed over before it
+        return chunks
+    return without_first(chunks, place.skip)
+
+
+def without_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
+    """Leave out the first rows."""
+    for chunk in chunks:
+        if num_rows < chunk.num_rows:
+            yield chunk.slice(num_rows, chunk.num_rows)
+        num_rows = max(0, num_rows - chunk.num_rows)
+
+
+def locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Place:
+    """Where a row behind all operations stands, if so many records can be counted through them."""
+    if not operations:
+        return source(row)
+    *before, last = operations
+    counted: int | None = num_records
+    for operation in before:
+        counted = None if counted is None else operation.count(counted)
+    assert counted is not None, "asked where lengths are known"
+    return last.locate(row, counted, lambda inner: locate(before, inner, num_records, source))
 
 
 def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ...]) -> int:
@@ -195,39 +283,6 @@ def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ..
     while end and isinstance(operations[end - 1], kinds):
         end -= 1
     return end
-
-
-def interleaved(
-    opened: Iterator[Iterator[Chunk]], cycle: tuple[int, int] | None
-) -> Iterator[Chunk]:
-    """Read files one after another, or ``cycle_length`` of them in turn, a block from each.
-
-    As in ``tf.data.Dataset.interleave``: a file that ends gives its place to the next file, whose
-    turn comes when the place is visited again.
-    """
-    if cycle is None:
-        for records in opened:
-            yield from records
-        return
-    cycle_length, block_length = cycle
-    places: list[ChunkReader | None] = [None] * cycle_length
-    more = True
-    while more or any(places):
-        for place in range(cycle_length):
-            if places[place] is None and more:
-                chunks = next(opened, None)
-                more = chunks is not None
-                places[place] = None if chunks is None else ChunkReader(chunks)
-            places[place], block = _block(places[place], block_length)
-            if block is not None:
-                yield block
-
-
-def _block(reader: ChunkReader | None, length: int) -> tuple[ChunkReader | None, Chunk | None]:
-    """Take a block; a reader that fell short has ended."""
-    block = reader.take(length) if reader else None
-    ended = block is None or block.num_rows < length
-    return (None if ended else reader), block
 
 
 def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_distinput.data import file_ops, files, rows
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.compression import decompressor
 from torch_distinput.data.decode import Decode, Schema, has_decode
 from torch_distinput.data.file_dataset import FileDataset
-from torch_distinput.data.file_ops import Filter, Key, Map, Operation
+from torch_distinput.data.file_ops import Filter, Key, Map, Operation, Repeat, Shuffle, Take
 from torch_distinput.data.files import FileInfo
-from torch_distinput.data.read_ahead import ReadAhead
+from torch_distinput.data.interleave import interleaved
+from torch_distinput.data.piles import ahead, place_in_piles, read_pile
 from torch_distinput.data.read_log import Notes, ReadLog
-from torch_distinput.data.reader import InputFile, Part
-from torch_distinput.data.stream import Chunk, ChunkReader, Collate, RowReader, Shard, Stream
+from torch_distinput.data.stream import (
+    Chunk,
+    ChunkReader,
+    Collate,
+    Place,
+    RowReader,
+    Shard,
+    Stream,
+)
 from torch_distinput.data.structure import Batch, Examples
-from torch_distinput.data.unit_reader import ReadUnit, UnitReader
+from torch_distinput.data.unit_reader import UnitReader
+from torch_distinput.data.unit_source import UnitSource
 from torch_distinput.data.units import (
     Share,
     Survey,
@@ -34,15 +43,13 @@ from torch_distinput.data.units import (
     joined_surveys,
     joined_units,
 )
-from torch_distinput.errors import ConfigurationError, SourceError
+from torch_distinput.plan.interleaving import num_opened
 from torch_distinput.plan.order import Indices, permutation
+from torch_distinput.plan.position import Start
 from torch_distinput.plan.sharding import dealt
 
 _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
-_DAMAGE = (None, errno.EINVAL)
-"""Numbers of OSErrors for content: of decompressors, and of a seek to where there is nothing."""
-_UNREACHABLE = (FileNotFoundError, PermissionError)
 _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
 
@@ -80,68 +87,138 @@ class FileStream(Stream):
         log = ReadLog(dataset.on_error)
         mine = dealt(len(self.listing), num_workers, worker)
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
-            found = list(pool.map(lambda number: as_numbers(self._parts(number, log)), mine))
+            found = list(pool.map(lambda number: as_numbers(self._files.parts(number, log)), mine))
         return found, log.drain()
 
     def with_shares(self, shares: Sequence[Share]) -> FileStream:
         """Return the stream with what all workers found out."""
         return replace(self, survey=joined_surveys(shares, len(self.listing)))
 
-    def lengths(self, shard: Shard) -> tuple[int, ...] | None:
+    def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """How many records each shard has after all operations; None if that is not known."""
-        dataset = self.dataset
-        if self.survey is None or dataset.on_error != "raise":
+        counts = self._counts()
+        if counts is None:
             return None
-        counts = [count_records(pile) for pile in self.survey.piles(split=dataset.split_files)]
-        if None in counts:
-            return None
-        ordered = np.array(counts, dtype=np.int64)[self._order(len(counts), shard)]
-        lengths = []
-        for index in range(shard.num_shards):
-            length: int | None = int(ordered[index :: shard.num_shards].sum())
-            for operation in dataset.operations:
-                length = None if length is None else operation.count(length)
-            if length is None:
-                return None
-            lengths.append(length)
-        return tuple(lengths)
+        order = self._order(len(counts), shards[0])
+        lengths = [
+            self._counted(int(counts[shard.of(order)].sum()), self.dataset.operations)
+            for shard in shards
+        ]
+        return None if None in lengths else tuple(lengths)  # type: ignore[arg-type]
 
-    def open(self, shard: Shard) -> RowReader:
+    def locate(self, shard: Shard, row: int) -> Place:
+        """Where a row stands; reading passes over what is counted by itself."""
+        log = ReadLog()
+        body, rest = self._stages(shard, log, Schema(log))
+        if not body and self.dataset.cycle is None:
+            return Place(skip=row)
+        lengths = self._lengths_of_piles(shard)
+        source = partial(place_in_piles, lengths, self.dataset.cycle)
+        place = file_ops.locate(body, row, sum(lengths), source)
+        return place.behind_nothing() if _has(rest, Decode) else place
+
+    @property
+    def has_parts(self) -> bool:
+        """Not where an operation counts the records of the whole stream."""
+        return not any(isinstance(op, (Take, Repeat)) for op in self.dataset.operations)
+
+    def reach(self, shard: Shard, num_rows: int) -> int:
+        """How many piles the first rows are from: those of whole windows, where it shuffles."""
+        lengths = self._lengths_of_piles(shard)
+        for operation in reversed(self.dataset.operations):
+            if isinstance(operation, Shuffle):
+                num_rows = -(-num_rows // operation.buffer_size) * operation.buffer_size
+        num_rows = min(num_rows, sum(lengths))
+        if self.dataset.cycle is not None:
+            return num_opened(lengths, self.dataset.cycle, num_rows)
+        return int(np.searchsorted(np.cumsum(lengths), num_rows)) + 1 if num_rows else 0
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The reader, and what is done with the files and their records."""
+        dataset = self.dataset
+        return {
+            "reader": type(dataset.reader).__name__,
+            "operations": [list(operation.recipe) for operation in dataset.operations],
+            "interleave": dataset.cycle and list(dataset.cycle),
+            "shuffle_files": dataset.shuffle_files,
+            "split_files": dataset.split_files,
+        }
+
+    def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start reading a shard, up to what :meth:`finish` does."""
         log = ReadLog(self.dataset.on_error)
         schema = Schema(log)
         body, rest = self._stages(shard, log, schema)
+        place, late = Place(start=start), _has(rest, Decode)
+        if late:  # its number is there all the same: who decodes early must be able to go on
+            place = place.before(0)
         if not body and self.dataset.cycle is None:
-            return self._unit_reader(shard, log, schema)
+            return self._unit_reader(shard, place, log, schema)
         key, piles = self._key(shard), self._piles(shard)
-        read = partial(self._read_unit, log)
 
-        def read_all(_: Key) -> Iterator[Chunk]:
-            opened = _ahead((partial(_chained, pile, read) for pile in piles), self._num_threads)
-            chunks = file_ops.interleaved(opened, self.dataset.cycle)
-            decoded_later = any(isinstance(operation, Decode) for operation in (*body, *rest))
-            return chunks if decoded_later else schema.uniform(chunks, key)
+        def read_all(_: Key, at: Place) -> Iterator[Chunk]:
+            chunks = self._read_piles(piles, at, log)
+            return chunks if late or _has(body, Decode) else schema.uniform(chunks, key)
 
-        return ChunkReader(file_ops.run(read_all, body, key), log)
+        chunks = file_ops.run(read_all, body, key, place)
+        return ChunkReader(map(_undecoded, chunks) if late else chunks, log)
 
-    def _unit_reader(self, shard: Shard, log: ReadLog, schema: Schema) -> UnitReader:
+    def _read_piles(self, piles: list[list[Unit]], place: Place, log: ReadLog) -> Iterator[Chunk]:
+        """Read piles one after another, or in turn, from a place on."""
+        read = partial(self._files.read, log)
+        jumps = self.dataset.on_error == "raise"
+
+        def open_pile(number: int, row: int) -> Iterator[Chunk]:
+            return read_pile(number, piles[number], row, read, jumps=jumps)
+
+        first = place.start[0] if place.start else 0
+        cycle = self.dataset.cycle
+        row = place.skip if cycle is None else 0
+        starts = (
+            (number, partial(open_pile, number, row if number == first else 0))
+            for number in range(first, len(piles))
+        )
+        opened = ahead(starts, self._num_threads)
+        if cycle is None:
+            return itertools.chain.from_iterable(chunks for _, chunks in opened)
+        chunks = interleaved(opened, open_pile, cycle, place.start)
+        return file_ops.without_first(chunks, place.skip)
+
+    def _unit_reader(
+        self, shard: Shard, place: Place, log: ReadLog, schema: Schema
+    ) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
         piles, threads = self._piles(shard), self._num_threads
-        units = [unit for pile in piles for unit in pile]
+        units = [
+            replace(unit, place=Place(start=(number,), reach=reach))
+            for number, (reach, unit) in enumerate(
+                (reach, unit) for reach, pile in enumerate(piles, 1) for unit in pile
+            )
+        ]
         counted = self.dataset.on_error == "raise" and count_records(units) is not None
         sparse = counted and shard.sparse
-        if counted and not sparse and not threads:
+        if place.start:
+            units = units[place.start[0] :]
+        elif counted and not sparse and not threads:
             units = [unit for pile in piles for unit in joined_units(pile)]
-        remote = self._is_remote()
-        return UnitReader(
+        remote, late = self._is_remote(), has_decode(self.dataset.reader)
+
+        def checked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+            uniform = schema.uniform(chunks, self._key(shard))
+            return map(_undecoded, uniform) if late else uniform
+
+        reader = UnitReader(
             units,
-            partial(self._read_unit, log),
+            partial(self._files.read, log),
             log,
-            check=partial(schema.uniform, key=self._key(shard)),
+            check=checked,
             jumps=counted,
             exact=sparse and self.dataset.reader.addressable and not remote and self._has_seek(),
             threads=threads if remote or not sparse else 0,
         )
+        reader.skip(place.skip)
+        return reader
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Decode and map what is left to, for these rows only, and collate what maps made."""
@@ -191,13 +268,37 @@ class FileStream(Stream):
         """What this shard reads, in order: the units of a file, or single units."""
         survey = self.survey or Survey.whole(len(self.listing))
         piles = survey.piles(split=self.dataset.split_files)
-        mine = self._order(len(piles), shard)[shard.index :: shard.num_shards]
+        mine = shard.of(self._order(len(piles), shard))
         return [piles[number] for number in mine.tolist()]
+
+    def _counts(self) -> NDArray[np.int64] | None:
+        """Records of each pile, before all operations; None if one of them is not counted."""
+        if self.survey is None or self.dataset.on_error != "raise":
+            return None
+        piles = self.survey.piles(split=self.dataset.split_files)
+        counts = [count_records(pile) for pile in piles]
+        return None if None in counts else np.array(counts, dtype=np.int64)
+
+    def _lengths_of_piles(self, shard: Shard) -> list[int]:
+        counts = self._counts()
+        assert counts is not None, "asked where lengths are known"
+        return [int(n) for n in counts[shard.of(self._order(len(counts), shard))]]
+
+    @staticmethod
+    def _counted(num_records: int, operations: Sequence[Operation]) -> int | None:
+        counted: int | None = num_records
+        for operation in operations:
+            counted = None if counted is None else operation.count(counted)
+        return counted
 
     def _order(self, num_piles: int, shard: Shard) -> Indices:
         if not self.dataset.shuffle_files:
             return np.arange(num_piles)
         return permutation(num_piles, key=self._key(shard).words("files"))
+
+    @property
+    def _files(self) -> UnitSource:
+        return UnitSource(self.dataset, self.listing)
 
     @property
     def _num_threads(self) -> int:
@@ -214,81 +315,11 @@ class FileStream(Stream):
     def _key(self, shard: Shard) -> Key:
         return Key(seed=shard.seed, epoch=shard.epoch, listing=self.listing)
 
-    def _parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
-        file = self._file(number, log)
-        try:
-            return tuple(self.dataset.reader.parts(file))
-        except Exception as error:
-            if _is_no_damage(error):
-                raise
-            file.bad("the beginning or the end", error)
-            return ()
 
-    def _read_unit(self, log: ReadLog, unit: Unit) -> Iterator[Chunk]:
-        """Read one unit; its records are known by (file number, record number)."""
-        file, part = self._file(unit.file, log), unit.part
-        count = 0
-        try:
-            for data in self.dataset.reader.read(file, part):
-                chunk = _numbered(data, unit, count)
-                count += chunk.num_rows
-                if chunk.num_rows:
-                    yield chunk
-        except Exception as error:
-            if _is_no_damage(error):
-                raise
-            file.bad(f"after record {part.first_record + count}", error)
-            return
-        if log.on_error == "raise" and part.num_records not in (None, count):
-            reason = f"expected {part.num_records} records, as was found before, got {count}"
-            file.bad(f"from record {part.first_record} on", reason)
-
-    def _file(self, number: int, log: ReadLog) -> InputFile:
-        info = self.listing[number]
-        return files.open_file(
-            info,
-            self.dataset.storage_options,
-            bad=partial(log.bad, info.path),
-            retries=log.retries,
-        )
+def _has(operations: Sequence[Operation], kind: type) -> bool:
+    return any(isinstance(operation, kind) for operation in operations)
 
 
-def _is_no_damage(error: Exception) -> bool:
-    """Whether it is no matter of bad records: told already, a recipe or a storage at fault."""
-    if isinstance(error, OSError) and error.errno not in _DAMAGE:
-        return True
-    return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))
-
-
-def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
-    try:
-        num_rows = rows.num_rows(data)
-    except (TypeError, ValueError) as error:
-        msg = (
-            f"Expected a reader to yield batches of records (lists, tensors, arrays, or trees of "
-            f"them, with a row for each record), got {type(data).__name__}: {error}"
-        )
-        raise TypeError(msg) from error
-    first = unit.part.first_record + count
-    numbers = np.arange(first, first + num_rows)
-    ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)
-    return Chunk(data=data, ids=ids)
-
-
-def _chained(pile: Sequence[Unit], read: ReadUnit) -> Iterator[Chunk]:
-    return itertools.chain.from_iterable(map(read, pile))
-
-
-def _ahead(
-    starts: Iterator[Callable[[], Iterator[Chunk]]], threads: int
-) -> Iterator[Iterator[Chunk]]:
-    """Start iterators in order, as many ahead of use as there are threads for them."""
-    if not threads:
-        yield from (start() for start in starts)
-        return
-    started: deque[Iterator[Chunk]] = deque()
-    while True:
-        started.extend(map(ReadAhead, itertools.islice(starts, threads - len(started))))
-        if not started:
-            return
-        yield started.popleft()
+def _undecoded(chunk: Chunk) -> Chunk:
+    """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
+    return replace(chunk, place=chunk.place.behind_nothing())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data import rows
+from torch_distinput.data.chain import Route, bookmark_of
 from torch_distinput.data.fingerprint import fingerprint
-from torch_distinput.data.local_step import LocalStep, Part, cut_step
-from torch_distinput.data.stream import Chunk, ReadyStream, Shard
+from torch_distinput.data.local_step import LocalStep, Part, Trace, cut_step
+from torch_distinput.data.ready_stream import ReadyStream
+from torch_distinput.data.stream import Chunk
 from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.position import Bookmark
 
 NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
@@ -20,48 +25,87 @@ NUM_MARKED = 4
 class RebatchReadyDataset(IterableDataset[LocalStep]):
     """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
 
-    def __init__(self, stream: ReadyStream, shard: Shard, *, splitter: Splitter) -> None:
+    def __init__(self, stream: ReadyStream, route: Route, *, splitter: Splitter) -> None:
         """See the class."""
         self._stream = stream
-        self._shard = shard
+        self._route = route
         self._splitter = splitter
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield this worker's steps; a batch without rows is no step."""
-        for number, chunk in enumerate(self._stream.chunks(self._shard)):
-            mark = mark_of(chunk, number, self._splitter)
-            for cut in self._splitter.cuts(chunk.num_rows):
+        route, first_step = self._route, self._route.step
+        row = route.row
+        for number, chunk in enumerate(self._chunks(), route.num_batches):
+            start, row = row, row + chunk.num_rows
+            if number < route.batch:
+                continue
+            mark = mark_of(chunk, number - route.batch, self._splitter)
+            whole = not chunk.place.skip  # else it cannot be started again from its first row
+            bookmark = bookmark_of(chunk, batch=number, row=start) if whole else None
+            trace = Trace(bookmark=bookmark)
+            for cut in self._splitter.cuts(chunk.num_rows)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
                 data = rows.copied(mine.data) if lent else mine.data
-                yield cut_step((data, mine.ids), cut.sizes, mark=mark)
+                yield cut_step((data, mine.ids), cut.sizes, mark=mark, trace=trace)
+            first_step = 0
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """The batches of all legs, without the rows to pass over."""
+        owed = 0
+        for number, leg in enumerate(self._route.legs):
+            owed += leg.skip
+            for chunk in self._stream.chunks(leg.shard, leg.start):
+                passed = min(owed, chunk.num_rows)
+                owed -= passed
+                if passed < chunk.num_rows or not passed:
+                    place = replace(chunk.place, start=(number, *chunk.place.start))
+                    yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
 
 class PlayedDataset(IterableDataset[LocalStep]):
     """Plays replica batches that are the user's own: as many elements a step as local replicas."""
 
-    def __init__(self, streams: Sequence[ReadyStream], *, splitter: Splitter) -> None:
+    def __init__(
+        self, streams: Sequence[ReadyStream], *, splitter: Splitter, route: Route
+    ) -> None:
         """Take one stream for the worker, or one for each of its replicas."""
         self._streams = streams
+        self._route = route
         self._per_stream = splitter.topology.replicas_per_worker // len(streams)
         self._lent = self._per_stream > 1 or outlives_the_source(splitter)
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
-        started = [stream.chunks(Shard()) for stream in self._streams]
-        while True:
-            parts = [part for stream in started for part in self._parts(stream)]
-            if all(part is None for part in parts):
-                return
-            sizes = tuple(0 if part is None else len(part[1]) for part in parts)
-            yield LocalStep(parts=tuple(parts), sizes=sizes)
-
-    def _parts(self, stream: Iterator[Chunk]) -> list[Part | None]:
-        """The next replica batches of a stream; None where it has ended."""
-        taken: list[Part | None] = [
-            (rows.copied(chunk.data) if self._lent else chunk.data, chunk.ids)
-            for chunk in islice(stream, self._per_stream)
+        (leg,) = self._route.legs
+        starts = leg.start or ((),) * len(self._streams)
+        started = [
+            stream.chunks(leg.shard, tuple(start))
+            for stream, start in zip(self._streams, starts, strict=True)
         ]
+        for number in itertools.count(self._route.num_batches):
+            taken = [list(map(self._kept, islice(stream, self._per_stream))) for stream in started]
+            if not any(taken):
+                return
+            if number >= self._route.batch:
+                yield self._step(number, taken)
+
+    def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
+        parts = [part for chunks in taken for part in self._parts(chunks)]
+        sizes = tuple(0 if part is None else len(part[1]) for part in parts)
+        starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
+        bookmark = None
+        if all(starts):  # each stream can be started again from here
+            bookmark = Bookmark(batch=number, row=0, segment=0, start=starts)
+        return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(bookmark=bookmark))
+
+    def _kept(self, chunk: Chunk) -> Chunk:
+        """A batch that outlives the next one, which may be in the same buffer."""
+        return replace(chunk, data=rows.copied(chunk.data)) if self._lent else chunk
+
+    def _parts(self, chunks: list[Chunk]) -> list[Part | None]:
+        """The replica batches of a stream; None where it has ended."""
+        taken: list[Part | None] = [(chunk.data, chunk.ids) for chunk in chunks]
         return taken + [None] * (self._per_stream - len(taken))
 
 

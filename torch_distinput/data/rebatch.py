@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Literal
@@ -13,11 +13,12 @@ from typing import Literal
 from torch.utils.data import IterableDataset, Sampler
 
 from torch_distinput.data import rows
-from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
+from torch_distinput.data.chain import ChainReader, Route, bookmark_of
+from torch_distinput.data.local_step import NO_TRACE, LocalStep, Trace, cut_step, empty_step
 from torch_distinput.data.read_log import Notes
 from torch_distinput.data.ready_batches import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.rows import check_row_count
-from torch_distinput.data.stream import Chunk, RowReader, Shard, Stream
+from torch_distinput.data.stream import Chunk, Shard, Stream
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.batching import Cut, Splitter
@@ -109,11 +110,13 @@ class CutRows:
         chunk: the rows of all local replicas; None if they have none.
         sizes: rows of each local replica.
         mark: see :class:`LocalStep`.
+        trace: see :class:`LocalStep`.
     """
 
     chunk: Chunk | None
     sizes: tuple[int, ...]
     mark: int = 0
+    trace: Trace = NO_TRACE
 
 
 class RebatchDataset(IterableDataset[CutRows | Notes]):
@@ -121,7 +124,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
 
     Args:
         stream: examples that arrive in order.
-        shard: which part of the stream this worker plays.
+        route: which parts of the stream this worker plays, and from where on.
         splitter: the cuts of a global batch; holds the global batch size.
         drop_last: leave the last partial global batch out.
         known: the steps, where they are known beforehand.
@@ -130,7 +133,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
     def __init__(
         self,
         stream: Stream,
-        shard: Shard,
+        route: Route,
         *,
         splitter: Splitter,
         drop_last: bool = False,
@@ -139,7 +142,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
         """See the class."""
         assert splitter.global_batch_size is not None, "streams of examples have a batch size"
         self._stream = stream
-        self._shard = shard
+        self._route = route
         self._splitter = splitter
         self._drop_last = drop_last
         self._known = known
@@ -147,26 +150,27 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
 
     def __iter__(self) -> Iterator[CutRows | Notes]:
         """Yield this worker's steps, and between them what there is to say about the reading."""
-        return self._annotated(self._stream.open(self._shard))
+        return self._annotated(ChainReader(self._stream, self._route.legs))
 
-    def _annotated(self, reader: RowReader) -> Iterator[CutRows | Notes]:
+    def _annotated(self, reader: ChainReader) -> Iterator[CutRows | Notes]:
+        reader.skip(self._route.batch * self._size - self._route.row)
         for step in self._cut(reader):
             yield step
-            if (notes := reader.notes()) is not None:
-                yield notes
-        if (notes := reader.notes()) is not None:
-            yield notes
+            yield from iter(reader.notes, None)
+        yield from iter(reader.notes, None)
 
-    def _cut(self, reader: RowReader) -> Iterator[CutRows]:
+    def _cut(self, reader: ChainReader) -> Iterator[CutRows]:
         if self._known is not None:
             return self._planned(reader, self._known)
         if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
             return self._held(reader)
         return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
 
-    def _planned(self, reader: RowReader, known: KnownSteps) -> Iterator[CutRows]:
+    def _planned(self, reader: ChainReader, known: KnownSteps) -> Iterator[CutRows]:
         """All lengths are known: take the rows of each step, and pass over those of the others."""
-        position = 0
+        if known.num_dropped:
+            _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
+        position = self._route.batch * self._size
         for piece in known.pieces():
             wanted = sum(piece.sizes)
             if not wanted:
@@ -177,12 +181,13 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
             position = piece.start + wanted
             if chunk is None or chunk.num_rows != wanted:
                 raise _other_length(position, "they ended earlier")
-            yield self._step(chunk, piece.sizes, 0)
+            yield self._step(chunk, piece.sizes)
         if position == known.own_length and reader.take(1) is not None:
             raise _other_length(position, "there are more")
 
-    def _held(self, reader: RowReader, *, limit: int | None = None) -> Iterator[CutRows]:
+    def _held(self, reader: ChainReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
+        first_step = self._route.step
         for number in itertools.count() if limit is None else range(limit):
             chunk = reader.take(self._size)
             if chunk is None:
@@ -193,49 +198,68 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = mark_of(chunk, number, self._splitter)
-            for cut in self._splitter.cuts(count):
-                yield self._step(chunk.slice(cut.start, cut.start + cut.num_rows), cut.sizes, mark)
+            mark, trace = mark_of(chunk, number, self._splitter), self._trace(chunk, number)
+            for cut in self._splitter.cuts(count)[first_step:]:
+                mine = chunk.slice(cut.start, cut.start + cut.num_rows)
+                yield self._step(mine, cut.sizes, mark, trace)
+            first_step = 0
 
-    def _flowing(self, reader: RowReader) -> Iterator[CutRows]:
+    def _flowing(self, reader: ChainReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cuts(self._size)
-        for cut in itertools.cycle(cuts):
+        first_step = self._route.step
+        reader.skip(sum(cut.num_rows for cut in cuts[:first_step]))
+        for number in itertools.count(first_step):
+            batch, step = divmod(number, len(cuts))
+            cut = cuts[step]
             chunk = reader.take(cut.num_rows) if cut.num_rows else None
             count = chunk.num_rows if chunk else 0
             if count or not cut.num_rows:
-                yield self._flowing_step(cut, chunk)
+                trace = self._trace(chunk, batch, first=not step) if chunk else NO_TRACE
+                yield self._flowing_step(cut, chunk, trace)
             if count < cut.num_rows:
                 return
 
-    def _flowing_shared(self, reader: RowReader) -> Iterator[CutRows]:
+    def _flowing_shared(self, reader: ChainReader) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
         The first batches are held all the same, to be compared between the workers.
         """
         yield from self._held(reader, limit=NUM_MARKED)
         (cut,) = self._splitter.cuts(self._size)
-        seen = self._size
-        while seen == self._size:
+        for number in itertools.count(NUM_MARKED):
             seen = reader.skip(cut.start)
             chunk = reader.take(cut.num_rows) if cut.num_rows else None
             seen += chunk.num_rows if chunk else 0
             if not seen:  # a piece that starts at row 0 is never empty: the stream has ended
                 return
-            yield self._flowing_step(cut, chunk)
+            # The others' places are not asked for, and here the piece may begin later.
+            first = not cut.start and chunk is not None
+            trace = self._trace(chunk, number) if chunk and first else NO_TRACE
+            yield self._flowing_step(cut, chunk, trace)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
+            if seen < self._size:
+                return
 
-    def _flowing_step(self, cut: Cut, chunk: Chunk | None) -> CutRows:
+    def _flowing_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
         if chunk is None:
-            return CutRows(chunk=None, sizes=(0,) * len(cut.sizes))
-        return self._step(chunk, cut.filled(chunk.num_rows), 0)
+            return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
+        return self._step(chunk, cut.filled(chunk.num_rows), 0, trace)
 
-    def _step(self, chunk: Chunk, sizes: tuple[int, ...], mark: int) -> CutRows:
+    def _trace(self, chunk: Chunk, number: int, *, first: bool = True) -> Trace:
+        """Where a batch was read, of which the chunk is the beginning if ``first``."""
+        batch = self._route.batch + number
+        bookmark = bookmark_of(chunk, batch=batch, row=batch * self._size) if first else None
+        return Trace(bookmark=bookmark, reach=chunk.place.reach)
+
+    def _step(
+        self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
+    ) -> CutRows:
         if not sum(sizes):
-            return CutRows(chunk=None, sizes=sizes, mark=mark)
+            return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
         if outlives_the_source(self._splitter):
-            chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids)
-        return CutRows(chunk=chunk, sizes=sizes, mark=mark)
+            chunk = replace(chunk, data=rows.compact(chunk.data))
+        return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +283,13 @@ class Finish:
         if isinstance(item, Notes):
             return item
         if item.chunk is None:
-            return empty_step(len(item.sizes), mark=item.mark)
+            return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
         batch = rows.with_tensors(self.stream.finish(item.chunk, self.shard))
         if self.lent:
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
                 batch = rows.copied(batch)
-        return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark)
+        return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark, trace=item.trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

@@ -21,7 +21,8 @@ from torch_distinput.data.file_dataset import FileDataset, with_shuffled_files
 from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.loader import LoaderOptions
-from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, ReadyStream, Stream
+from torch_distinput.data.ready_stream import ReadyStream
+from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, Stream
 from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count

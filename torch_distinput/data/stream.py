@@ -7,8 +7,8 @@ the examples apart. A reader answers ``take(n)`` with up to n rows, fewer only a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -17,10 +17,42 @@ from numpy.typing import NDArray
 
 from torch_distinput.data import rows
 from torch_distinput.data.read_log import Notes, ReadLog
+from torch_distinput.data.source_state import iterate, state_of
 from torch_distinput.data.structure import Batch, Examples
 from torch_distinput.errors import SourceError
+from torch_distinput.plan.position import Start
 
 Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where rows stand in their stream.
+
+    Attributes:
+        start: from where the stream can be started again; () is its beginning.
+        skip: how many rows come between that and these.
+        reach: how many of the shard's files the rows up to here are from.
+    """
+
+    start: Start = ()
+    skip: int = 0
+    reach: int = 0
+
+    def within(self, *state: Any) -> Place:
+        """Where rows stand behind an operation that needs ``state`` to be started here."""
+        return Place(start=(*self.start, self.skip, *state), reach=self.reach)
+
+    def behind_nothing(self) -> Place:
+        """As :meth:`within`, for an operation that will keep all rows."""
+        return replace(self, start=(*self.start, 0))
+
+    def before(self, num_states: int) -> Place:
+        """Undo :meth:`within`; rows of the beginning stand at the beginning."""
+        if not self.start:
+            return self
+        inner = len(self.start) - num_states - 1
+        return Place(start=self.start[:inner], skip=self.start[inner])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +62,12 @@ class Chunk:
     Attributes:
         data: :class:`Examples`, to be collated, or a batch tree that is one already.
         ids: int64, ``(rows,)`` or ``(rows, k)``; they tell the examples apart.
+        place: where the first row stands; its reach is that of the last one.
     """
 
     data: Batch
     ids: Ids
+    place: Place = field(default_factory=Place)
 
     @property
     def num_rows(self) -> int:
@@ -44,11 +78,14 @@ class Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
         if start == 0 and stop == self.num_rows:
             return self
-        return Chunk(data=rows.slice_rows(self.data, start, stop), ids=self.ids[start:stop])
+        place = replace(self.place, skip=self.place.skip + start)
+        data = rows.slice_rows(self.data, start, stop)
+        return Chunk(data=data, ids=self.ids[start:stop], place=place)
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:
-        """Return the rows at ``indices``."""
-        return Chunk(data=rows.take_rows(self.data, indices), ids=self.ids[indices])
+        """Return the rows at ``indices``, which stand where the chunk stands."""
+        data = rows.take_rows(self.data, indices)
+        return Chunk(data=data, ids=self.ids[indices], place=self.place)
 
 
 def concat_chunks(chunks: list[Chunk]) -> Chunk:
@@ -58,6 +95,7 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     return Chunk(
         data=rows.concat_rows([chunk.data for chunk in chunks]),
         ids=np.concatenate([chunk.ids for chunk in chunks]),
+        place=replace(chunks[0].place, reach=chunks[-1].place.reach),
     )
 
 
@@ -71,6 +109,8 @@ class Shard:
         num_shards: how many shards there are.
         index: which of them.
         sparse: most of its rows will be skipped, because they are other workers'.
+        dealt: from the number of files to the places, in the order of the epoch, of those that it
+            holds; None: every ``num_shards``-th from ``index`` on.
     """
 
     seed: int = 0
@@ -78,6 +118,13 @@ class Shard:
     num_shards: int = 1
     index: int = 0
     sparse: bool = False
+    dealt: Callable[[int], NDArray[np.int64]] | None = None
+
+    def of(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what it holds of all that is dealt out, which comes in the order of the epoch."""
+        if self.dealt is not None:
+            return order[self.dealt(len(order))]
+        return order[self.index :: self.num_shards]
 
 
 class RowReader(Protocol):
@@ -97,8 +144,8 @@ class Stream(ABC):
     """A source that is read in order. Picklable where loader processes are spawned."""
 
     @abstractmethod
-    def open(self, shard: Shard) -> RowReader:
-        """Start reading a shard from its beginning."""
+    def open(self, shard: Shard, start: Start = ()) -> RowReader:
+        """Start reading a shard, from its beginning or from a :attr:`Place.start` of its rows."""
 
     @abstractmethod
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
@@ -122,25 +169,53 @@ class Stream(ABC):
         del shares
         return self
 
-    def lengths(self, shard: Shard) -> tuple[int, ...] | None:
-        """The number of rows of each shard, where it is known beforehand."""
-        del shard
+    def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
+        """The number of rows of each of some shards of an epoch, where all are known beforehand."""
+        del shards
         return None
+
+    def locate(self, shard: Shard, row: int) -> Place:
+        """Where a row stands, found without reading; asked only where lengths are known."""
+        del shard
+        return Place(skip=row)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether what was dealt out to a worker can be dealt out again, file by file."""
+        return False
+
+    def reach(self, shard: Shard, num_rows: int) -> int:
+        """How many files of the shard its first rows are from.
+
+        Asked only where lengths are known and the stream has parts.
+        """
+        raise NotImplementedError
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """What of it decides which examples come in which order: names and plain values."""
+        return {}
 
 
 class ExampleReader:
     """Rows of an iterable that yields one example at a time; ids are running numbers."""
 
-    def __init__(self, examples: Iterable[Any]) -> None:
-        """Start an iterable."""
-        self._examples = iter(examples)
-        self._position = 0
+    def __init__(self, source: Any, start: Start = ()) -> None:
+        """Start a source."""
+        self._source = source
+        self._start = start
+        self._position = self._skipped = start[0] if start else 0
+        self._examples = iterate(source, start[1] if start else None)
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
-        start = self._position
+        first = self._position
+        place = Place(start=self._start, skip=first - self._skipped)
         taken = Examples(self._next(num_rows))
-        return Chunk(data=taken, ids=np.arange(start, self._position)) if taken else None
+        if not taken:
+            return None
+        self._note_state()
+        return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
 
     def skip(self, num_rows: int) -> int:
         """Pass over the next examples; return how many there were."""
@@ -148,6 +223,12 @@ class ExampleReader:
 
     def notes(self) -> None:
         """Nothing is skipped."""
+
+    def _note_state(self) -> None:
+        """A source that can be started again from here says how."""
+        state = state_of(self._source)
+        if state is not None:
+            self._start, self._skipped = (self._position, state), self._position
 
     def _next(self, num_rows: int) -> Iterator[Any]:
         """Yield the next examples, and name the one at which the source raises."""
@@ -203,28 +284,6 @@ def source_error(error: Exception, where: str) -> SourceError:
     return SourceError(f"The source raised {type(error).__name__} at {where}: {error}")
 
 
-def iterate(source: Any) -> Iterator[Any]:
-    """Start a stream of the user's from its beginning.
-
-    A generator function is called; a torchdata node is reset; anything else is iterated.
-    """
-    if callable(source) and not hasattr(source, "__iter__"):
-        source = source()
-    if hasattr(source, "reset") and hasattr(source, "get_state"):
-        source.reset()
-    return _once(iter(source))
-
-
-def _once(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Hide ``__iter__``: some sources are their own iterator, and start anew when asked for one."""
-    while True:
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        yield item
-
-
 Collate = Callable[[list[Any]], Batch]
 
 
@@ -235,10 +294,10 @@ class ExampleStream(Stream):
     source: Any
     collate: Collate
 
-    def open(self, shard: Shard) -> RowReader:
+    def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start the stream; nothing of it can be dealt out, so the shard is all of it."""
         assert shard.num_shards == 1, "an opaque stream has no shards"
-        return ExampleReader(iterate(self.source))
+        return ExampleReader(self.source, start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
@@ -252,51 +311,16 @@ class DealableStream(Stream):
     source: Any
     collate: Collate
 
-    def open(self, shard: Shard) -> RowReader:
+    def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start one shard of the source, or all of it."""
-        return ExampleReader(iterate(_part(self.source, shard)))
+        return ExampleReader(part_of(self.source, shard), start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
         return self.collate(chunk.data)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyStream:
-    """A stream whose elements already are batches.
-
-    Attributes:
-        source: what to iterate.
-        expected: what an element is, and why; for the message where it is not.
-        cure: what to do about it.
-    """
-
-    source: Any
-    expected: str = "a ready global batch, because no global_batch_size was given"
-    cure: str = "If the elements are examples, pass global_batch_size."
-
-    def chunks(self, shard: Shard) -> Iterator[Chunk]:
-        """Yield the batches, rows numbered; name the batch at which the source raises."""
-        number = start = 0
-        try:
-            for batch in iterate(_part(self.source, shard)):
-                stop = start + self._count(number, batch)
-                yield Chunk(data=rows.with_tensors(batch), ids=np.arange(start, stop))
-                number, start = number + 1, stop
-        except SourceError:
-            raise
-        except Exception as error:
-            raise source_error(error, f"batch {number}") from error
-
-    def _count(self, number: int, batch: Batch) -> int:
-        try:
-            return rows.num_rows(batch)
-        except (TypeError, ValueError) as error:
-            msg = f"Element {number} of the source should be {self.expected}: {error} {self.cure}"
-            raise SourceError(msg) from error
-
-
-def _part(source: Any, shard: Shard) -> Any:
+def part_of(source: Any, shard: Shard) -> Any:
     """Deal out a shard; Hugging Face streams shuffle by the epoch that they are told."""
     if hasattr(source, "set_epoch"):
         source.set_epoch(shard.epoch)

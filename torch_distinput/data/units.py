@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from operator import index
 
 from torch_distinput.data.reader import Part
+from torch_distinput.data.stream import Place
 from torch_distinput.plan.sharding import dealt
 
 Parts = tuple[Part, ...]
@@ -22,10 +23,12 @@ class Unit:
     Attributes:
         file: the number of the file in the listing.
         part: which part of it.
+        place: where its first record stands in the stream of its shard.
     """
 
     file: int
     part: Part
+    place: Place = field(default_factory=Place)
 
     def cut(self, num_records: int) -> tuple[Unit, Unit]:
         """Cut a counted unit of an addressable reader after its first ``num_records`` records."""

@@ -13,13 +13,14 @@ from torch_distinput.data.source import (
     is_stream,
     open_source,
 )
+from torch_distinput.distribute.batch_steps import PlayedSteps, ReadySteps
 from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.distribute.example_steps import ExampleSteps
 from torch_distinput.distribute.inputs import (
     IndexedInput,
     Input,
     StreamedInput,
 )
-from torch_distinput.distribute.steps import ExampleSteps, PlayedSteps, ReadySteps
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
 from torch_distinput.plan.batching import Splitter
@@ -55,19 +56,22 @@ def distributed(
         global_batch_size=opened.request.global_batch_size,
         shared=policy is AutoShardPolicy.DATA,
     )
+    recipe: dict[str, object] = {
+        "shuffle": opened.request.shuffle,
+        "seed": seed,
+        "auto_shard_policy": policy.value,
+    }
     facts: dict[str, object] = {
         "replicas per worker": strategy.topology.replicas_per_worker,
         "global_batch_size": opened.request.global_batch_size,
-        "shuffle": opened.request.shuffle,
         "drop_last": opened.request.drop_last,
-        "seed": seed,
-        "auto_shard_policy": policy.value,
         "rebatch": options.rebatch,
     }
     return DistributedDataset(
         strategy,
         _input(opened, splitter, policy, seed),
         name=opened.name,
+        recipe=recipe,
         facts=facts,
         options=options,
     )
@@ -101,6 +105,7 @@ def played(
         strategy,
         StreamedInput(PlayedSteps(datasets, splitter), splitter),
         name=getattr(dataset_fn, "__name__", "dataset_fn"),
+        recipe={},
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
     )

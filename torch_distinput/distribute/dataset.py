@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,14 @@ from torch_distinput.data.read_log import Tally
 from torch_distinput.distribute import current
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
+from torch_distinput.distribute.progress import Progress
 from torch_distinput.options import InputOptions, check_count
+from torch_distinput.plan.state import check_recipe, from_state, to_state
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.plan.position import Position
+    from torch_distinput.plan.state import Recipe
 
 
 class DistributedDataset:
@@ -23,7 +28,8 @@ class DistributedDataset:
 
     Made by ``Strategy.distribute_dataset`` and ``distribute_datasets_from_function``. Each
     ``iter()`` plays a new epoch from its beginning: 0, 1, 2, ..., or what :meth:`set_epoch` says;
-    also after the loop was left early. A new ``iter()`` closes the iterator before it; whoever
+    also after the loop was left early. Only the first one after :meth:`load_state_dict` goes on
+    inside the epoch that was saved. A new ``iter()`` closes the iterator before it; whoever
     needs two at once distributes twice. ``iter()`` is collective: all ranks call it, in one order.
 
     Not a DataLoader and not a subclass of one: trainers that wrap DataLoaders would cut it again.
@@ -35,6 +41,7 @@ class DistributedDataset:
         source: Input,
         *,
         name: str,
+        recipe: dict[str, object],
         facts: dict[str, object],
         options: InputOptions,
     ) -> None:
@@ -42,11 +49,14 @@ class DistributedDataset:
         self._strategy = strategy
         self._input = source
         self._name = name
-        self._facts = facts
+        self._static_recipe = recipe
+        self._facts = {**recipe, **facts}
         self._number = strategy.count_dataset()
         self._options = options
         self._meeting = Meeting(strategy.communicator)
         self._epoch = 0
+        self._loaded: dict[str, Any] | None = None  # where the next iter() goes on
+        self._progress: Progress | None = None  # of the last iter()
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
 
@@ -63,8 +73,12 @@ class DistributedDataset:
             TooFewFilesError: FILE has fewer files than workers; on all ranks.
             PeerFailedError: another rank could not open its data.
             PeerTimeoutError: another rank did not come within ``InputOptions.timeout``.
+            ConfigurationError: the state that was loaded is of other data, or cannot be continued
+                by this cluster.
         """
-        iterator = self._start()
+        progress = Progress(self._upcoming)
+        iterator = self._start(progress)
+        self._progress, self._loaded = progress, None
         self._epoch += 1
         return iterator
 
@@ -94,8 +108,47 @@ class DistributedDataset:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next ``iter()`` plays; the same on all ranks."""
+        """Choose the epoch that the next ``iter()`` plays; the same on all ranks.
+
+        After :meth:`load_state_dict`, the epoch that was saved goes on where it was; any other
+        starts from its beginning.
+        """
         self._epoch = check_count("epoch", epoch, minimum=0)
+        if self._loaded is not None and self._loaded["epoch"] == self._epoch:
+            return
+        self._loaded = self._progress = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands after the last step delivered, for :meth:`load_state_dict`.
+
+        A small dict for JSON, ``torch.save`` or ``torch.distributed.checkpoint``, the same on all
+        ranks: one of them may save it for all. It counts what was delivered, not what was read
+        ahead, and no other rank is asked for it. After the last step of an epoch it continues with
+        an empty rest of that epoch. ``DataLoader``'s counterpart is torchdata's
+        ``StatefulDataLoader``.
+        """
+        if self._loaded is not None:
+            return dict(self._loaded)
+        return to_state(self._position, self._recipe())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next ``iter()`` go on where a state was taken; on all ranks.
+
+        The number of workers, of replicas and of loader processes, the global batch size, the
+        rule of splitting, ``drop_last`` and the buffers may be others than those it was taken with.
+
+        Raises:
+            ValueError: if it is no state.
+            ConfigurationError: a ValueError; if it is the state of another recipe. Files are
+                compared by ``iter()``.
+        """
+        position = from_state(state)
+        check_recipe(state, self._static_recipe, name=self._name)
+        running = self._running() if self._running else None
+        if running is not None:
+            running.close()
+        self._loaded = dict(state)
+        self._epoch = position.epoch
 
     @property
     def element_spec(self) -> Any:
@@ -110,24 +163,43 @@ class DistributedDataset:
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
-            with self._start() as iterator:
+            with self._start(Progress(self._upcoming)) as iterator:
                 self._spec = iterator.part_spec
         return self._spec[0]
 
-    def _start(self) -> DistributedIterator:
+    @property
+    def _upcoming(self) -> Position:
+        """Where the next ``iter()`` starts."""
+        if self._loaded is not None:
+            return from_state(self._loaded)
+        return self._input.first(self._epoch)
+
+    @property
+    def _position(self) -> Position:
+        return self._upcoming if self._progress is None else self._progress.position
+
+    def _recipe(self) -> Recipe:
+        return {**self._static_recipe, **self._input.recipe()}
+
+    def _start(self, progress: Progress) -> DistributedIterator:
         current.check_cross_replica(self._strategy, "iter(dataset)")
         earlier = self._running() if self._running else None
         if earlier is not None:
             earlier.close()
         communicator, options = self._strategy.communicator, self._options
+        position = progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
         shares = shake_hands(
-            communicator, topic, self._prepared, name=self._name, timeout=options.timeout
+            communicator,
+            topic,
+            lambda: self._prepared(position),
+            name=self._name,
+            timeout=options.timeout,
         )
         tally = Tally(communicator.rank)
         feed = self._input.open(
             Opening(
-                epoch=self._epoch,
+                position=position,
                 shares=shares,
                 tally=tally,
                 watch=Watch(communicator, f"failures of {topic}"),
@@ -138,6 +210,8 @@ class DistributedDataset:
         iterator = DistributedIterator(
             feed,
             self._strategy,
+            progress=progress,
+            recipe=self._recipe,
             tally=tally,
             spec=self._spec,
             fetch_to_device=options.fetch_to_device,
@@ -146,15 +220,23 @@ class DistributedDataset:
         self._running = weakref.ref(iterator)
         return iterator
 
-    def _prepared(self) -> tuple[dict[str, object], object]:
+    def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
         """What must be equal on all ranks, and what this one has found out for all."""
-        return self._all_facts(), self._input.share()
+        if self._loaded is not None:
+            check_recipe(self._loaded, self._recipe(), name=self._name)
+        return self._all_facts(position), self._input.share()
 
-    def _all_facts(self) -> dict[str, object]:
+    def _all_facts(self, position: Position) -> dict[str, object]:
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            "epoch": self._epoch,
-            **self._input.facts(self._epoch),
+            "epoch": position.epoch,
+            "position": _described(position),
+            **self._input.facts(position),
         }
+
+
+def _described(position: Position) -> str:
+    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
+    return f"{position.steps} steps, {position.examples} examples (digest {digest})"

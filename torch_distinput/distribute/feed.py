@@ -10,15 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from torch_distinput.cluster.agreement import Agreed, Agreement, Ending
+from torch_distinput.cluster.agreement import Agreement
+from torch_distinput.cluster.desk import Agreed, Ending
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.element_spec import merged, same_kinds, spec_of
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, SourceError
-from torch_distinput.plan.end_of_data import Outcome
+from torch_distinput.plan.end_of_data import Outcome, State, Vote
+from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.position import Position
+
+Where = Callable[[Standing], Position]
 
 _LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
@@ -27,10 +33,18 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """One step: this worker's part, None if it has ended, and the examples in sync."""
+    """One step.
+
+    Attributes:
+        step: this worker's part; None if it has ended.
+        num_examples: examples over all replicas in sync.
+        where: tells where the epoch stands after it, but for steps and examples: they are counted
+            where they are delivered.
+    """
 
     step: LocalStep | None
     num_examples: int
+    where: Callable[[], Position]
 
 
 class Feed(Protocol):
@@ -51,13 +65,13 @@ class PlannedFeed:
 
     def __init__(
         self,
-        steps: Iterator[tuple[LocalStep, int]],
+        steps: Iterator[Delivery],
         watch: Watch,
         *,
         worker: int,
         spec: Callable[[], Any],
     ) -> None:
-        """Take planned steps with their totals, and the way to a spec without a step."""
+        """Take planned steps, and the way to a spec without a step."""
         self._steps = steps
         self._spec = spec
         self._watch = watch
@@ -72,10 +86,8 @@ class PlannedFeed:
         except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
             raise _located(error, self._worker, self._number) from _origin(error)
-        if planned is None:
-            return None
         self._number += 1
-        return Delivery(step=planned[0], num_examples=planned[1])
+        return planned
 
     def spec(self) -> Any:
         """Collate an example to know."""
@@ -89,45 +101,63 @@ class PlannedFeed:
 class OwnFeed:
     """The steps of a single worker."""
 
-    def __init__(self, steps: Iterator[LocalStep]) -> None:
+    def __init__(self, steps: Iterator[LocalStep], ledger: Ledger, where: Where) -> None:
         """Take the worker's steps; one without examples is not delivered."""
-        self._steps: Iterator[LocalStep] = (step for step in steps if step.count)
-        self._first: LocalStep | None = None
+        self._steps = _delivered(steps, ledger, where)
+        self._first: Delivery | None = None
         self._number = 0
 
     def next(self) -> Delivery | None:
         """Read the next step."""
-        step = self._first or self._read()
+        delivery = self._first or self._read()
         self._first = None
-        return None if step is None else Delivery(step=step, num_examples=step.count)
+        return delivery
 
     def spec(self) -> Any:
         """Read the first step if need be."""
         if self._first is None and not self._number:
             self._first = self._read()
-        return None if self._first is None else introduction(self._first)
+        if self._first is None or self._first.step is None:
+            return None
+        return introduction(self._first.step)
 
     def close(self) -> None:
         """Drop the steps."""
         self._steps = iter(())
 
-    def _read(self) -> LocalStep | None:
+    def _read(self) -> Delivery | None:
         try:
-            step = next(self._steps, None)
+            delivery = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
             raise _located(error, 0, self._number) from _origin(error)
         self._number += 1
-        return step
+        return delivery
+
+
+def _delivered(steps: Iterator[LocalStep], ledger: Ledger, where: Where) -> Iterator[Delivery]:
+    """What a single worker delivers: it has only itself to agree with."""
+    for step in steps:
+        vote = Vote(state=State.RUNNING, counts=(step.count,), reaches=(step.reach,))
+        (standing,) = ledger.enter([vote], [step.bookmark], 1)
+        if step.count:
+            yield Delivery(step=step, num_examples=step.count, where=partial(where, standing))
 
 
 class VotedFeed:
     """The steps that all workers agreed on."""
 
     def __init__(
-        self, agreement: Agreement[LocalStep], watch: Watch, *, worker: int, timeout: float
+        self,
+        agreement: Agreement[LocalStep],
+        watch: Watch,
+        *,
+        worker: int,
+        timeout: float,
+        where: Where,
     ) -> None:
         """Take a running agreement."""
         self._agreement = agreement
+        self._where = where
         self._watch = watch
         self._worker = worker
         self._timeout = timeout
@@ -143,7 +173,8 @@ class VotedFeed:
             if not self._number:
                 self._check_kinds()
             self._number += 1
-            return Delivery(step=taken.step, num_examples=taken.num_examples)
+            where = partial(self._where, taken.standing)
+            return Delivery(step=taken.step, num_examples=taken.num_examples, where=where)
         self._end(taken)
         return None
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,10 +25,21 @@ from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan
 from torch_distinput.data.read_log import Tally
 from torch_distinput.data.sampling import sampled_batches
 from torch_distinput.data.source import IndexedSource
-from torch_distinput.distribute.feed import Feed, OwnFeed, PlannedFeed, VotedFeed, introduction
+from torch_distinput.distribute.feed import (
+    Delivery,
+    Feed,
+    OwnFeed,
+    PlannedFeed,
+    VotedFeed,
+    introduction,
+)
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.ledger import Ledger, Standing
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
+from torch_distinput.plan.position import Position, first_position, grid_of
+from torch_distinput.plan.state import Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +49,7 @@ class Opening:
     """What a feed needs beside its input.
 
     Attributes:
-        epoch: which epoch to play.
+        position: the epoch to play, and where to go on in it.
         shares: what each worker has found out for all: the results of :meth:`Input.share`.
         tally: takes notes on what is read.
         watch: tells and hears of failures.
@@ -45,7 +57,7 @@ class Opening:
         timeout: seconds that a worker waits for another.
     """
 
-    epoch: int
+    position: Position
     shares: list[Any]
     tally: Tally
     watch: Watch
@@ -56,14 +68,20 @@ class Opening:
 class Input(Protocol):
     """Data that can be opened once per epoch."""
 
-    def facts(self, epoch: int) -> dict[str, object]:
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch."""
+
+    def recipe(self) -> Recipe:
+        """What decides which examples come in which order; finds files, so it may raise."""
+
+    def facts(self, position: Position) -> dict[str, object]:
         """What must be equal on all workers; finds files, so it may raise."""
 
     def share(self) -> object:
         """What this worker finds out for all, as plain values. Called after :meth:`facts`."""
 
     def open(self, opening: Opening) -> Feed:
-        """Start an epoch. Called after :meth:`facts` of the same epoch."""
+        """Start an epoch, or go on in it. Called after :meth:`facts` of the same position."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are not known beforehand."""
@@ -84,24 +102,42 @@ class IndexedInput:
         self._sampled: tuple[int, GlobalBatches] | None = None
         self._said_dropped = False
 
-    def facts(self, epoch: int) -> dict[str, object]:
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch: what is delivered is a number of examples."""
+        return first_position(epoch, grid_of(self._splitter), 0)
+
+    def recipe(self) -> Recipe:
+        """The number of examples, and the sampler of the user's."""
+        sampler = self._source.sampler
+        return {
+            "source": "examples by index",
+            "number of examples": self._source.num_examples,
+            "sampler": None if sampler is None else type(sampler).__name__,
+        }
+
+    def facts(self, position: Position) -> dict[str, object]:
         """The number of examples, and the order where a sampler of the user gives it."""
         facts: dict[str, object] = {"number of examples": self._source.num_examples}
         if self._source.sampler is not None:
             name = type(self._source.sampler).__name__
-            facts |= _facts_of_order(self._batches(epoch), name)
+            facts |= _facts_of_order(self._batches(position.epoch), name)
         return facts
 
     def share(self) -> None:
         """All know all."""
 
     def open(self, opening: Opening) -> Feed:
-        """Plan the epoch and start fetching."""
-        batches = self._batches(opening.epoch)
+        """Plan what is left of the epoch and start fetching."""
+        position = replace(opening.position, grid=grid_of(self._splitter))
+        batches = self._batches(position.epoch).after(position)
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
-        steps = fetch_steps(plan_steps(batches, self._splitter), self._loader)
+        fetched = fetch_steps(plan_steps(batches, self._splitter), self._loader)
+        steps = (
+            Delivery(step=step, num_examples=total, where=lambda: position)
+            for step, total in fetched
+        )
         worker = self._splitter.topology.worker_index
         return PlannedFeed(steps, opening.watch, worker=worker, spec=self.spec)
 
@@ -160,9 +196,17 @@ class StreamedInput:
         self._steps = steps
         self._splitter = splitter
 
-    def facts(self, epoch: int) -> dict[str, object]:  # noqa: ARG002
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch."""
+        return self._steps.first(epoch)
+
+    def recipe(self) -> Recipe:
+        """The files or shards, and what is done with them."""
+        return self._steps.recipe()
+
+    def facts(self, position: Position) -> dict[str, object]:
         """The files or shards that were found."""
-        return self._steps.facts()
+        return self._steps.facts(position)
 
     def share(self) -> object:
         """What this worker found in its share of the files."""
@@ -171,45 +215,74 @@ class StreamedInput:
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting where it must be."""
         self._steps.accept(opening.shares, opening.tally)
-        topology = self._splitter.topology
-        known = self._steps.known(opening.epoch)
-        if known is not None:
-            totals = (piece.num_examples for piece in known.pieces())
-            return PlannedFeed(
-                zip(self._started(opening), totals, strict=True),
-                opening.watch,
-                worker=topology.worker_index,
-                spec=self._steps.spec,
+        position = self._steps.resumed(opening.position)
+        known = self._steps.known(position)
+        steps = self._started(opening.tally, position, known)
+        if known is None:
+            return self._agreed(opening, position, steps)
+        deliveries = (
+            Delivery(
+                step=step,
+                num_examples=piece.num_examples,
+                where=partial(_known_position, position, known, piece.rounds),
             )
+            for step, piece in zip(steps, known.pieces(), strict=True)
+        )
+        worker = self._splitter.topology.worker_index
+        return PlannedFeed(deliveries, opening.watch, worker=worker, spec=self._steps.spec)
+
+    def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
+        """Steps whose number is not known beforehand."""
+        topology, shared = self._splitter.topology, self._splitter.shared
+        ledger = Ledger(position, topology.num_workers, shared=shared)
+        where = partial(_voted_position, position, shared=shared)
         if topology.num_workers == 1:
-            return OwnFeed(opening.tally.sift(self._steps.start(opening.epoch)))
+            return OwnFeed(steps, ledger, where)
         try:
             agreement = opening.meeting.start(
-                self._started(opening),
-                shared=self._splitter.shared,
+                steps,
+                shared=shared,
                 introduce=introduction,
+                ledger=ledger,
                 timeout=opening.timeout,
             )
         except ChannelBrokenError as error:
             opening.watch.call_roll(error)
         return VotedFeed(
-            agreement, opening.watch, worker=topology.worker_index, timeout=opening.timeout
+            agreement,
+            opening.watch,
+            worker=topology.worker_index,
+            timeout=opening.timeout,
+            where=where,
         )
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are unknown before the data is read."""
-        known = self._steps.known(epoch)
+        known = self._steps.known(self.first(epoch))
         return None if known is None else known.num_steps
 
     def spec(self) -> None:
         """Unknown before it is read."""
 
-    def _started(self, opening: Opening) -> Iterator[LocalStep]:
+    def _started(
+        self, tally: Tally, position: Position, known: KnownSteps | None
+    ) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
-            return opening.tally.sift(self._steps.start(opening.epoch))
-        except Exception as error:  # noqa: BLE001 - raised again where the first step is pulled
+            return tally.sift(self._steps.start(position, known))
+        except Exception as error:
+            if self._splitter.topology.num_workers == 1:
+                raise
             return _raising(error)
+
+
+def _known_position(before: Position, known: KnownSteps, rounds: int) -> Position:
+    """Where an epoch of known lengths stands: nobody needs to be asked."""
+    return replace(before, rounds=rounds, rows=known.delivered(rounds), reaches=())
+
+
+def _voted_position(before: Position, standing: Standing, *, shared: bool) -> Position:
+    return standing.position(before, shared=shared)
 
 
 def _raising(error: Exception) -> Iterator[LocalStep]:

@@ -22,6 +22,7 @@ from torch_distinput.data.structure import (
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
 from torch_distinput.errors import MismatchError, SourceError, UsageError, let_go
+from torch_distinput.plan.state import to_state
 from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
     from torch_distinput.data.read_log import Tally
     from torch_distinput.distribute.feed import Delivery, Feed
+    from torch_distinput.distribute.progress import Progress
     from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.plan.position import Position
+    from torch_distinput.plan.state import Recipe
 
 
 class DistributedIterator(Iterator[Any]):
@@ -48,12 +52,16 @@ class DistributedIterator(Iterator[Any]):
         feed: Feed,
         strategy: Strategy,
         *,
+        progress: Progress,
+        recipe: Callable[[], Recipe],
         tally: Tally,
         spec: Any,
         fetch_to_device: bool,
         buffer_size: int,
     ) -> None:
         """Assemble the last stations of the street."""
+        self._progress = progress
+        self._recipe = recipe
         self._feed = feed
         self._strategy = strategy
         self._tally = tally
@@ -143,6 +151,19 @@ class DistributedIterator(Iterator[Any]):
         tally = self._tally
         return replace(self._stats, retries=tally.retries, skipped=tally.skipped)
 
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
+        return to_state(self._progress.position, self._recipe())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuse: an epoch under way reads ahead. Load into the dataset, before ``iter()``."""
+        del state
+        msg = (
+            "A state is loaded into the dataset, and its next iter() goes on from there: "
+            "dataset.load_state_dict(state). This iterator has begun already."
+        )
+        raise UsageError(msg)
+
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
         if self._ending is None:
@@ -162,12 +183,13 @@ class DistributedIterator(Iterator[Any]):
 
     def _record(self, note: _Note, waited: float) -> None:
         info = StepInfo(
-            index=self._stats.steps,
+            index=self._progress.steps,
             num_examples=note.num_examples,
             local_counts=note.sizes,
             ids=regroup_batches(note.ids),
         )
         self._last_step = info
+        self._progress.deliver(note.num_examples, note.where)
         stats = self._stats
         self._stats = InputStats(
             steps=stats.steps + 1,
@@ -189,6 +211,7 @@ class _Note:
     num_examples: int
     sizes: tuple[int, ...]
     ids: tuple[Any, ...]
+    where: Callable[[], Position]
 
 
 class _Shapes:
@@ -231,7 +254,9 @@ def _completed(
             shapes.observe(part)
     full = [shapes.zero_rows(feed) if p is None else p for p in step.parts]
     ids = tuple(part[1] for part in full)
-    note = _Note(num_examples=delivery.num_examples, sizes=step.sizes, ids=ids)
+    note = _Note(
+        num_examples=delivery.num_examples, sizes=step.sizes, ids=ids, where=delivery.where
+    )
     return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
 
 

@@ -52,28 +52,36 @@ class Vote:
         state: what follows the ready steps.
         counts: examples this worker brings to each ready step; at most ``WINDOW`` of them.
         marks: for each ready step a fingerprint of what all workers should have read alike, or 0.
+        reaches: for each ready step how many of the files dealt to this worker were touched.
+        has_news: this worker has noted a place from which its stream can be read again.
     """
 
     state: State
     counts: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
+    reaches: tuple[int, ...] = ()
+    has_news: bool = False
 
     def encoded(self) -> NDArray[np.int64]:
         """The vote as a vector of fixed length, for a collective."""
-        vector = np.zeros(2 + 2 * WINDOW, dtype=np.int64)
-        vector[:2] = self.state, len(self.counts)
-        vector[2 : 2 + len(self.counts)] = self.counts
-        vector[2 + WINDOW : 2 + WINDOW + len(self.marks)] = self.marks
+        vector = np.zeros(3 + 3 * WINDOW, dtype=np.int64)
+        vector[:3] = self.state, self.has_news, len(self.counts)
+        columns = vector[3:].reshape(3, WINDOW)
+        for column, values in zip(columns, (self.counts, self.marks, self.reaches), strict=True):
+            column[: len(values)] = values
         return vector
 
     @staticmethod
     def decoded(vector: NDArray[np.int64]) -> Vote:
         """The vote in a vector."""
-        state, ready, *rest = vector.tolist()
+        state, has_news, ready = vector[:3].tolist()
+        counts, marks, reaches = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()
         return Vote(
             state=State(state),
-            counts=tuple(rest[:ready]),
-            marks=tuple(rest[WINDOW : WINDOW + ready]),
+            counts=tuple(counts),
+            marks=tuple(marks),
+            reaches=tuple(reaches),
+            has_news=bool(has_news),
         )
 
 

@@ -17,40 +17,59 @@ class Piece:
         start: the row of the stream at which it begins.
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
+        rounds: steps that are over after this one, also those that nobody had an example in.
     """
 
     start: int
     sizes: tuple[int, ...]
     num_examples: int
+    rounds: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownSteps:
-    """All steps of an epoch.
+    """All steps of an epoch, or of what is left of one.
 
     Attributes:
         splitter: cuts global batches for this worker; knows their size.
         lengths: examples in the stream of each worker; where the stream is shared, in that one.
         drop_last: leave out each stream's last partial batch.
+        rounds: steps that are over already.
     """
 
     splitter: Splitter
     lengths: tuple[int, ...]
     drop_last: bool
+    rounds: int = 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield this worker's part of each step that has an example in sync."""
+        """Yield this worker's part of each step to come that has an example in sync."""
         cut_sizes, steps = None, []
-        for number in range(self._num_batches):
+        first_batch, first_step = divmod(self.rounds, self._spread)
+        for number in range(first_batch, self._num_batches):
             sizes = self._batch_sizes(number)
             if sizes != cut_sizes:  # else it is a full batch like the one before
                 cuts = self.splitter.cuts(sizes[self._own])
-                totals = _totals(self.splitter, sizes)
-                steps = [(cut, total) for cut, total in zip(cuts, totals, strict=True) if total]
+                steps = list(enumerate(zip(cuts, _totals(self.splitter, sizes), strict=True), 1))
                 cut_sizes = sizes
-            first_row = number * self._full
-            for cut, total in steps:
-                yield Piece(start=first_row + cut.start, sizes=cut.sizes, num_examples=total)
+            first_row, rounds = number * self._full, number * self._spread
+            for step, (cut, total) in steps[first_step:]:
+                if total:
+                    yield Piece(
+                        start=first_row + cut.start,
+                        sizes=cut.sizes,
+                        num_examples=total,
+                        rounds=rounds + step,
+                    )
+            first_step = 0
+
+    def delivered(self, rounds: int) -> tuple[int, ...]:
+        """How many rows of each stream are delivered when so many steps are over."""
+        batch, step = divmod(rounds, self._spread)
+        return tuple(
+            min(self._kept(length), batch * self._full) + self._rows_before(worker, batch, step)
+            for worker, length in enumerate(self.lengths)
+        )
 
     @property
     def num_steps(self) -> int:
@@ -73,6 +92,22 @@ class KnownSteps:
     def num_dropped(self) -> int:
         """Examples that ``drop_last`` leaves out, over all streams."""
         return sum(length % self._full for length in self.lengths) if self.drop_last else 0
+
+    def _rows_before(self, worker: int, batch: int, step: int) -> int:
+        """Rows of a worker in the first steps of a batch."""
+        if not step or batch >= self._num_batches:
+            return 0
+        topology = replace(self.splitter.topology, worker_index=worker)
+        cuts = replace(self.splitter, topology=topology).cuts(self._batch_sizes(batch)[worker])
+        return sum(cut.num_rows for cut in cuts[:step])
+
+    def _kept(self, length: int) -> int:
+        return length - length % self._full if self.drop_last else length
+
+    @property
+    def _spread(self) -> int:
+        """Steps that one batch is played in."""
+        return 1 if self.splitter.shared else self.splitter.topology.num_workers
 
     @property
     def _own(self) -> int:

@@ -9,13 +9,15 @@ The result depends on (num_examples, seed, epoch) only; the tests freeze golden 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import isqrt
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from torch_distinput.plan.position import Position
 
 Indices = NDArray[np.int64]
 _Words = NDArray[np.uint64]
@@ -71,41 +73,56 @@ class GlobalBatches(Protocol):
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
 
+    def after(self, position: Position) -> GlobalBatches:
+        """Return the batches of what is not delivered yet."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UniformBatches:
-    """Consecutive windows of an order; the last may be partial, unless it is dropped."""
+    """Consecutive windows of an order; the last may be partial, unless it is dropped.
+
+    ``first``: the place in the order at which batch 0 begins.
+    """
 
     order: EpochOrder | GivenOrder
     global_batch_size: int
     drop_last: bool = False
+    first: int = 0
 
     @property
     def num_batches(self) -> int:
         """Full batches, and the partial one if it is kept."""
-        full, rest = divmod(self.order.num_examples, self.global_batch_size)
+        full, rest = divmod(self._num_examples, self.global_batch_size)
         return full + bool(rest and not self.drop_last)
 
     @property
     def num_dropped(self) -> int:
         """Examples in the partial batch that ``drop_last`` leaves out."""
-        return self.order.num_examples % self.global_batch_size if self.drop_last else 0
+        return self._num_examples % self.global_batch_size if self.drop_last else 0
 
     @property
     def size_counts(self) -> dict[int, int]:
         """How many batches there are of each size."""
-        full, rest = divmod(self.order.num_examples, self.global_batch_size)
+        full, rest = divmod(self._num_examples, self.global_batch_size)
         return {self.global_batch_size: full, **({rest: 1} if self.num_batches > full else {})}
 
     def size(self, batch: int) -> int:
         """Examples in a batch."""
         start = batch * self.global_batch_size
-        return min(self.global_batch_size, self.order.num_examples - start)
+        return min(self.global_batch_size, self._num_examples - start)
 
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
-        start = batch * self.global_batch_size
+        start = self.first + batch * self.global_batch_size
         return self.order.indices(start, start + self.global_batch_size)
+
+    def after(self, position: Position) -> UniformBatches:
+        """Return the batches of what is not delivered yet."""
+        return replace(self, first=min(position.examples, self.order.num_examples))
+
+    @property
+    def _num_examples(self) -> int:
+        return self.order.num_examples - self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +165,10 @@ class GivenBatches:
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
         return self.batches[batch]
+
+    def after(self, position: Position) -> GivenBatches:
+        """Return the batches that are not delivered yet; each was one step."""
+        return replace(self, batches=self.batches[position.steps :])
 
 
 def permutation(num_items: int, *, key: tuple[int, ...]) -> Indices:

@@ -7,11 +7,13 @@
 
 from torch_distinput.testing.ranks import RankError, RankOutcome, run_ranks, run_ranks_outcomes
 from torch_distinput.testing.readers import check_reader
+from torch_distinput.testing.resuming import assert_resumes_everywhere
 from torch_distinput.testing.simulated import simulate
 
 __all__ = [
     "RankError",
     "RankOutcome",
+    "assert_resumes_everywhere",
     "check_reader",
     "run_ranks",
     "run_ranks_outcomes",

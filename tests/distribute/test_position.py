@@ -1,0 +1,269 @@
+"""C4: at every position, save and restore gives the same tail; on another cluster, nothing lost."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+
+import torch_distinput as tdi
+from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.street import Shards, options, shown, stream_of
+from torch_distinput.testing import assert_resumes_everywhere, simulate
+
+
+def run(make, cluster, *, state=None, steps=None):
+    """Play some steps on simulated workers; per worker the steps, and the state after them."""
+
+    def work(strategy):
+        dataset = make(strategy)
+        if state is not None:
+            dataset.load_state_dict(json.loads(state))
+            assert json.dumps(dataset.state_dict()) == state
+        iterator = iter(dataset)
+        played = [shown(strategy, step) for step in itertools.islice(iterator, steps)]
+        return played, json.dumps(dataset.state_dict())
+
+    results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+    states = {said for _, said in results}
+    assert len(states) == 1, states
+    return [played for played, _ in results], states.pop()
+
+
+def examples_of(workers):
+    """All delivered examples, as a multiset."""
+    return collections.Counter(x for worker in workers for step in worker for b in step for x in b)
+
+
+def in_order(workers):
+    """Delivered examples in the global order, where that is what the replicas play."""
+    return [x for step in zip(*workers, strict=True) for w in step for b in w for x in b]
+
+
+def make_of(source, size, **keywords):
+    """A function that distributes a source, or what a partial function makes for each worker."""
+    rebatch = keywords.pop("rebatch", "split")
+    policy = keywords.pop("policy", "auto")
+
+    def make(strategy):
+        chosen = options(rebatch=rebatch, auto_shard_policy=policy)
+        own = source() if isinstance(source, partial) else source
+        return strategy.distribute_dataset(
+            own, global_batch_size=size, options=chosen, **keywords
+        )
+
+    return make
+
+
+clusters = st.tuples(st.integers(1, 4), st.integers(1, 2))
+rules = st.sampled_from(["split", "even", "cycle"])
+
+
+@given(st.integers(0, 30), st.integers(1, 7), st.integers(1, 7), clusters, clusters, rules,
+       st.booleans(), st.data())  # fmt: skip
+def test_one_order(count, size, other_size, cluster, other, rebatch, indexed, data):
+    """Indexed sources and shared streams go on at the same example, whatever the cluster."""
+    source = torch.arange(count) if indexed else stream_of(range(count))
+    keywords = {"shuffle": True, "seed": 3} if indexed else {}
+    whole, _ = run(make_of(source, size, **keywords), (1, 1))
+    steps = data.draw(st.integers(0, -(-count // size)))
+    head, state = run(make_of(source, size, rebatch=rebatch, **keywords), cluster, steps=steps)
+    tail, _ = run(make_of(source, other_size, **keywords), other, state=state)
+    assert in_order(whole) == in_order(head) + in_order(tail)
+    assert len(state) < 1024
+
+
+recipes = st.sampled_from(["plain", "filter", "shuffle", "interleave", "take", "repeat", "all"])
+
+
+def with_recipe(files, recipe):
+    """A FileDataset with operations of every kind."""
+    if recipe in ("interleave", "all"):
+        files = files.interleave(2, 2)
+    if recipe in ("filter", "all"):
+        files = files.filter(lambda number: int(number) % 3 != 1)
+    if recipe in ("shuffle", "all"):
+        files = files.shuffle(4)
+    if recipe in ("take", "all"):
+        files = files.take(6)
+    if recipe == "repeat":
+        files = files.repeat(2)
+    if recipe == "all":
+        files = files.filter(lambda number: int(number) % 2 == 0).repeat(2)
+    return files
+
+
+@st.composite
+def file_cases(draw):
+    """Files, how they are read, and a recipe."""
+    lengths = draw(st.lists(st.integers(0, 9), min_size=4, max_size=8))
+    numbers = iter(range(1000))
+    files = [[next(numbers) for _ in range(length)] for length in lengths]
+    reader = Numbers(
+        counted=draw(st.booleans()), addressable=draw(st.booleans()),
+        records_per_part=draw(st.integers(1, 4)), late=draw(st.booleans()),
+    )  # fmt: skip
+    keywords = {"split_files": draw(st.booleans()), "shuffle_files": draw(st.booleans())}
+    return files, reader, keywords, draw(recipes)
+
+
+@given(file_cases(), st.integers(1, 6), clusters, clusters, clusters, rules, rules,
+       st.sampled_from(["file", "data"]), st.data())  # fmt: skip
+def test_files(tmp_path_factory, case, size, one, two, three, rule, other_rule, policy, data):
+    """FILE: what is not delivered yet is delivered once; DATA: the order goes on; twice over."""
+    files, reader, keywords, recipe = case
+    pattern = write_numbers(tmp_path_factory.mktemp("files"), files)
+
+    def make(rebatch, batch_size):
+        source = with_recipe(tdi.FileDataset(pattern, reader=reader, **keywords), recipe)
+        return make_of(source, batch_size, seed=5, rebatch=rebatch, policy=policy)
+
+    whole, _ = run(make(rule, size), one)
+    steps = data.draw(st.integers(0, len(whole[0])))
+    head, state = run(make(rule, size), one, steps=steps)
+    assert [worker[:steps] for worker in whole] == head
+    same, _ = run(make(rule, size), one, state=state)
+    assert [worker[steps:] for worker in whole] == same
+    other_size = data.draw(st.integers(1, 6))
+    more = data.draw(st.integers(0, 5))
+    middle, later = run(make(other_rule, other_size), two, state=state, steps=more)
+    tail, _ = run(make(rule, size), three, state=later)
+    if policy == "data":
+        assert in_order(whole) == in_order(head) + in_order(middle) + in_order(tail)
+    assert examples_of(whole) == examples_of(head) + examples_of(middle) + examples_of(tail)
+
+
+class Counting(IterableDataset):
+    """A stream that can say where it is, and go on there."""
+
+    def __init__(self, count, seen=None):
+        self.count, self.position, self.seen = count, 0, seen
+
+    def __iter__(self):
+        """From the position on."""
+        while self.position < self.count:
+            self.position += 1
+            if self.seen is not None:
+                self.seen.append(self.position - 1)
+            yield self.position - 1
+        self.position = 0
+
+    def state_dict(self):
+        """With something that JSON changes."""
+        return {"position": self.position, "more": (1, torch.arange(2))}
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        assert state["more"][0] == 1
+        self.position = state["position"]
+
+
+def batches():
+    """Global batches of several sizes, one without rows."""
+    numbers = iter(range(100))
+    for size in (5, 3, 0, 7, 1):
+        yield np.array([next(numbers) for _ in range(size)], dtype=np.int64)
+
+
+class Batches(Shards):
+    """Shards whose elements are global batches."""
+
+    def shard(self, num_shards, index):
+        """Every num_shards-th list."""
+        return Batches(self.shards[index::num_shards])
+
+
+def in_shards(make):
+    """Seven lists of things."""
+    numbers = iter(range(100))
+    return [[make(numbers, size) for size in range(1, k + 1)] for k in (3, 1, 2, 0, 1, 2, 1)]
+
+
+NUMBERS: Any = range(13)
+SHARDS = Shards(in_shards(lambda numbers, _: next(numbers)))
+BATCHES = Batches(in_shards(lambda numbers, size: np.array([next(numbers) for _ in range(size)])))
+
+
+@pytest.mark.parametrize(
+    ("source", "size", "keywords"),
+    [
+        (torch.arange(23), 4, {"shuffle": True, "drop_last": True}),
+        (list(range(11)), 3, {"num_workers": 2}),
+        (np.arange(70_000), 9_999, {"shuffle": True}),
+        (DataLoader(NUMBERS, batch_size=4, shuffle=True), None, {}),
+        (DataLoader(NUMBERS, 4, sampler=WeightedRandomSampler([1.0] * 13, 10)), None, {}),
+        (DataLoader(NUMBERS, batch_sampler=[[1, 2], [3], [4, 5, 6], [], [0]]), None, {}),
+        (stream_of(range(14)), 4, {}),
+        (stream_of(range(14)), 4, {"num_workers": 2, "rebatch": "cycle"}),
+        (partial(Counting, 14), 3, {"rebatch": "even"}),
+        (partial(Counting, 14), 3, {"num_workers": 1}),
+        (SHARDS, 2, {"rebatch": "cycle"}),
+        (SHARDS, 3, {"policy": "data"}),
+        (batches, None, {}),
+        (batches, None, {"rebatch": "even", "num_workers": 1}),
+        (BATCHES, None, {}),
+        (BATCHES, None, {"policy": "data"}),
+    ],
+)
+def test_every_source(source, size, keywords):
+    """At every position, here and on other clusters."""
+    assert_resumes_everywhere(make_of(source, size, **keywords), replicas_per_worker=2)
+
+
+@pytest.mark.parametrize("reader", [Numbers(), Numbers(counted=True), Numbers(late=True)])
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_files_with_loader_processes(tmp_path, reader, num_workers):
+    """What is read ahead elsewhere is not delivered; a state does not know of processes."""
+    pattern = write_numbers(tmp_path, [range(5), range(10, 19), [], range(30, 33), range(40, 47)])
+    files = with_recipe(tdi.FileDataset(pattern, reader=reader), "filter")
+    whole, _ = run(make_of(files, 4), (2, 1))
+    for steps in range(0, len(whole[0]), 2):
+        head, state = run(make_of(files, 4, num_workers=num_workers), (2, 1), steps=steps)
+        tail, _ = run(make_of(files, 4), (2, 1), state=state)
+        assert [a + b for a, b in zip(head, tail, strict=True)] == whole
+
+
+def test_a_source_goes_on_from_its_own_state():
+    """Nothing is read again but what was read ahead."""
+    seen = []
+    _, state = run(make_of(partial(Counting, 1000), 10), (2, 1), steps=90)
+    assert "position" in state
+    run(make_of(Counting(1000, seen), 10), (1, 1), state=state)
+    assert min(seen) > 100  # not from the beginning
+    assert set(range(900, 1000)) <= set(seen)
+
+
+def each_workers_own(context):
+    """A stream of replica batches for each worker."""
+    start = 100 * context.input_pipeline_id
+    return [np.arange(start + k, start + k + 2) for k in range(0, 10 + 4 * (start > 0), 2)]
+
+
+def test_replica_batches_of_a_function():
+    """Each worker's stream is its own: only the same cluster goes on."""
+
+    def make(strategy):
+        return strategy.distribute_datasets_from_function(each_workers_own)
+
+    assert_resumes_everywhere(make, num_workers=2, replicas_per_worker=2, elsewhere=())
+    _, state = run(make, (2, 2), steps=1)
+    with pytest.raises(tdi.ConfigurationError, match=r"from \(2 x 2\).*got 3 x 2. Start as many"):
+        run(make, (3, 2), state=state)
+
+
+def test_everybody_plays_everything():
+    """Under OFF a position belongs to its worker."""
+    make = make_of(stream_of(range(11)), 4, policy="off")
+    assert_resumes_everywhere(make, num_workers=3, elsewhere=((3, 2),))
+    _, state = run(make, (2, 1), steps=1)
+    with pytest.raises(tdi.ConfigurationError, match="AutoShardPolicy.OFF each worker"):
+        run(make, (1, 1), state=state)

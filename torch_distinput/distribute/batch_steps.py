@@ -1,0 +1,88 @@
+"""Steps of batches that are there already: global ones, and those of a ``dataset_fn``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch_distinput.data.loader import run_stream
+from torch_distinput.data.local_step import LocalStep
+from torch_distinput.data.ready_batches import PlayedDataset, RebatchReadyDataset
+from torch_distinput.data.ready_stream import ReadyStream
+from torch_distinput.data.source import ReadySource
+from torch_distinput.distribute.steps import Steps, not_elastic
+from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.position import (
+    Position,
+    grid_of,
+)
+from torch_distinput.plan.sharding import check_enough_shards
+from torch_distinput.plan.state import Recipe
+
+
+class ReadySteps(Steps):
+    """Ready global batches in order."""
+
+    def __init__(
+        self, source: ReadySource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
+    ) -> None:
+        """Take a stream of batches; FILE deals out its shards."""
+        super().__init__(splitter, policy, seed)
+        self._source = source
+
+    def recipe(self) -> Recipe:
+        """The shards."""
+        return {"source": "ready batches", "shards": self._source.num_shards}
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """The shards."""
+        shards, num_workers = self._source.num_shards, self._splitter.topology.num_workers
+        again = position.generation or position.grid.num_workers != num_workers
+        if self._policy is AutoShardPolicy.FILE and not again:
+            check_enough_shards(shards or 0, num_workers, what=self._source.name)
+        return {"shards": shards}
+
+    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
+        """Cut this worker's part of the stream."""
+        route = self._route(position)
+        dataset = RebatchReadyDataset(self._source.stream, route, splitter=self._splitter)
+        return run_stream(dataset, self._source.loader)
+
+
+class PlayedSteps(Steps):
+    """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut."""
+
+    def __init__(self, datasets: Sequence[Any], splitter: Splitter) -> None:
+        """Take one dataset for the worker, or one for each of its replicas."""
+        super().__init__(splitter, AutoShardPolicy.OFF, 0)
+        self._streams = [
+            ReadyStream(
+                dataset,
+                expected="a replica batch, because that is what dataset_fn's datasets yield",
+                cure="Batch the examples in dataset_fn, get_per_replica_batch_size(...) at a time.",
+            )
+            for dataset in datasets
+        ]
+
+    def recipe(self) -> Recipe:
+        """The number of datasets."""
+        return {"source": "dataset_fn", "datasets per worker": len(self._streams)}
+
+    def facts(self, position: Position) -> dict[str, object]:  # noqa: ARG002
+        """The number of datasets; what is in them is each worker's own affair."""
+        return {"datasets per worker": len(self._streams)}
+
+    def resumed(self, position: Position) -> Position:
+        """Go on with the same workers and replicas."""
+        grid = grid_of(self._splitter)
+        if position.grid != grid:
+            raise not_elastic(position, grid, "distribute_datasets_from_function")
+        return position
+
+    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
+        """Start the datasets; a loader process, if any, is their own affair."""
+        route = replace(self._route(position), batch=position.rounds)
+        return iter(PlayedDataset(self._streams, splitter=self._splitter, route=route))

@@ -1,0 +1,171 @@
+"""Steps of examples that are read in order: files, dealt-out shards, opaque streams."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch_distinput.data.chain import located
+from torch_distinput.data.element_spec import spec_of
+from torch_distinput.data.loader import run_stages
+from torch_distinput.data.local_step import LocalStep
+from torch_distinput.data.read_log import Notes, Tally
+from torch_distinput.data.rebatch import Finish, RebatchDataset
+from torch_distinput.data.source import Prepared, StreamSource
+from torch_distinput.data.stream import Shard, Stream
+from torch_distinput.distribute.steps import Steps
+from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.position import (
+    Position,
+    Segment,
+    StreamPosition,
+)
+from torch_distinput.plan.sharding import check_enough_shards
+from torch_distinput.plan.state import Recipe
+
+
+class ExampleSteps(Steps):
+    """Examples in order: files, dealt-out shards, opaque streams."""
+
+    def __init__(
+        self, source: StreamSource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
+    ) -> None:
+        """Take a stream; FILE deals out its files or shards."""
+        super().__init__(splitter, policy, seed)
+        self._source = source
+        self._prepared: Prepared | None = None
+        self._notes: Notes | None = None
+
+    def recipe(self) -> Recipe:
+        """The files or shards that were found, and what is done with them."""
+        self._prepared = prepared = self._prepared or self._source.prepare()
+        return {
+            "source": "files or shards" if self._source.has_shards else "a stream",
+            "files": _digest(prepared),
+            **prepared.stream.recipe,
+        }
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """The files or shards that were found; they are looked for once."""
+        prepared = self._prepared or self._source.prepare()
+        num_workers = self._splitter.topology.num_workers
+        again = position.generation or position.grid.num_workers != num_workers
+        if self._policy is AutoShardPolicy.FILE and prepared.num_shards is not None and not again:
+            check_enough_shards(prepared.num_shards, num_workers, what=self._source.name)
+        self._prepared = prepared
+        return {"files": _digest(prepared)}
+
+    def share(self) -> object:
+        """What this worker found in its share of the files."""
+        topology = self._splitter.topology
+        found = self._stream.share(topology.worker_index, topology.num_workers)
+        if found is None:
+            return None
+        share, self._notes = found
+        return share
+
+    def accept(self, shares: list[Any], tally: Tally) -> None:
+        """Take what all workers found in their shares of the files."""
+        if shares[0] is not None:
+            assert self._prepared is not None, "facts() comes first"
+            self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
+        tally.add(self._notes)
+        self._notes = None
+
+    def known(self, position: Position) -> KnownSteps | None:
+        """The steps from a position on, where files tell how many records they have."""
+        if self._prepared is None:
+            return None
+        lengths = self._lengths(position)
+        if lengths is None:
+            return None
+        return KnownSteps(
+            splitter=self._splitter,
+            lengths=tuple(
+                stream.row + sum(rows)
+                for stream, rows in zip(position.streams, lengths, strict=True)
+            ),
+            drop_last=self._source.request.drop_last,
+            rounds=position.rounds,
+        )
+
+    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep | Notes]:
+        """Cut this worker's part of the stream."""
+        route = self._route(position)
+        dataset = RebatchDataset(
+            self._stream,
+            route if known is None else located(self._stream, route, self._batch_size),
+            splitter=self._splitter,
+            drop_last=self._source.request.drop_last,
+            known=known,
+        )
+        options = self._source.loader
+        if options.num_workers > 1 and not self._stream.has_work:
+            options = replace(options, num_workers=1)
+        lent = self._source.request.collate_fn is not None
+        shard = self._shard(position, Segment())
+        return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
+
+    def spec(self) -> Any:
+        """Read the first record of all; None if there is none."""
+        shard = Shard(seed=self._seed, sparse=True)
+        chunk = self._stream.open(shard).take(1)
+        if chunk is None:
+            return None
+        return spec_of((self._stream.finish(chunk, shard), chunk.ids))
+
+    @property
+    def _batch_size(self) -> int:
+        assert self._splitter.global_batch_size is not None, "streams of examples have one"
+        return self._splitter.global_batch_size
+
+    def _lengths(self, position: Position) -> list[list[int]] | None:
+        """Rows of each segment of each stream, less those to pass over; None if not known."""
+        streams = [self._segments(stream) for stream in position.streams]
+        segments = [segment for stream in streams for segment in stream]
+        if any(segment.start for segment in segments):
+            return None  # found by reading: lengths were not known then
+        found = self._stream.lengths([self._shard(position, segment) for segment in segments])
+        if found is None:
+            return None
+        rest = iter(found)
+        return [[next(rest) - segment.skip for segment in stream] for stream in streams]
+
+    def _segments(self, stream: StreamPosition) -> list[Segment]:
+        if self._stream.has_parts:
+            return list(stream.segments)
+        return super()._segments(stream)
+
+    def _reaches(self, position: Position) -> tuple[int, ...]:
+        if not self._stream.has_parts:
+            return super()._reaches(position)
+        if position.reaches:
+            return position.reaches
+        lengths = self._lengths(position)
+        if lengths is None:
+            return super()._reaches(position)
+        return tuple(
+            self._reach(position, stream.segments[-1], rows - stream.row - sum(before))
+            for stream, rows, (*before, _) in zip(
+                position.streams, position.rows, lengths, strict=True
+            )
+        )
+
+    def _reach(self, position: Position, lane: Segment, rows: int) -> int:
+        """How many files of a worker's own lane its first rows are from."""
+        rows += lane.skip
+        return self._stream.reach(self._shard(position, lane), rows) if rows > 0 else 0
+
+    @property
+    def _stream(self) -> Stream:
+        assert self._prepared is not None, "facts() comes first"
+        return self._prepared.stream
+
+
+def _digest(prepared: Prepared) -> str:
+    digest = hashlib.blake2b(prepared.contents.encode(), digest_size=8).hexdigest()
+    return f"{prepared.num_shards or 'some'} (names and sizes: {digest})"

@@ -1,0 +1,101 @@
+"""What all workers have delivered, as their votes tell: enough to say where the epoch stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.plan.end_of_data import Vote
+from torch_distinput.plan.position import Bookmark, Position, StreamPosition
+
+Bookmarks = tuple[Bookmark, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where the workers stand after one step.
+
+    Attributes:
+        rounds: steps of the grid that are over.
+        rows: rows delivered by each worker since the grid began.
+        reaches: how many files of its own lane each worker has touched.
+        bookmarks: the places that each worker has told of, in order; perhaps ahead of the step.
+    """
+
+    rounds: int
+    rows: Sequence[int] | NDArray[np.int64]
+    reaches: Sequence[int] | NDArray[np.int64]
+    bookmarks: Sequence[Bookmarks]
+
+    def position(self, before: Position, *, shared: bool) -> Position:
+        """Where the epoch stands, given where it was started.
+
+        ``shared``: all workers read one stream, and one batch of it is one step.
+        """
+        rows = [int(number) for number in self.rows]
+        batch = self.rounds if shared else self.rounds // before.grid.num_workers
+        streams = tuple(
+            _last(bookmarks, batch, stream)
+            for stream, bookmarks in zip(before.streams, self.bookmarks, strict=True)
+        )
+        return replace(
+            before,
+            rounds=self.rounds,
+            rows=(sum(rows) + before.rows[0],) if shared else tuple(rows),
+            reaches=() if shared else tuple(int(reach) for reach in self.reaches),
+            streams=streams,
+        )
+
+
+class Ledger:
+    """Adds up the votes of one epoch. All workers keep the same one."""
+
+    def __init__(self, before: Position, num_workers: int, *, shared: bool) -> None:
+        """Start where the epoch is started."""
+        self._shared = shared
+        self._spread = 1 if shared else num_workers  # steps that one batch is played in
+        self._rounds = before.rounds
+        zeros = np.zeros(num_workers, dtype=np.int64)
+        self._rows = zeros if shared else np.array(before.rows, dtype=np.int64)
+        self._reaches = np.array(before.reaches or zeros, dtype=np.int64)
+        self._bookmarks: list[Bookmarks] = [()] * len(before.streams)
+
+    def enter(
+        self, votes: Sequence[Vote], news: Sequence[Bookmark | None], num_steps: int
+    ) -> list[Standing]:
+        """Note the steps agreed on in one round, and what the workers told in it."""
+        told = zip(self._bookmarks, news, strict=False)  # one stream for all: worker 0 tells
+        for number, (bookmarks, new) in enumerate(list(told)):
+            if new is not None:
+                self._bookmarks[number] = (*bookmarks, new)
+        kept = tuple(self._bookmarks)
+        standings = [self._step(votes, step, kept) for step in range(num_steps)]
+        batch = self._rounds // self._spread
+        self._bookmarks = [_not_passed(bookmarks, batch) for bookmarks in kept]
+        return standings
+
+    def _step(self, votes: Sequence[Vote], step: int, bookmarks: Sequence[Bookmarks]) -> Standing:
+        """Nothing is changed in place: the standings before are still in use."""
+        counts = [sum(vote.counts[step : step + 1]) for vote in votes]
+        reaches = [sum(vote.reaches[step : step + 1]) for vote in votes]
+        self._rounds += 1
+        self._rows = self._rows + counts
+        self._reaches = np.maximum(self._reaches, reaches)
+        return Standing(
+            rounds=self._rounds, rows=self._rows, reaches=self._reaches, bookmarks=bookmarks
+        )
+
+
+def _not_passed(bookmarks: Bookmarks, batch: int) -> Bookmarks:
+    """The last bookmark that is not after a batch, and those after it."""
+    passed = sum(bookmark.batch <= batch for bookmark in bookmarks)
+    return bookmarks[max(0, passed - 1) :]
+
+
+def _last(bookmarks: Bookmarks, batch: int, stream: StreamPosition) -> StreamPosition:
+    """What is to be read of a stream from the last bookmark on that is not after a batch."""
+    passed = [bookmark for bookmark in bookmarks if bookmark.batch <= batch]
+    return passed[-1].position(stream) if passed else stream

@@ -1,0 +1,122 @@
+"""Restore at every position: the oracle for states."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput.data import rows
+from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.testing.simulated import simulate
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.dataset import DistributedDataset
+    from torch_distinput.distribute.strategy import Strategy
+
+Cluster = tuple[int, int]
+
+
+def assert_resumes_everywhere(
+    make_dataset: Callable[[Strategy], DistributedDataset],
+    *,
+    num_workers: int = 2,
+    replicas_per_worker: int = 1,
+    elsewhere: Sequence[Cluster] = ((1, 1), (3, 2)),
+) -> None:
+    """Save after each step of an epoch, restore, and compare the rest with what was to come.
+
+    On the same cluster the rest must be the same batches. ``elsewhere``, if all workers read one
+    stream (``AutoShardPolicy.DATA``), it must be the same examples in the same order; if files are
+    dealt out, each example that was not delivered, once.
+
+    Args:
+        make_dataset: from a strategy to a dataset; called anew for each run, on simulated workers.
+        num_workers: of the cluster that saves.
+        replicas_per_worker: of the cluster that saves.
+        elsewhere: clusters to go on with, as pairs of these two numbers; none for sources that
+            cannot change it.
+
+    Raises:
+        AssertionError: names the position, the cluster and the difference.
+    """
+    here = (num_workers, replicas_per_worker)
+    whole = _play(make_dataset, here)
+    for position, state in enumerate(whole.states):
+        rest = _play(make_dataset, here, state)
+        if rest.workers != [worker[position:] for worker in whole.workers]:
+            msg = f"{_place(position, here, here)}: the rest of the epoch is not the same steps."
+            raise AssertionError(msg)
+        for there in elsewhere:
+            _check_elsewhere(make_dataset, whole, position, (here, there))
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """Per worker, step and replica the fingerprints of the examples; the state before each step."""
+
+    workers: list[list[list[list[int]]]]
+    states: list[str]
+
+    def examples(self, start: int = 0) -> list[int]:
+        """All examples from a step on, step by step, in the order of the replicas."""
+        steps = zip(*(worker[start:] for worker in self.workers), strict=True)
+        return [one for step in steps for worker in step for batch in worker for one in batch]
+
+
+def _play(
+    make_dataset: Callable[[Strategy], DistributedDataset],
+    cluster: Cluster,
+    state: str | None = None,
+) -> _Played:
+    def work(strategy: Strategy) -> tuple[list[list[list[int]]], list[str]]:
+        dataset = make_dataset(strategy)
+        if state is not None:
+            dataset.load_state_dict(json.loads(state))
+        states, steps = [json.dumps(dataset.state_dict())], []
+        for step in dataset:
+            steps.append([_fingerprints(batch) for batch in strategy.local_results(step)])
+            states.append(json.dumps(dataset.state_dict()))
+        return steps, states
+
+    results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+    workers, states = zip(*results, strict=True)
+    for number, said in enumerate(zip(*states, strict=True)):
+        if len(set(said)) > 1:
+            msg = f"The states after {number} steps differ between the workers: {sorted(set(said))}"
+            raise AssertionError(msg)
+    return _Played(list(workers), states[0])
+
+
+def _fingerprints(batch: Any) -> list[int]:
+    return [fingerprint(example) for example in rows.examples(batch)]
+
+
+def _check_elsewhere(
+    make_dataset: Callable[[Strategy], DistributedDataset],
+    whole: _Played,
+    position: int,
+    clusters: tuple[Cluster, Cluster],
+) -> None:
+    state = whole.states[position]
+    expected = whole.examples(position)
+    got = _play(make_dataset, clusters[1], state).examples()
+    where = _place(position, *clusters)
+    lost = list((Counter(expected) - Counter(got)).elements())
+    repeated = list((Counter(got) - Counter(expected)).elements())
+    if lost or repeated:
+        msg = f"{where}: {len(lost)} examples are lost and {len(repeated)} repeated."
+        raise AssertionError(msg)
+    recipe = dict(json.loads(state)["recipe"])
+    if recipe.get("auto_shard_policy") == "data" and got != expected:
+        msg = f"{where}: the rest of the epoch comes in another order."
+        raise AssertionError(msg)
+
+
+def _place(position: int, here: Cluster, there: Cluster) -> str:
+    return (
+        f"Saved after {position} steps on {here[0]} x {here[1]} replicas, restored on {there[0]} "
+        f"x {there[1]}"
+    )
