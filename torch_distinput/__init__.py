@@ -39,7 +39,14 @@ from torch_distinput.errors import (
 )
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
-from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo, TensorSpec
+from torch_distinput.values import (
+    InputStats,
+    OptionalStep,
+    PerReplica,
+    ReplayedStep,
+    StepInfo,
+    TensorSpec,
+)
 
 __all__ = [
     "AutoShardPolicy",
@@ -63,6 +70,7 @@ __all__ = [
     "PerReplica",
     "RebatchSampler",
     "ReduceOp",
+    "ReplayedStep",
     "ReplicaContext",
     "SourceError",
     "StepInfo",

@@ -83,6 +83,24 @@ class StepInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayedStep:
+    """One step of all replicas in sync, from ``DistributedDataset.replay``.
+
+    Attributes:
+        index: number of the step within its epoch, from 0.
+        num_examples: examples in it.
+        batches: the batch of each replica in sync, in order, in host memory; None for a replica
+            that had no examples.
+        ids: for each of them the names of its examples, as in :class:`StepInfo`; None likewise.
+    """
+
+    index: int
+    num_examples: int
+    batches: tuple[Any, ...]
+    ids: tuple[NDArray[np.int64] | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputStats:
     """Counters of one iterator, from ``DistributedIterator.stats``.
 

@@ -242,6 +242,14 @@ def test_a_source_goes_on_from_its_own_state():
     assert set(range(900, 1000)) <= set(seen)
 
 
+def test_a_source_that_was_left_starts_from_its_beginning():
+    """Though it keeps its position on itself."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(Counting(9), global_batch_size=4)
+    next(iter(dataset))
+    for _ in range(2):
+        assert [[0, 1, 2, 3], [4, 5, 6, 7], [8]] == [step.tolist() for step in dataset]
+
+
 def each_workers_own(context):
     """A stream of replica batches for each worker."""
     start = 100 * context.input_pipeline_id

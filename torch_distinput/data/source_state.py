@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import io
 import json
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 _PACKED = "torch:"
 
@@ -26,9 +28,31 @@ def iterate(source: Any, state: str | None = None) -> Iterator[Any]:
         source = source()
     if _is_node(source):
         source.reset() if state is None else source.reset(_unpacked(state))
+    elif isinstance(source, IterableDataset) and has_state(source):
+        return _dataset(source, state)
     elif state is not None:
         source.load_state_dict(_unpacked(state))
     return _once(iter(source))
+
+
+_beginnings: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""The first state of each dataset that is under way, or was left."""
+
+
+def _dataset(source: Any, state: str | None) -> Iterator[Any]:
+    """Start a dataset that keeps its position on itself, also after it was left half-way.
+
+    A StatefulDataLoader would have made a new copy of it in a new loader process.
+    """
+    beginning = _beginnings.get(source)
+    if beginning is None:
+        _beginnings[source] = _packed(source.state_dict())
+    else:
+        state = state or beginning
+    if state is not None:
+        source.load_state_dict(_unpacked(state))
+    yield from iter(source)
+    _beginnings.pop(source, None)
 
 
 def state_of(source: Any) -> str | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_distinput.data.loader import run_stream
+from torch_distinput.data.loader import LoaderOptions, run_stream
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.ready_batches import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.source import ReadySource
 from torch_distinput.distribute.steps import Steps, not_elastic
+from torch_distinput.errors import UsageError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
@@ -44,6 +46,12 @@ class ReadySteps(Steps):
         if self._policy is AutoShardPolicy.FILE and not again:
             check_enough_shards(shards or 0, num_workers, what=self._source.name)
         return {"shards": shards}
+
+    def replayed(self, position: Position) -> list[Steps]:
+        """The steps of each worker."""
+        alone = copy.copy(self)
+        alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
+        return super(ReadySteps, alone).replayed(position)
 
     def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
         """Cut this worker's part of the stream."""
@@ -81,6 +89,14 @@ class PlayedSteps(Steps):
         if position.grid != grid:
             raise not_elastic(position, grid, "distribute_datasets_from_function")
         return position
+
+    def replayed(self, position: Position) -> list[Steps]:  # noqa: ARG002
+        """What the other workers' functions make is not known here."""
+        msg = (
+            "replay needs a source that distribute_dataset cut, got the batches that dataset_fn "
+            "made on each worker. Call dataset_fn with the InputContext of that worker instead."
+        )
+        raise UsageError(msg)
 
     def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""

@@ -16,6 +16,7 @@ from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.progress import Progress
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.state import check_recipe, from_state, to_state
+from torch_distinput.values import ReplayedStep
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
@@ -180,6 +181,40 @@ class DistributedDataset:
 
     def _recipe(self) -> Recipe:
         return {**self._static_recipe, **self._input.recipe()}
+
+    def replay(self, state: dict[str, Any], step: int) -> ReplayedStep:
+        """Return one step as all replicas got it, on this rank alone, whatever the cluster was.
+
+        For looking at the batch that broke something: ``step`` is ``last_step.index`` of the run.
+        It reads from the state to the step, so take one that was saved shortly before; where
+        there is an index, any will do.
+
+        Args:
+            state: a state of the epoch, taken at or before the step by the cluster that played it.
+            step: number of the step within its epoch.
+
+        Raises:
+            ValueError: if the step is not in what follows the state.
+            UsageError: for datasets from a function: their batches are not ours to make.
+        """
+        position = from_state(state)
+        check_recipe(state, self._recipe(), name=self._name)
+        number = check_count("step", step, minimum=0)
+        found = self._input.replay(position, number) if number >= position.steps else None
+        if found is None:
+            msg = (
+                f"Expected a step of epoch {position.epoch} after the state, which was taken "
+                f"before step {position.steps}, got {number}: the epoch ends earlier, or the state "
+                "is too late. Pass a state that was saved before the step."
+            )
+            raise ValueError(msg)
+        parts = [part for worker in found for part in worker.parts]
+        return ReplayedStep(
+            index=number,
+            num_examples=sum(worker.count for worker in found),
+            batches=tuple(None if part is None else part[0] for part in parts),
+            ids=tuple(None if part is None else part[1] for part in parts),
+        )
 
     def _start(self, progress: Progress) -> DistributedIterator:
         current.check_cross_replica(self._strategy, "iter(dataset)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch_distinput.data.chain import located
 from torch_distinput.data.element_spec import spec_of
-from torch_distinput.data.loader import run_stages
+from torch_distinput.data.loader import LoaderOptions, run_stages
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.rebatch import Finish, RebatchDataset
@@ -109,6 +110,16 @@ class ExampleSteps(Steps):
         lent = self._source.request.collate_fn is not None
         shard = self._shard(position, Segment())
         return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
+
+    def replayed(self, position: Position) -> list[Steps]:
+        """The steps of each worker; a copy looks into the files, so that this one still may."""
+        self.facts(position)
+        alone = copy.copy(self)
+        alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
+        found = self._stream.share(0, 1)
+        if found is not None:
+            alone.accept([found[0]], Tally(0))
+        return super(ExampleSteps, alone).replayed(position)
 
     def spec(self) -> Any:
         """Read the first record of all; None if there is none."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import TaskLoader
-from torch_distinput.data.local_step import LocalStep
+from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
 from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
 from torch_distinput.data.read_log import Tally
 from torch_distinput.data.sampling import sampled_batches
@@ -34,12 +35,14 @@ from torch_distinput.distribute.feed import (
     introduction,
 )
 from torch_distinput.distribute.steps import Steps
+from torch_distinput.options import Rebatch
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.ledger import Ledger, Standing
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
 from torch_distinput.plan.position import Position, first_position, grid_of
 from torch_distinput.plan.state import Recipe
+from torch_distinput.plan.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +85,9 @@ class Input(Protocol):
 
     def open(self, opening: Opening) -> Feed:
         """Start an epoch, or go on in it. Called after :meth:`facts` of the same position."""
+
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """One step of the epoch, of all workers at once; None if there is none."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are not known beforehand."""
@@ -141,6 +147,24 @@ class IndexedInput:
         worker = self._splitter.topology.worker_index
         return PlannedFeed(steps, opening.watch, worker=worker, spec=self.spec)
 
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """Fetch the step as one worker with all the replicas."""
+        grid = position.grid
+        everywhere = Topology(replicas_per_worker=grid.num_workers * grid.replicas_per_worker)
+        splitter = replace(
+            self._splitter,
+            topology=everywhere,
+            rebatch=Rebatch(grid.rebatch),
+            global_batch_size=grid.global_batch_size,
+        )
+        batches = self._batches(position.epoch, grid.global_batch_size).after(position)
+        number = step - position.steps
+        if number >= batches.num_batches:
+            return None
+        indices = batches.indices(number)
+        (cut,) = splitter.cuts(len(indices))
+        return [cut_step((self._source.fetch(indices), indices), cut.sizes)]
+
     def num_steps(self, epoch: int) -> int:
         """Steps of an epoch."""
         return num_steps(self._batches(epoch), self._splitter)
@@ -154,11 +178,16 @@ class IndexedInput:
             first = self._sampled[1].indices(0)[:1]  # a sampler may leave out example 0
         return spec_of((self._source.fetch(first), first))
 
-    def _batches(self, epoch: int) -> GlobalBatches:
+    def _batches(self, epoch: int, size: int | None = None) -> GlobalBatches:
+        """The global batches; of the size that was asked for, or another."""
         request = self._source.request
+        size = request.global_batch_size if size is None else size
         if self._source.sampler is not None:
-            return self._from_sampler(epoch)
-        assert request.global_batch_size is not None, "only a batch sampler has no batch size"
+            batches = self._from_sampler(epoch)
+            if isinstance(batches, UniformBatches) and size is not None:
+                batches = replace(batches, global_batch_size=size)
+            return batches
+        assert size is not None, "only a batch sampler has no batch size"
         assert self._source.num_examples is not None, "only a sampler does without"
         order = EpochOrder(
             num_examples=self._source.num_examples,
@@ -167,7 +196,7 @@ class IndexedInput:
             epoch=epoch,
         )
         return UniformBatches(
-            order=order, global_batch_size=request.global_batch_size, drop_last=request.drop_last
+            order=order, global_batch_size=size, drop_last=request.drop_last
         )
 
     def _from_sampler(self, epoch: int) -> GlobalBatches:
@@ -255,6 +284,22 @@ class StreamedInput:
             timeout=opening.timeout,
             where=where,
         )
+
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """Play all workers side by side, from the position to the step."""
+        workers = self._steps.replayed(position)
+        tally = Tally(self._splitter.topology.worker_index)
+        started = [
+            tally.sift(steps.start(position, steps.known(position))) for steps in workers
+        ]
+        number = position.steps
+        for rounds in zip_longest(*started):
+            steps = [part or empty_step(position.grid.replicas_per_worker) for part in rounds]
+            if any(part.count for part in steps):
+                if number == step:
+                    return steps
+                number += 1
+        return None
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are unknown before the data is read."""

@@ -7,6 +7,7 @@ PlayedSteps    replica batches that a ``dataset_fn`` made
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +18,7 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.stream import Shard
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.options import AutoShardPolicy
+from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -31,6 +32,7 @@ from torch_distinput.plan.position import (
     grid_of,
 )
 from torch_distinput.plan.state import Recipe
+from torch_distinput.plan.topology import Topology
 
 
 class Steps(ABC):
@@ -88,6 +90,38 @@ class Steps(ABC):
         if self._policy is AutoShardPolicy.FILE:
             return position.redealt(grid, self._reaches(position))
         raise not_elastic(position, grid, f"AutoShardPolicy.{self._policy.name}")
+
+    def replayed(self, position: Position) -> list[Steps]:
+        """The steps of each worker of the cluster that a position is from, to be played here.
+
+        Raises:
+            UsageError: if they are not to be had on one machine.
+        """
+        grid = position.grid
+        num_workers, num_replicas = grid.num_workers, grid.replicas_per_worker
+        if self._splitter.shared:  # one stream: one worker may as well have all the replicas
+            num_workers, num_replicas = 1, num_workers * num_replicas
+        return [
+            self._played_by(
+                Splitter(
+                    topology=Topology(
+                        num_workers=num_workers,
+                        replicas_per_worker=num_replicas,
+                        worker_index=worker,
+                    ),
+                    rebatch=Rebatch(grid.rebatch),
+                    global_batch_size=grid.global_batch_size,
+                    shared=self._splitter.shared,
+                )
+            )
+            for worker in range(num_workers)
+        ]
+
+    def _played_by(self, splitter: Splitter) -> Steps:
+        """The same steps for another worker."""
+        steps = copy.copy(self)
+        steps._splitter = splitter  # noqa: SLF001 - its own
+        return steps
 
     def _reaches(self, position: Position) -> tuple[int, ...]:
         """How many files of its own lane each worker has touched."""

@@ -1,0 +1,96 @@
+"""A step of many replicas, looked at on one machine."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import torch_distinput as tdi
+from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.street import options, shown, stream_of
+from tests.distribute.test_position import BATCHES, NUMBERS, SHARDS, Counting, make_of
+from torch_distinput.testing import simulate
+
+
+def files(tmp_path, **keywords):
+    """Files of numbers with a recipe."""
+    pattern = write_numbers(tmp_path, [range(9), range(20, 24), [], range(40, 55)])
+    return tdi.FileDataset(pattern, reader=Numbers(**keywords)).interleave(2).shuffle(3)
+
+
+SOURCES = {
+    "columns": (torch.arange(29), 4, {"shuffle": True}),
+    "sampler": (DataLoader(NUMBERS, batch_sampler=[[1, 2], [3, 4, 5], [6], [0, 7, 8]]), None, {}),
+    "stream": (stream_of(range(19)), 4, {"rebatch": "even"}),
+    "own state": (partial(Counting, 19), 4, {}),
+    "shards": (SHARDS, 3, {"rebatch": "cycle"}),
+    "batches": (BATCHES, None, {}),
+    "files": (files, 5, {"num_workers": 2}),
+    "counted files": (partial(files, counted=True), 5, {"policy": "data"}),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_step_from_every_state(tmp_path, name):
+    """The batches and ids of all replicas, on one worker with one replica."""
+    source, size, keywords = SOURCES[name]
+    if "files" in name:
+        source = source(tmp_path)
+
+    def play(strategy):
+        dataset = make_of(source, size, **keywords)(strategy)
+        states, steps = [json.dumps(dataset.state_dict())], []
+        iterator = iter(dataset)
+        for step in iterator:
+            steps.append((shown(strategy, step), [ids.tolist() for ids in iterator.last_step.ids]))
+            states.append(json.dumps(dataset.state_dict()))
+        return steps, states
+
+    workers = simulate(play, num_workers=3, replicas_per_worker=2)
+    here = make_of(source, size, **keywords)(tdi.OneDeviceStrategy("cpu"))
+    num_steps = len(workers[0][0])
+    for number, state in enumerate(workers[0][1][:-1]):
+        for step in {number, (number + num_steps) // 2, num_steps - 1}:
+            replayed = here.replay(json.loads(state), step)
+            assert step == replayed.index
+            batches = [batch for steps, _ in workers for batch in steps[step][0]]
+            ids = [some for steps, _ in workers for some in steps[step][1]]
+            assert batches == [[] if b is None else b.tolist() for b in replayed.batches]
+            assert ids == [[] if i is None else i.tolist() for i in replayed.ids]
+            assert replayed.num_examples == sum(map(len, batches))
+
+
+def test_steps_that_are_not_there():
+    """Before the state, after the end, of another recipe, of a function."""
+    dataset = make_of(torch.arange(8), 4)(tdi.OneDeviceStrategy("cpu"))
+    iterator = iter(dataset)
+    next(iterator)
+    state = dataset.state_dict()
+    for step in (0, 2):
+        with pytest.raises(ValueError, match=f"before step 1, got {step}"):
+            dataset.replay(state, step)
+    other = make_of(torch.arange(9), 4)(tdi.OneDeviceStrategy("cpu"))
+    with pytest.raises(tdi.ConfigurationError, match="number of examples was 8, and here it is 9"):
+        other.replay(state, 1)
+    own = tdi.OneDeviceStrategy("cpu").distribute_datasets_from_function(lambda _: [[1]])
+    with pytest.raises(tdi.UsageError, match="dataset_fn made on each worker"):
+        own.replay(own.state_dict(), 0)
+
+
+def test_replaying_leaves_the_files_to_be_looked_into(tmp_path):
+    """One rank replays before all of them start an epoch."""
+    source = files(tmp_path, counted=True)
+
+    def work(strategy):
+        chosen = options(auto_shard_policy="file")
+        dataset = strategy.distribute_dataset(source, global_batch_size=5, options=chosen)
+        if strategy.worker_index == 1:
+            assert 5 == dataset.replay(dataset.state_dict(), 0).num_examples
+        return [shown(strategy, step) for step in dataset]
+
+    workers = simulate(work, num_workers=2)
+    assert 28 == sum(len(batch) for steps in workers for step in steps for batch in step)
