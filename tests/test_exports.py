@@ -27,6 +27,7 @@ PROMISED = {
     "RebatchSampler",
     "collate",
     # options and contexts
+    "AuditError",
     "AutoShardPolicy",
     "InputContext",
     "InputOptions",
@@ -37,6 +38,7 @@ PROMISED = {
     # what a step yields, and what is done with it
     "OptionalStep",
     "PerReplica",
+    "ReplayedStep",
     "ReplicaContext",
     "StepInfo",
     "TensorSpec",

@@ -28,6 +28,7 @@ from torch_distinput.distribute.strategies import (
 )
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import (
+    AuditError,
     ConfigurationError,
     DistinputError,
     MismatchError,
@@ -49,6 +50,7 @@ from torch_distinput.values import (
 )
 
 __all__ = [
+    "AuditError",
     "AutoShardPolicy",
     "ConfigurationError",
     "DataShardDataset",

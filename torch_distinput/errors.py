@@ -8,6 +8,7 @@
       PeerFailedError (RuntimeError)       another rank: it raised, died or left
       PeerTimeoutError (RuntimeError)      another rank: it did not answer in time
       SourceError (RuntimeError)           the data: the source raised while it was read
+      AuditError (RuntimeError)            the data: an epoch was not delivered as it should be
 
 Plain ``ValueError`` and ``TypeError`` are raised for single arguments that are wrong by themselves.
 A message has three parts: what was expected, what came (with numbers), what to do.
@@ -60,6 +61,10 @@ class SourceError(DistinputError, RuntimeError):
 
     Raised on the rank that read; its peers get a :class:`PeerFailedError` with the same words.
     """
+
+
+class AuditError(DistinputError, RuntimeError):
+    """``InputOptions(audit=True)``: examples of an epoch were lost or repeated; on all ranks."""
 
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)

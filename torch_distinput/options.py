@@ -75,6 +75,9 @@ class InputOptions:
             use; 0 copies at the call. On the CPU there is nothing to copy.
         replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
             ``distribute_datasets_from_function``.
+        audit: at the end of each epoch, check that every example was delivered exactly once
+            (:class:`AuditError` on all ranks if not), and at its start, that sources with an index
+            have the same example 0 on all ranks: a dataset that was sharded before is found out.
         timeout: seconds that a call waits for another rank before it raises.
     """
 
@@ -83,6 +86,7 @@ class InputOptions:
     fetch_to_device: bool = True
     per_replica_buffer_size: int = 1
     replication_mode: Literal["per_worker", "per_replica"] = "per_worker"
+    audit: bool = False
     timeout: float = 120.0
 
     def __post_init__(self) -> None:
@@ -93,9 +97,10 @@ class InputOptions:
         object.__setattr__(self, "rebatch", rebatch.value)
         mode = parse_enum(ReplicationMode, self.replication_mode, "replication_mode")
         object.__setattr__(self, "replication_mode", mode.value)
-        if not isinstance(self.fetch_to_device, bool):
-            msg = f"fetch_to_device must be True or False, got {self.fetch_to_device!r}."
-            raise TypeError(msg)
+        for name in ("fetch_to_device", "audit"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"{name} must be True or False, got {getattr(self, name)!r}."
+                raise TypeError(msg)
         size = check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
         object.__setattr__(self, "per_replica_buffer_size", size)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):

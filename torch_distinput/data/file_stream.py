@@ -22,10 +22,12 @@ from torch_distinput.data.files import FileInfo
 from torch_distinput.data.interleave import interleaved
 from torch_distinput.data.piles import ahead, place_in_piles, read_pile
 from torch_distinput.data.read_log import Notes, ReadLog
+from torch_distinput.data.reader import Part
 from torch_distinput.data.stream import (
     Chunk,
     ChunkReader,
     Collate,
+    Ids,
     Place,
     RowReader,
     Shard,
@@ -116,6 +118,15 @@ class FileStream(Stream):
         source = partial(place_in_piles, lengths, self.dataset.cycle)
         place = file_ops.locate(body, row, sum(lengths), source)
         return place.behind_nothing() if _has(rest, Decode) else place
+
+    def all_ids(self, worker: int, num_workers: int) -> Iterator[Ids] | None:
+        """Those of every ``num_workers``-th file, where all are counted and none left out."""
+        kept = all(isinstance(operation, (Map, Shuffle)) for operation in self.dataset.operations)
+        if self.survey is None or self._counts() is None or not kept:
+            return None
+        mine = dealt(len(self.listing), num_workers, worker)
+        parts = self.survey.parts
+        return (ids for number in mine for ids in _ids(number, parts[number]))
 
     @property
     def has_parts(self) -> bool:
@@ -323,3 +334,9 @@ def _has(operations: Sequence[Operation], kind: type) -> bool:
 def _undecoded(chunk: Chunk) -> Chunk:
     """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
     return replace(chunk, place=chunk.place.behind_nothing())
+
+
+def _ids(file: int, parts: Sequence[Part]) -> Iterator[Ids]:
+    for part in parts:
+        numbers = part.first_record + np.arange(part.num_records or 0)
+        yield np.stack([np.full(len(numbers), file), numbers], axis=1)

@@ -7,7 +7,7 @@ the examples apart. A reader answers ``take(n)`` with up to n rows, fewer only a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -178,6 +178,11 @@ class Stream(ABC):
         """Where a row stands, found without reading; asked only where lengths are known."""
         del shard
         return Place(skip=row)
+
+    def all_ids(self, worker: int, num_workers: int) -> Iterable[Ids] | None:
+        """A share of the ids of all rows of an epoch; None where they are not known."""
+        del worker, num_workers
+        return None
 
     @property
     def has_parts(self) -> bool:

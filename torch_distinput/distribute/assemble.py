@@ -16,11 +16,9 @@ from torch_distinput.data.source import (
 from torch_distinput.distribute.batch_steps import PlayedSteps, ReadySteps
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.example_steps import ExampleSteps
-from torch_distinput.distribute.inputs import (
-    IndexedInput,
-    Input,
-    StreamedInput,
-)
+from torch_distinput.distribute.indexed_input import IndexedInput
+from torch_distinput.distribute.inputs import Input
+from torch_distinput.distribute.streamed_input import StreamedInput
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
 from torch_distinput.plan.batching import Splitter

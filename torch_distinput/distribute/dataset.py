@@ -11,6 +11,7 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.read_log import Tally
 from torch_distinput.distribute import current
+from torch_distinput.distribute.audit import Audit
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.progress import Progress
@@ -248,12 +249,21 @@ class DistributedDataset:
             progress=progress,
             recipe=self._recipe,
             tally=tally,
+            audit=self._audit(topic, progress) if options.audit else None,
             spec=self._spec,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )
         self._running = weakref.ref(iterator)
         return iterator
+
+    def _audit(self, topic: str, progress: Progress) -> Audit:
+        return Audit(
+            self._strategy.communicator,
+            f"audit of {topic}",
+            timeout=self._options.timeout,
+            expected=lambda: self._input.expected_ids(progress.before, progress.position),
+        )
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
         """What must be equal on all ranks, and what this one has found out for all."""
@@ -263,12 +273,14 @@ class DistributedDataset:
 
     def _all_facts(self, position: Position) -> dict[str, object]:
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
+        example = {"example 0": self._input.first_example()} if self._options.audit else {}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
             "epoch": position.epoch,
             "position": _described(position),
             **self._input.facts(position),
+            **example,
         }
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from torch_distinput.data.read_log import Tally
+    from torch_distinput.distribute.audit import Audit
     from torch_distinput.distribute.feed import Delivery, Feed
     from torch_distinput.distribute.progress import Progress
     from torch_distinput.distribute.strategy import Strategy
@@ -55,6 +56,7 @@ class DistributedIterator(Iterator[Any]):
         progress: Progress,
         recipe: Callable[[], Recipe],
         tally: Tally,
+        audit: Audit | None,
         spec: Any,
         fetch_to_device: bool,
         buffer_size: int,
@@ -65,6 +67,7 @@ class DistributedIterator(Iterator[Any]):
         self._feed = feed
         self._strategy = strategy
         self._tally = tally
+        self._audit = audit
         self._shapes = _Shapes(spec)
         self._stats = InputStats(
             steps=0, examples=0, zero_row_batches=0, wait_seconds=0.0
@@ -94,7 +97,7 @@ class DistributedIterator(Iterator[Any]):
             raise self._ending
         started = time.perf_counter()
         try:
-            replicas = next(self._prefetcher)
+            replicas = self._next()
         except BaseException as ending:  # noqa: BLE001 - raised again below
             # Asked again, it says the same: an error must not turn into an end of data.
             if self._ending is None:  # else it was closed meanwhile
@@ -104,6 +107,15 @@ class DistributedIterator(Iterator[Any]):
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
         return regroup_batches(replicas.batches)
+
+    def _next(self) -> ReplicaBatches:
+        """Take the next step; an end that the audit finds fault with is an error."""
+        try:
+            return next(self._prefetcher)
+        except StopIteration:
+            if self._audit is not None and self._ending is None:
+                self._audit.finish(self._progress.examples - self._progress.before.examples)
+            raise
 
     def get_next(self) -> Any:
         """Return the next step, as ``next`` does; StopIteration after the last one."""
@@ -189,6 +201,8 @@ class DistributedIterator(Iterator[Any]):
             ids=regroup_batches(note.ids),
         )
         self._last_step = info
+        if self._audit is not None:
+            self._audit.add(note.ids)
         self._progress.deliver(note.num_examples, note.where)
         stats = self._stats
         self._stats = InputStats(

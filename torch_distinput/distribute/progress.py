@@ -25,6 +25,11 @@ class Progress:
         self._where = where
 
     @property
+    def before(self) -> Position:
+        """Where the iterator started."""
+        return self._before
+
+    @property
     def position(self) -> Position:
         """Where the epoch stands after the last step; as it was given before the first."""
         if self._where is None:

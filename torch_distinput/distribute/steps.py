@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from torch_distinput.data.chain import Leg, Route
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
-from torch_distinput.data.stream import Shard
+from torch_distinput.data.stream import Ids, Shard
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.batching import Splitter
@@ -71,6 +71,11 @@ class Steps(ABC):
 
     def spec(self) -> Any:
         """The spec of a batch with ids, where that can be known without the other workers."""
+        return None
+
+    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
+        """This worker's share of all ids to be delivered in between; None where not known."""
+        del before, after
         return None
 
     def first(self, epoch: int) -> Position:

@@ -1,0 +1,147 @@
+"""InputOptions(audit=True): an epoch that was not delivered as it should be is an error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.street import Shards, options, stream_of
+from torch_distinput.data.local_step import LocalStep, empty_step
+from torch_distinput.distribute import feed
+from torch_distinput.plan.audit import IdSum, summed
+from torch_distinput.testing import simulate
+
+SHARDS = Shards([[1, 2, 3], [4], [], [5, 6]])
+
+
+def sources(folder):
+    """Of every kind, with what is known of their ids."""
+    pattern = write_numbers(folder, [range(9), [], range(20, 24), range(40, 45)])
+    return {
+        "columns": torch.arange(21),
+        "stream": stream_of(range(13)),
+        "shards": SHARDS,
+        "counted": tdi.FileDataset(pattern, reader=Numbers(counted=True)).shuffle(4),
+        "files": tdi.FileDataset(pattern, reader=Numbers()).filter(lambda number: number % 2),
+    }
+
+
+def distributed(strategy, source, **keywords):
+    """An audited dataset."""
+    return strategy.distribute_dataset(
+        source, global_batch_size=4, options=options(audit=True), **keywords
+    )
+
+
+@pytest.mark.parametrize("name", ["columns", "stream", "shards", "counted", "files"])
+@pytest.mark.parametrize("cluster", [(1, 1), (3, 2)])
+def test_a_good_epoch_passes(tmp_path, name, cluster):
+    """Also the rest of one, and the next."""
+    source = sources(tmp_path)[name]
+
+    def work(strategy):
+        dataset = distributed(strategy, source)
+        num_steps = sum(1 for _ in dataset)
+        next(iter(dataset))
+        state = dataset.state_dict()
+        dataset.load_state_dict(state)
+        rest = sum(1 for _ in dataset)
+        return num_steps - rest, sum(1 for _ in dataset) - num_steps
+
+    workers = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+    assert {(1, 0)} == set(workers)
+
+
+@pytest.mark.parametrize("name", ["columns", "stream", "shards", "counted", "files"])
+def test_a_lost_step(tmp_path, monkeypatch, name):
+    """One worker's examples of one step vanish behind the cut."""
+    source = sources(tmp_path)[name]
+    whole = feed.PlannedFeed.next, feed.VotedFeed.next
+
+    def losing(inner):
+        def lost(self):
+            delivery = inner(self)
+            if delivery is None or self._worker or self._number != 1 or delivery.step is None:
+                return delivery
+            return feed.Delivery(
+                step=empty_step(1), num_examples=delivery.num_examples, where=delivery.where
+            )
+
+        return lost
+
+    monkeypatch.setattr(feed.PlannedFeed, "next", losing(whole[0]))
+    monkeypatch.setattr(feed.VotedFeed, "next", losing(whole[1]))
+
+    def work(strategy):
+        with pytest.raises(tdi.AuditError, match=r"but the replicas got .*worker 0: \d+, worker 1"):
+            list(distributed(strategy, source))
+
+    simulate(work, num_workers=2)
+
+
+@pytest.mark.parametrize("name", ["columns", "stream", "counted"])
+def test_examples_that_come_twice(tmp_path, monkeypatch, name):
+    """As many as there should be, but not the right ones."""
+    source = sources(tmp_path)[name]
+
+    def repeating(inner):
+        def repeated(self):
+            delivery = inner(self)
+            step = delivery.step if delivery else None
+            if step is None or step.parts[0] is None:
+                return delivery
+            ((batch, ids),) = step.parts
+            again = LocalStep(parts=((batch, ids[[0] * len(ids)]),), sizes=step.sizes)
+            return feed.Delivery(
+                step=again, num_examples=delivery.num_examples, where=delivery.where
+            )
+
+        return repeated
+
+    for kind in (feed.PlannedFeed, feed.VotedFeed):
+        monkeypatch.setattr(kind, "next", repeating(kind.next))
+
+    def work(strategy):
+        with pytest.raises(tdi.AuditError, match="some came twice and others not at all"):
+            list(distributed(strategy, source))
+
+    simulate(work, num_workers=2)
+
+
+def test_a_dataset_that_was_sharded_before():
+    """Each rank has its own half, under the same indices: said before the first step."""
+
+    def work(strategy):
+        half = list(range(strategy.worker_index, 20, 2))
+        dataset = distributed(strategy, half)
+        with pytest.raises(tdi.MismatchError, match="same example 0 on all workers.*on worker 1"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
+def test_random_examples_are_not_compared():
+    """Augmentation makes another example 0 every time."""
+
+    class Noisy:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.rand(())
+
+    assert [2, 2] == simulate(lambda s: len(list(distributed(s, Noisy()))), num_workers=2)
+
+
+def test_sums():
+    """They do not depend on order or grouping, and tell rows and columns apart."""
+    ids = torch.randint(1 << 40, (50, 2)).numpy()
+    total = summed(ids)
+    assert total == summed(ids[::-1].copy()) == summed(ids[:20]) + summed(ids[20:])
+    assert total == IdSum() + total
+    assert 50 == total.count
+    for other in (ids[:, ::-1].copy(), ids ^ 1, ids[[*range(49), 0]]):
+        assert total != summed(other)
+    assert summed(ids[:, 0].copy()) == summed(ids[:, 0])  # strided

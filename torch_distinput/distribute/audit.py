@@ -1,0 +1,107 @@
+"""Were all examples of an epoch delivered, each once? Asked at its end, if the user wants to know.
+
+Every worker sums a hash of the ids that it delivered; at the end of the epoch the workers show each
+other their sums, and what each has worked out of what should have come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import astuple
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_distinput.errors import AuditError
+from torch_distinput.plan.audit import IdSum, summed
+
+if TYPE_CHECKING:
+    from torch_distinput.communicator import Communicator
+    from torch_distinput.data.stream import Ids
+
+_HELD_ROWS = 1 << 16
+"""Ids are summed many at a time: a call for each step would cost more than the sums."""
+
+Expected = Callable[[], Iterable["Ids"] | None]
+"""This worker's share of all ids that should be delivered; None where that is not known."""
+
+
+class Audit:
+    """Sums what one worker delivers."""
+
+    def __init__(
+        self, communicator: Communicator, topic: str, *, timeout: float, expected: Expected
+    ) -> None:
+        """Take the way to the other workers."""
+        self._communicator = communicator
+        self._topic = topic
+        self._timeout = timeout
+        self._expected = expected
+        self._sum = IdSum()
+        self._held: list[Ids] = []
+        self._num_held = 0
+
+    def add(self, ids: Iterable[Ids]) -> None:
+        """Count the examples of a step."""
+        for some in ids:
+            self._held.append(some)
+            self._num_held += len(some)
+        if self._num_held >= _HELD_ROWS:
+            self._flush()
+
+    def finish(self, num_examples: int) -> None:
+        """Compare at the end of the epoch, on all workers.
+
+        Args:
+            num_examples: what the steps said they had, over all replicas in sync.
+
+        Raises:
+            AuditError: on all workers; names what is wrong, and what each of them delivered.
+        """
+        self._flush()
+        ids = self._expected()
+        share = None if ids is None else reduce(add, map(summed, ids), IdSum())
+        text = json.dumps([astuple(self._sum), None if share is None else astuple(share)])
+        shown = [
+            json.loads(text)
+            for text in self._communicator.exchange(self._topic, text, timeout=self._timeout)
+        ]
+        got = [_read(delivered) for delivered, _ in shown]
+        expected = None if share is None else reduce(add, [_read(part) for _, part in shown])
+        _compare(got, num_examples, expected)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._sum += summed(np.concatenate([ids for ids in self._held if len(ids)] or [_NONE]))
+        self._held, self._num_held = [], 0
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _read(numbers: Any) -> IdSum:
+    count, digest = numbers
+    return IdSum(count=count, digest=digest)
+
+
+def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> None:
+    total = reduce(add, got)
+    wrong = None
+    if total.count != num_examples:
+        wrong = f"steps with {num_examples} examples in sync, but the replicas got {total.count}"
+    elif expected is not None and total.count != expected.count:
+        what = "lost" if total.count < expected.count else "repeated"
+        number = abs(expected.count - total.count)
+        wrong = f"{expected.count} examples, but {number} were {what}: {total.count} came"
+    elif expected is not None and total != expected:
+        wrong = f"each of {expected.count} examples once, but some came twice and others not at all"
+    if wrong is not None:
+        parts = ", ".join(f"worker {worker}: {one.count}" for worker, one in enumerate(got))
+        msg = (
+            f"The audit of this epoch expected {wrong} ({parts}). Do not trust what was computed "
+            "from it; look for a sampler that repeats, or for data that changed meanwhile."
+        )
+        raise AuditError(msg)

@@ -1,0 +1,156 @@
+"""Sources that are read in order: planned where lengths are known, else agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
+
+from torch_distinput.communicator import ChannelBrokenError
+from torch_distinput.data.local_step import LocalStep, empty_step
+from torch_distinput.data.read_log import Tally
+from torch_distinput.data.stream import Ids
+from torch_distinput.distribute.feed import (
+    Delivery,
+    Feed,
+    OwnFeed,
+    PlannedFeed,
+    VotedFeed,
+    introduction,
+)
+from torch_distinput.distribute.inputs import Opening
+from torch_distinput.distribute.steps import Steps
+from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.position import Position
+from torch_distinput.plan.state import Recipe
+
+
+class StreamedInput:
+    """Steps that are read in order.
+
+    Where their number is not known beforehand, several workers agree on them ahead of use.
+    """
+
+    def __init__(self, steps: Steps, splitter: Splitter) -> None:
+        """Take this worker's steps."""
+        self._steps = steps
+        self._splitter = splitter
+
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch."""
+        return self._steps.first(epoch)
+
+    def recipe(self) -> Recipe:
+        """The files or shards, and what is done with them."""
+        return self._steps.recipe()
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """The files or shards that were found."""
+        return self._steps.facts(position)
+
+    def share(self) -> object:
+        """What this worker found in its share of the files."""
+        return self._steps.share()
+
+    def open(self, opening: Opening) -> Feed:
+        """Start reading, and voting where it must be."""
+        self._steps.accept(opening.shares, opening.tally)
+        position = self._steps.resumed(opening.position)
+        known = self._steps.known(position)
+        steps = self._started(opening.tally, position, known)
+        if known is None:
+            return self._agreed(opening, position, steps)
+        deliveries = (
+            Delivery(
+                step=step,
+                num_examples=piece.num_examples,
+                where=partial(_known_position, position, known, piece.rounds),
+            )
+            for step, piece in zip(steps, known.pieces(), strict=True)
+        )
+        worker = self._splitter.topology.worker_index
+        return PlannedFeed(deliveries, opening.watch, worker=worker, spec=self._steps.spec)
+
+    def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
+        """Steps whose number is not known beforehand."""
+        topology, shared = self._splitter.topology, self._splitter.shared
+        ledger = Ledger(position, topology.num_workers, shared=shared)
+        where = partial(_voted_position, position, shared=shared)
+        if topology.num_workers == 1:
+            return OwnFeed(steps, ledger, where)
+        try:
+            agreement = opening.meeting.start(
+                steps,
+                shared=shared,
+                introduce=introduction,
+                ledger=ledger,
+                timeout=opening.timeout,
+            )
+        except ChannelBrokenError as error:
+            opening.watch.call_roll(error)
+        return VotedFeed(
+            agreement,
+            opening.watch,
+            worker=topology.worker_index,
+            timeout=opening.timeout,
+            where=where,
+        )
+
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """Play all workers side by side, from the position to the step."""
+        workers = self._steps.replayed(position)
+        tally = Tally(self._splitter.topology.worker_index)
+        started = [
+            tally.sift(steps.start(position, steps.known(position))) for steps in workers
+        ]
+        number = position.steps
+        for rounds in zip_longest(*started):
+            steps = [part or empty_step(position.grid.replicas_per_worker) for part in rounds]
+            if any(part.count for part in steps):
+                if number == step:
+                    return steps
+                number += 1
+        return None
+
+    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
+        """What the stream knows of the ids in it."""
+        return self._steps.expected_ids(before, after)
+
+    def first_example(self) -> None:
+        """The workers compare the first batches of a stream that they share, always."""
+
+    def num_steps(self, epoch: int) -> int | None:
+        """Steps of an epoch; None where they are unknown before the data is read."""
+        known = self._steps.known(self.first(epoch))
+        return None if known is None else known.num_steps
+
+    def spec(self) -> None:
+        """Unknown before it is read."""
+
+    def _started(
+        self, tally: Tally, position: Position, known: KnownSteps | None
+    ) -> Iterator[LocalStep]:
+        """The steps; what starting them raises comes as their first, since the others wait."""
+        try:
+            return tally.sift(self._steps.start(position, known))
+        except Exception as error:
+            if self._splitter.topology.num_workers == 1:
+                raise
+            return _raising(error)
+
+
+def _known_position(before: Position, known: KnownSteps, rounds: int) -> Position:
+    """Where an epoch of known lengths stands: nobody needs to be asked."""
+    return replace(before, rounds=rounds, rows=known.delivered(rounds), reaches=())
+
+
+def _voted_position(before: Position, standing: Standing, *, shared: bool) -> Position:
+    return standing.position(before, shared=shared)
+
+
+def _raising(error: Exception) -> Iterator[LocalStep]:
+    raise error
+    yield
