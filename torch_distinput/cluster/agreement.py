@@ -169,6 +169,12 @@ class Agreement(Generic[S]):
         """Why there will be no more agreed steps; None while there may be."""
         return self._desk.ending
 
+    @property
+    def lacks_steps(self) -> bool:
+        """Whether this worker itself has no step to offer, since its source is still at it."""
+        desk = self._desk
+        return desk.state is State.RUNNING and not desk.ready and not desk.agreed
+
     def introductions(self, timeout: float) -> list[Any] | None:
         """What each worker's first step introduced, None for one that had none.
 

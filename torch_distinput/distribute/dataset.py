@@ -45,7 +45,7 @@ class DistributedDataset:
         self._facts = facts
         self._number = strategy.count_dataset()
         self._options = options
-        self._meeting = Meeting(strategy.communicator)
+        self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
         self._epoch = 0
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -121,16 +121,20 @@ class DistributedDataset:
             earlier.close()
         communicator, options = self._strategy.communicator, self._options
         topic = f"iteration {self._strategy.count_iteration()}"
+        heartbeat = self._strategy.heartbeat
+        heartbeat.start(options.timeout)
         shares = shake_hands(
-            communicator, topic, self._prepared, name=self._name, timeout=options.timeout
-        )
+            communicator, topic, self._prepared,
+            heartbeat=heartbeat, name=self._name, timeout=options.timeout,
+        )  # fmt: skip
+        watch = Watch(heartbeat, topic, timeout=options.timeout)
         tally = Tally(communicator.rank)
         feed = self._input.open(
             Opening(
                 epoch=self._epoch,
                 shares=shares,
                 tally=tally,
-                watch=Watch(communicator, f"failures of {topic}"),
+                watch=watch,
                 meeting=self._meeting,
                 timeout=options.timeout,
             )
@@ -138,6 +142,7 @@ class DistributedDataset:
         iterator = DistributedIterator(
             feed,
             self._strategy,
+            watch=watch,
             tally=tally,
             spec=self._spec,
             fetch_to_device=options.fetch_to_device,

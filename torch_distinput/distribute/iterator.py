@@ -27,6 +27,7 @@ from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInf
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from torch_distinput.cluster.watch import Watch
     from torch_distinput.data.read_log import Tally
     from torch_distinput.distribute.feed import Delivery, Feed
     from torch_distinput.distribute.strategy import Strategy
@@ -48,6 +49,7 @@ class DistributedIterator(Iterator[Any]):
         feed: Feed,
         strategy: Strategy,
         *,
+        watch: Watch,
         tally: Tally,
         spec: Any,
         fetch_to_device: bool,
@@ -56,6 +58,7 @@ class DistributedIterator(Iterator[Any]):
         """Assemble the last stations of the street."""
         self._feed = feed
         self._strategy = strategy
+        self._watch = watch
         self._tally = tally
         self._shapes = _Shapes(spec)
         self._stats = InputStats(
@@ -86,12 +89,14 @@ class DistributedIterator(Iterator[Any]):
             raise self._ending
         started = time.perf_counter()
         try:
+            self._watch.enter(self._stats.steps)
             replicas = next(self._prefetcher)
         except BaseException as ending:  # noqa: BLE001 - raised again below
             # Asked again, it says the same: an error must not turn into an end of data.
             if self._ending is None:  # else it was closed meanwhile
                 self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
             let_go(ending)
+            self._watch.end(well=isinstance(ending, StopIteration))
             self._finalizer()
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
@@ -175,6 +180,7 @@ class DistributedIterator(Iterator[Any]):
             zero_row_batches=stats.zero_row_batches + note.sizes.count(0),
             wait_seconds=stats.wait_seconds + waited,
         )
+        self._watch.leave(info.index)
         current.delivered(self._strategy, info)
 
 
