@@ -25,8 +25,9 @@ class Torn(Stop):
 
     @property
     def claimed(self):
+        claimed = self._claimed
         self._interrupt("read")
-        return self._claimed
+        return claimed
 
     @claimed.setter
     def claimed(self, step):

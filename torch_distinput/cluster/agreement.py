@@ -171,9 +171,12 @@ class Agreement(Generic[S]):
 
     @property
     def lacks_steps(self) -> bool:
-        """Whether this worker itself has no step to offer, since its source is still at it."""
+        """Whether this worker itself has nothing to vote on, since its source is still at it."""
         desk = self._desk
-        return desk.state is State.RUNNING and not desk.ready and not desk.agreed
+        with desk.changed:
+            if desk.agreed:
+                return False
+            return not (desk.may_vote() if desk.introduced else desk.can_introduce())
 
     def introductions(self, timeout: float) -> list[Any] | None:
         """What each worker's first step introduced, None for one that had none.

@@ -184,7 +184,7 @@ class Heartbeat:
     def _said_of(self, worker: int) -> str:
         heard = self._heard.get(worker)
         if heard is None:
-            return "no sign of life, it has not come to its first iter()"
+            return "no sign of life yet"
         sign, changed = heard
         if sign.has_left:
             return f"left after {sign.steps} steps, {sign.stage}"
@@ -261,7 +261,7 @@ class Heartbeat:
         if late:
             self._warned = stage
             _log.warning(
-                "worker %d is %s for %.1f s (at most %g s); late: %s",
+                "worker %d has been %s for %.1f s (%g s at most); late: %s",
                 self._communicator.rank,
                 stage.words,
                 waited,

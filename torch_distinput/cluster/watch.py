@@ -96,7 +96,7 @@ class Watch:
             PeerTimeoutError: always.
         """
         late = self._heartbeat.late(Stage(_WAITING, self._topic, step))
-        said = self._heartbeat.describe(late) if late else "all wait for each other"
+        said = self._heartbeat.describe(late) if late else "the others wait there"
         own = self._heartbeat.inside.words
         msg = (
             f"Expected {expected} within {self._timeout:g} s, but it did not come. This worker: "
