@@ -46,7 +46,7 @@ class Scene:
 
     def __init__(self, planned):
         self.planned = planned
-        self.done = {worker: False for worker in planned}
+        self.done = dict.fromkeys(planned, False)
         self.changed = threading.Condition()
 
     def happens(self, worker, place, number):

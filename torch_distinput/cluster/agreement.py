@@ -188,6 +188,10 @@ class Agreement(Generic[S]):
             desk.changed.wait_for(lambda: desk.introduced is not None or desk.ending, timeout)
             return desk.introduced
 
+    def fail(self, error: BaseException) -> None:
+        """Take an error for one of the source; all workers hear of it, then it comes as the end."""
+        self._desk.leave(State.FAILED, error)
+
     def close(self) -> None:
         """Tell the threads to leave; the other workers hear of it in their next vote."""
         self._desk.close()

@@ -151,8 +151,9 @@ class Heartbeat:
         Sooner, a note may be heard that was left before.
         """
         heard = self._heard.get(worker)
-        has_left = heard is None or heard[0].has_left
-        return not has_left and heard[1] > since + 1.5 * self.interval
+        if heard is None or heard[0].has_left:
+            return False
+        return heard[1] > since + 1.5 * self.interval
 
     def silence(self, worker: int) -> float:
         """Seconds without a sign of life, as far as we listened; 0 of who was not heard yet.

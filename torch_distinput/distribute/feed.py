@@ -138,7 +138,7 @@ class VotedFeed:
         """Wait for the next step, and look for failures meanwhile."""
         deadline = time.monotonic() + self._timeout
         self._note_wait()
-        while (taken := self._agreement.next(_POLL_SECONDS)) is None:
+        while (taken := self._take()) is None:
             self._watch.look()
             self._check_time(deadline)
         if isinstance(taken, Agreed):
@@ -220,6 +220,13 @@ class VotedFeed:
         words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
         msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
+
+    def _take(self) -> Agreed[LocalStep] | Ending | None:
+        try:
+            return self._agreement.next(_POLL_SECONDS)
+        except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
+            self._agreement.fail(error)
+            return None
 
     def _note_wait(self) -> None:
         self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
