@@ -75,7 +75,11 @@ class InputOptions:
             use; 0 copies at the call. On the CPU there is nothing to copy.
         replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
             ``distribute_datasets_from_function``.
-        timeout: seconds that a call waits for another rank before it raises.
+        timeout: seconds that a call of ours (``iter``, ``next``) waits for another rank before it
+            raises PeerTimeoutError, whatever that rank does meanwhile: reading, training, an
+            evaluation, saving. Choose more than the longest pause of one rank alone. After a
+            quarter of it the late rank is named in a warning. Also the seconds after which a rank
+            that gives no sign of life at all is taken for lost.
     """
 
     auto_shard_policy: AutoShardPolicy | Literal["auto", "file", "data", "off"] = "auto"

@@ -100,14 +100,29 @@ def work(plan, strategy):
     return "completed", steps, time.time()
 
 
+def store_of(rank, plan):
+    """A file; or in rank 0, as without torchrun, on a port that it tells by the file."""
+    if not plan.get("is_hosted"):
+        return dist.FileStore(plan["store"], plan["ranks"])
+    path = Path(plan["store"])
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+        path.with_suffix(".new").write_text(str(store.port))
+        path.with_suffix(".new").rename(path)
+        return store
+    while not path.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(path.read_text()), None, is_master=False)
+
+
 def main(rank, text):
     """A rank as a process of its own."""
     plan = json.loads(text)
     faulthandler.dump_traceback_later(LIMIT, exit=True)
     logging.basicConfig(format="log: %(message)s")
     dist.init_process_group(
-        "gloo", store=dist.FileStore(plan["store"], plan["ranks"]), rank=rank,
-        world_size=plan["ranks"], timeout=timedelta(seconds=plan["timeout"]),
+        "gloo", store=store_of(rank, plan), rank=rank, world_size=plan["ranks"],
+        timeout=timedelta(seconds=plan["timeout"]),
     )  # fmt: skip
     print(json.dumps(work(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
 
@@ -199,6 +214,16 @@ def test_a_stopped_rank(tmp_path, known, coupled):
         tmp_path, kind="SIGSTOP", known=known, coupled=coupled, number=300
     )
     check(outcomes, coupled=coupled, names=("worker 1", "of iteration 0", "last heard of"))
+
+
+@pytest.mark.parametrize("kind", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_rank_that_hosts_the_store(tmp_path, kind, known):
+    """Whoever waits for its answer is a thread; ``next`` says what happened."""
+    outcomes = play_processes(
+        tmp_path, kind=kind, known=known, coupled=False, number=300, victim=0, is_hosted=True
+    )
+    check(outcomes, coupled=False, names=())
 
 
 @some_streets

@@ -34,6 +34,8 @@ _NOTES_PER_SECOND = 128
 """What one worker may read. One store serves them all: hearts of many workers beat more slowly."""
 _STOP_SECONDS = 0.05
 """Time between two looks while the workers agree where to stop."""
+_SAYING_SECONDS = 0.1
+"""Until a note that was to be left at once is there."""
 _LEAVE_SECONDS = 0.5
 _LONGEST_TEXT = 4000
 
@@ -127,6 +129,15 @@ class Heartbeat:
         """Tell the others that this worker failed."""
         self.failed = (topic, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
         self._wake.put(None)
+
+    def listen(self) -> None:
+        """Hear what the others have said until now, without waiting for the next beat."""
+        time.sleep(_SAYING_SECONDS)
+        started = time.monotonic()
+        self._wake.put(None)
+        while self._heard_at < started and time.monotonic() < started + self.interval:
+            self._fresh.clear()
+            self._fresh.wait(_STOP_SECONDS)
 
     @property
     def others(self) -> list[int]:

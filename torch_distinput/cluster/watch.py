@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.heartbeat import Heartbeat, Stage
@@ -41,11 +42,14 @@ class Watch:
         now = time.monotonic()
         self._heartbeat.outside = Stage("training after", self._topic, step, now)
 
-    def end(self, *, well: bool) -> None:
-        """Main thread: there are no more steps."""
+    def end(self, ending: BaseException) -> None:
+        """Main thread: there are no more steps; an error is told, if it is not about a peer's."""
         self._stop.unclaim()
-        verb = "at the end of" if well else "after an error in"
+        is_well = isinstance(ending, StopIteration)
+        verb = "at the end of" if is_well else "after an error in"
         self._heartbeat.outside = Stage(verb, self._topic, None, time.monotonic())
+        if not is_well and not isinstance(ending, PeerFailedError):
+            self.tell(ending)
 
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""
@@ -61,6 +65,21 @@ class Watch:
     def tell(self, error: BaseException) -> None:
         """Tell the others that this worker failed."""
         self._heartbeat.tell(self._topic, error)
+
+    def ask_why(self, workers: Sequence[int], expected: str) -> NoReturn:
+        """After workers closed their iterators: raise what they said, or what they were doing.
+
+        Raises:
+            PeerFailedError: always.
+        """
+        self._heartbeat.listen()
+        self._look_for_failures()
+        msg = (
+            f"Expected {expected}, but {named_workers(workers)} closed the iterator or left its "
+            f"loop ({self._heartbeat.describe(workers)}). Every worker must leave the loop at the "
+            "same step."
+        )
+        raise PeerFailedError(msg)
 
     def look(self) -> None:
         """Raise if another worker failed, or if its heart has stopped; looks only now and then."""

@@ -204,12 +204,9 @@ class VotedFeed:
             raise MismatchError(msg)
         if ending.error is not None:
             self._watch.call_roll(ending.error)
-        msg = (
-            f"Expected a step from every worker after step {self._number}, but "
-            f"{named_workers(ending.workers)} closed the iterator or left its loop. "
-            "Every worker must leave the loop at the same step."
+        self._watch.ask_why(
+            ending.workers, f"a step from every worker after step {self._number}"
         )
-        raise PeerFailedError(msg)
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:

@@ -96,7 +96,7 @@ class DistributedIterator(Iterator[Any]):
             if self._ending is None:  # else it was closed meanwhile
                 self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
             let_go(ending)
-            self._watch.end(well=isinstance(ending, StopIteration))
+            self._watch.end(ending)
             self._finalizer()
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
