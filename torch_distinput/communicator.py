@@ -1,8 +1,8 @@
 """What the rest of the house asks of the ranks together, and nothing about how it is done.
 
 Two implementations: ``cluster/process_group`` over torch.distributed and ``testing/simulated`` in
-memory. A :class:`Channel` belongs to one background thread at a time; the methods of a
-:class:`Communicator` are called from the thread that runs the training loop.
+memory. A :class:`Channel` or :class:`Board` belongs to one background thread at a time; the methods
+of a :class:`Communicator` are called from the thread that runs the training loop.
 """
 
 from __future__ import annotations
@@ -37,6 +37,28 @@ class Channel(Protocol):
         """Free a thread that waits for the others: its call raises ChannelBrokenError."""
 
 
+class BoardClosedError(Exception):
+    """The place where the notes were kept is gone, or was left on purpose by this worker."""
+
+    def __init__(self, message: str, *, on_purpose: bool) -> None:
+        """Keep whose doing it was beside the message."""
+        super().__init__(message)
+        self.on_purpose = on_purpose
+
+
+class Board(Protocol):
+    """Where each worker leaves one note for the others; its newest replaces the one before.
+
+    Both calls raise BoardClosedError.
+    """
+
+    def post(self, text: str) -> None:
+        """Leave a note, without waiting."""
+
+    def read(self) -> dict[int, str]:
+        """The notes by worker."""
+
+
 class Communicator(Protocol):
     """All workers together, as one of them sees it."""
 
@@ -61,11 +83,11 @@ class Communicator(Protocol):
         Raises ChannelBrokenError if they are not all there within ``timeout`` seconds.
         """
 
-    def post(self, board: str, text: str) -> None:
-        """Leave a note for the other workers on a board, at once and without waiting."""
+    def open_board(self) -> Board:
+        """The board of these workers, for one thread.
 
-    def read(self, board: str) -> dict[int, str]:
-        """The notes on a board by worker, without waiting."""
+        May be called by that thread; it never stands behind what the main thread waits for.
+        """
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum tensors of one shape and dtype over the workers; the same result on each."""
@@ -98,12 +120,10 @@ class Alone:
         msg = "a single worker needs no channel"
         raise AssertionError(msg)
 
-    def post(self, board: str, text: str) -> None:
-        """Leave no note: nobody reads it."""
-
-    def read(self, board: str) -> dict[int, str]:  # noqa: ARG002
-        """Find no notes."""
-        return {}
+    def open_board(self) -> Board:
+        """Refuse: nobody would read the notes."""
+        msg = "a single worker needs no board"
+        raise AssertionError(msg)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor."""

@@ -78,7 +78,11 @@ class InputOptions:
         audit: at the end of each epoch, check that every example was delivered exactly once
             (:class:`AuditError` on all ranks if not), and at its start, that sources with an index
             have the same example 0 on all ranks: a dataset that was sharded before is found out.
-        timeout: seconds that a call waits for another rank before it raises.
+        timeout: seconds that a call of ours (``iter``, ``next``) waits for another rank before it
+            raises PeerTimeoutError, whatever that rank does meanwhile: reading, training, an
+            evaluation, saving. Choose more than the longest pause of one rank alone. After a
+            quarter of it the late rank is named in a warning. Also the seconds after which a rank
+            that gives no sign of life at all is taken for lost.
     """
 
     auto_shard_policy: AutoShardPolicy | Literal["auto", "file", "data", "off"] = "auto"

@@ -106,9 +106,10 @@ def test_a_process_group_of_some_ranks():
     assert list(range(9)) == sorted(first[2] + second[2])
 
 
-def many_datasets(strategy):
-    """Groups and threads after twenty datasets, left in every way."""
+def many_datasets(_strategy):
+    """Groups and threads after twenty datasets, left in every way, and after their strategy."""
     baseline = threading.active_count()
+    strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
     groups = []
     for number in range(20):
         dataset = strategy.distribute_dataset(partial(numbers, 50), global_batch_size=4)
@@ -118,6 +119,9 @@ def many_datasets(strategy):
         del dataset
         gc.collect()
         strategy.reduce("sum", 1)
+    assert "torch_distinput-heartbeat" in {thread.name for thread in threading.enumerate()}
+    del strategy
+    gc.collect()
     for thread in threading.enumerate():
         if "torch_distinput" in thread.name:
             thread.join(10)

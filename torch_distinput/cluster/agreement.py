@@ -77,6 +77,15 @@ class Agreement(Generic[S]):
         """Why there will be no more agreed steps; None while there may be."""
         return self._desk.ending
 
+    @property
+    def lacks_steps(self) -> bool:
+        """Whether this worker itself has nothing to vote on, since its source is still at it."""
+        desk = self._desk
+        with desk.changed:
+            if desk.agreed:
+                return False
+            return not (desk.may_vote() if desk.introduced else desk.can_introduce())
+
     def introductions(self, timeout: float) -> list[Any] | None:
         """What each worker's first step introduced, None for one that had none.
 
@@ -86,6 +95,10 @@ class Agreement(Generic[S]):
         with desk.changed:
             desk.changed.wait_for(lambda: desk.introduced is not None or desk.ending, timeout)
             return desk.introduced
+
+    def fail(self, error: BaseException) -> None:
+        """Take an error for one of the source; all workers hear of it, then it comes as the end."""
+        self._desk.leave(State.FAILED, error)
 
     def close(self) -> None:
         """Tell the threads to leave; the other workers hear of it in their next vote."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch_distinput.cluster.heartbeat import Heartbeat, Stage
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
@@ -17,6 +19,7 @@ def shake_hands(
     topic: str,
     prepare: Callable[[], tuple[Facts, object]],
     *,
+    heartbeat: Heartbeat,
     name: str,
     timeout: float,
 ) -> list[Any]:
@@ -33,6 +36,7 @@ def shake_hands(
         PeerFailedError: another worker could not prepare.
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
+    heartbeat.outside = Stage("opening its data for", topic, None, time.monotonic())
     try:
         facts, share = prepare()
     except Exception as error:
@@ -40,26 +44,30 @@ def shake_hands(
         communicator.exchange(topic, text, timeout=timeout)
         raise
     text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
-    shown = [json.loads(text) for text in _exchanged(communicator, topic, text, name, timeout)]
+    now = time.monotonic()
+    heartbeat.outside = Stage("waiting for the others at the start of", topic, None, now, timeout)
+    try:
+        texts = communicator.exchange(topic, text, timeout=timeout)
+    except PeerTimeoutError as error:
+        raise _late(error, heartbeat, topic, name, timeout) from error
+    heartbeat.outside = Stage("before the first step of", topic, None, time.monotonic())
+    shown = [json.loads(text) for text in texts]
     _check_prepared(shown)
     _check_equal([worker["facts"] for worker in shown], name)
     return [worker["share"] for worker in shown]
 
 
-def _exchanged(
-    communicator: Communicator, topic: str, text: str, name: str, timeout: float
-) -> list[str]:
-    try:
-        return communicator.exchange(topic, text, timeout=timeout)
-    except PeerTimeoutError as error:
-        msg = (
-            f"Expected all {communicator.size} workers to iterate {name} within {timeout:g} s "
-            f"({topic}), but {named_workers(error.workers)} did not come. Every worker must call "
-            "iter() on the same datasets in the same order, and leave a loop at the same step "
-            "(did this worker break out of its loop alone?); raise InputOptions.timeout if it is "
-            "only slow."
-        )
-        raise PeerTimeoutError(msg, error.workers) from error
+def _late(
+    error: PeerTimeoutError, heartbeat: Heartbeat, topic: str, name: str, timeout: float
+) -> PeerTimeoutError:
+    msg = (
+        f"Expected all workers to iterate {name} within {timeout:g} s ({topic}), but "
+        f"{named_workers(error.workers)} did not come ({heartbeat.describe(error.workers)}). Every "
+        "worker must call iter() on the same datasets in the same order, and leave a loop at the "
+        "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
+        "it is only slow, in an evaluation, say."
+    )
+    return PeerTimeoutError(msg, error.workers)
 
 
 def _check_prepared(shown: list[dict[str, object]]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.desk import S
+from torch_distinput.cluster.heartbeat import Heartbeat, Stage
 from torch_distinput.communicator import Channel, Communicator
 from torch_distinput.errors import PeerTimeoutError
 from torch_distinput.plan.ledger import Ledger
@@ -15,8 +17,9 @@ from torch_distinput.plan.ledger import Ledger
 class Meeting:
     """Owns a channel and makes sure that one agreement at a time uses it."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, heartbeat: Heartbeat) -> None:
         """Open nothing yet."""
+        self._heartbeat = heartbeat
         self._communicator = communicator
         self._channel: Channel | None = None
         self._last: Agreement[Any] | None = None
@@ -31,14 +34,19 @@ class Meeting:
         timeout: float,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        here = self._heartbeat.outside = Stage(
+            "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
+        )
         if self._last is not None and not self._last.join(timeout):
+            late = self._heartbeat.late(here)
             why = (
                 "this worker's source has not returned from reading a step. Bound its waits"
                 if self._last.is_reading
-                else "another worker is still in it. Every worker must leave the loop at one step"
+                else f"another worker is still in it ({self._heartbeat.describe(late)}). Every "
+                "worker must leave the loop at one step"
             )
             msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
-            raise PeerTimeoutError(msg)
+            raise PeerTimeoutError(msg, () if self._last.is_reading else late)
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout)
         self._last = Agreement(

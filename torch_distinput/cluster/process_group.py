@@ -30,7 +30,8 @@ from torch.distributed.distributed_c10d import (
 )
 
 from torch_distinput.background import release_at_exit
-from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
+from torch_distinput.cluster.store_board import StoreBoard, texts_of
+from torch_distinput.communicator import Board, Channel, ChannelBrokenError, named_workers
 from torch_distinput.errors import PeerTimeoutError
 
 _FOREVER = timedelta(days=7)
@@ -82,7 +83,7 @@ class ProcessGroupCommunicator:
                 f"{named_workers(late)} did not come."
             )
             raise PeerTimeoutError(msg, tuple(late)) from error
-        return [text.decode() for text in self._texts(keys)]
+        return texts_of(self._store, keys)
 
     def _forget(self, key: str) -> None:
         """Delete the text before the last one: whoever came to the last has read it."""
@@ -90,30 +91,19 @@ class ProcessGroupCommunicator:
         if len(self._shown) > _KEPT_TEXTS:
             self._store.delete_key(self._shown.popleft())
 
-    def _texts(self, keys: list[str]) -> list[bytes]:
-        """Get many keys in one round trip where the store can."""
-        store: Any = self._store  # torch's stubs lack these two
-        if store.has_extended_api():
-            return store.multi_get(keys)  # type: ignore[no-any-return]
-        return [self._store.get(key) for key in keys]
-
     def open_channel(self, *, timeout: float) -> Channel:
         """Connect the same workers over gloo."""
         self._num_channels += 1
         store = PrefixStore(f"channel {self._num_channels}", self._store)
         return GlooChannel(store, self.rank, self.size, timeout=timeout)
 
-    def post(self, board: str, text: str) -> None:
-        """Leave a note; the count of notes comes last, so that who sees it finds them all."""
-        self._store.set(f"{board}/{self.rank}", text)
-        self._store.add(f"{board}/count", 1)
+    def open_board(self) -> Board:
+        """The board in the store, through a client of its own.
 
-    def read(self, board: str) -> dict[int, str]:
-        """The notes on a board by worker."""
-        if not self._store.check([f"{board}/count"]):
-            return {}
-        keys = {rank: f"{board}/{rank}" for rank in range(self.size)}
-        return {r: self._store.get(k).decode() for r, k in keys.items() if self._store.check([k])}
+        A client of the store serves one thread at a time, also while that one waits.
+        """
+        store: Any = self._store  # torch's stubs lack clone()
+        return StoreBoard(store.clone(), self.rank, self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over the workers."""

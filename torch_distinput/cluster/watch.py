@@ -1,62 +1,184 @@
-"""Failures that no vote carries: told on a board at once, and looked for between steps."""
+"""One iteration's eye on the other workers: who failed, who is late, and where to stop."""
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
-from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.cluster.heartbeat import Heartbeat, Stage
+from torch_distinput.communicator import named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
+_WAITING = "waiting for the others at"
+_POLL_SECONDS = 0.05
 _PAUSE_SECONDS = 0.1
-"""Time between two looks at the board: a look costs tens of microseconds."""
+"""Time between two looks at what the heartbeat heard, where that changes once a second."""
 _ROLL_CALL_SECONDS = 3.0
-_LOST = "lost the connection to another worker"
+_ROLL_CALL_BEATS = 3
 
 
 class Watch:
-    """One worker's eye on the others, for one iteration of one dataset."""
+    """What one iteration of one dataset notes for the others, and looks for in what they note."""
 
-    def __init__(self, communicator: Communicator, board: str) -> None:
-        """Watch a board that belongs to this iteration alone."""
-        self._communicator = communicator
-        self._board = board
+    def __init__(self, heartbeat: Heartbeat, topic: str, *, timeout: float) -> None:
+        """Watch over the iteration named ``topic``."""
+        self._heartbeat = heartbeat
+        self._stop = heartbeat.stop
+        self._topic = topic
+        self._timeout = timeout
         self._next_look = 0.0
+
+    def enter(self, step: int) -> None:
+        """Main thread, before each step; waits if another worker asked to stop."""
+        if not self._stop.claim():
+            self._settle(step)
+        self._heartbeat.outside = None
+
+    def leave(self, step: int) -> None:
+        """Main thread, after each step."""
+        self._stop.delivered += 1
+        now = time.monotonic()
+        self._heartbeat.outside = Stage("training after", self._topic, step, now)
+
+    def end(self, ending: BaseException) -> None:
+        """Main thread: there are no more steps; an error is told, if it is not about a peer's."""
+        self._stop.unclaim()
+        is_well = isinstance(ending, StopIteration)
+        verb = "at the end of" if is_well else "after an error in"
+        self._heartbeat.outside = Stage(verb, self._topic, None, time.monotonic())
+        if not is_well and not isinstance(ending, PeerFailedError):
+            self.tell(ending)
+
+    def reading(self, step: int) -> None:
+        """Whoever pulls steps: about to enter the source."""
+        self._heartbeat.inside = Stage("reading", self._topic, step, time.monotonic())
+
+    def waiting(self, step: int, *, is_reading: bool) -> None:
+        """Whoever pulls steps: waiting for a vote, or first for this worker's own reader."""
+        verb = "reading" if is_reading else _WAITING
+        if (verb, self._topic, step) != self._heartbeat.inside[:3]:
+            limit = math.inf if is_reading else self._timeout
+            self._heartbeat.inside = Stage(verb, self._topic, step, time.monotonic(), limit)
 
     def tell(self, error: BaseException) -> None:
         """Tell the others that this worker failed."""
-        self._communicator.post(self._board, f"{type(error).__name__}: {error}")
+        self._heartbeat.tell(self._topic, error)
+
+    def ask_why(self, workers: Sequence[int], expected: str) -> NoReturn:
+        """After workers closed their iterators: raise what they said, or what they were doing.
+
+        Raises:
+            PeerFailedError: always.
+        """
+        self._heartbeat.listen()
+        self._look_for_failures()
+        msg = (
+            f"Expected {expected}, but {named_workers(workers)} closed the iterator or left its "
+            f"loop ({self._heartbeat.describe(workers)}). Every worker must leave the loop at the "
+            "same step."
+        )
+        raise PeerFailedError(msg)
 
     def look(self) -> None:
-        """Raise PeerFailedError if another worker failed; looks only now and then."""
+        """Raise if another worker failed, or if its heart has stopped; looks only now and then."""
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + _PAUSE_SECONDS
-        notes = self._communicator.read(self._board)
-        notes.pop(self._communicator.rank, None)
-        if _LOST in notes.values():
-            self.call_roll()
-        if notes:
-            words = "; ".join(f"worker {worker}: {text}" for worker, text in notes.items())
-            msg = f"Expected a step from every worker, but a worker failed. {words}"
-            raise PeerFailedError(msg)
+        self._next_look = now + _PAUSE_SECONDS * max(1.0, self._heartbeat.interval)
+        self._look_for_failures()
+        heartbeat, steps = self._heartbeat, self._stop.delivered
+        silent = [w for w in heartbeat.others if heartbeat.silence(w) > self._timeout]
+        # Who is further than this worker is not needed, and may have ended without a word.
+        silent = [w for w in silent if (sign := heartbeat.sign(w)) and sign.steps <= steps]
+        if silent:
+            msg = (
+                f"Expected a sign of life from every worker within {self._timeout:g} s, but "
+                f"{named_workers(silent)} gave none: the process was stopped, its machine is gone, "
+                f"or C code holds its interpreter. {heartbeat.describe(silent)}. Restart the job, "
+                "or raise InputOptions.timeout."
+            )
+            raise PeerTimeoutError(msg, tuple(silent))
+        if heartbeat.has_silent_store(self._timeout):
+            msg = (
+                f"Expected an answer from the store of the process group within {self._timeout:g} "
+                "s, got none: the process that hosts it (torchrun's agent, or rank 0) is stopped "
+                "or cannot be reached. Restart the job."
+            )
+            raise PeerTimeoutError(msg)
 
-    def call_roll(self, error: BaseException | None = None) -> NoReturn:
-        """After a connection broke: find out who is gone, together with all who are left.
+    def give_up(self, expected: str, step: int, cure: str) -> NoReturn:
+        """Raise for whoever does not wait at a step.
 
         Raises:
-            PeerFailedError: always; names the workers that gave no sign of life.
+            PeerTimeoutError: always.
         """
-        self._communicator.post(self._board, _LOST)
-        gone: tuple[int, ...] = ()
-        try:
-            self._communicator.exchange(f"{self._board}/roll", "", timeout=_ROLL_CALL_SECONDS)
-        except PeerTimeoutError as late:
-            gone = late.workers
-        who = named_workers(gone) if gone else "a worker"
+        late = self._heartbeat.late(Stage(_WAITING, self._topic, step))
+        said = self._heartbeat.describe(late) if late else "the others wait there"
+        own = self._heartbeat.inside.words
         msg = (
-            f"Expected a step from every worker, but {who} died or closed the connection: no sign "
-            f"of life within {_ROLL_CALL_SECONDS:g} s. Its own output says why; restart the job."
+            f"Expected {expected} within {self._timeout:g} s, but it did not come. This worker: "
+            f"{own}; {said}. {cure}"
+        )
+        raise PeerTimeoutError(msg, late)
+
+    def call_roll(self, error: BaseException | None = None) -> NoReturn:
+        """After a connection broke: find out who is gone.
+
+        Raises:
+            PeerFailedError: always; names the workers that failed, or gave no sign of life.
+        """
+        heartbeat = self._heartbeat
+        seconds = max(_ROLL_CALL_SECONDS, _ROLL_CALL_BEATS * heartbeat.interval)
+        started = time.monotonic()
+        gone = heartbeat.others
+        while gone and time.monotonic() < started + seconds:
+            self._look_for_failures()
+            time.sleep(_POLL_SECONDS)
+            gone = [worker for worker in gone if not heartbeat.is_alive(worker, started)]
+        who = "a worker died or closed the connection"
+        if gone:
+            who = (
+                f"{named_workers(gone)} died or closed the connection: no sign of life within "
+                f"{seconds:g} s ({heartbeat.describe(gone)})"
+            )
+        msg = (
+            f"Expected a step from every worker, but {who}. Its own output says why; restart the "
+            "job."
         )
         raise PeerFailedError(msg) from error
+
+    def _look_for_failures(self) -> None:
+        heartbeat = self._heartbeat
+        if failed := heartbeat.failures(self._topic):
+            words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
+            msg = f"Expected a step from every worker, but a worker failed. {words}"
+            raise PeerFailedError(msg)
+        if heartbeat.lost is not None:
+            msg = (
+                "Expected the store of the process group to live as long as its workers, but the "
+                f"connection is lost ({heartbeat.lost}): the process that hosts it (torchrun's "
+                "agent, or rank 0) died or ended first. Its own output says why; restart the job, "
+                "and let rank 0 end last."
+            )
+            raise PeerFailedError(msg) from heartbeat.lost
+
+    def _settle(self, step: int) -> None:
+        """Wait for everybody's vote on where to stop."""
+        heartbeat, stop = self._heartbeat, self._stop
+        place = Stage(
+            "agreeing where to stop before", self._topic, step, time.monotonic(), self._timeout
+        )
+        heartbeat.outside = place
+        while not stop.may_go():
+            self.look()
+            if time.monotonic() - place.since > self._timeout:
+                signs = {worker: heartbeat.sign(worker) for worker in heartbeat.others}
+                late = tuple(w for w, sign in signs.items() if sign is None or sign.vote is None)
+                msg = (
+                    f"Expected all workers to agree where to stop within {self._timeout:g} s, but "
+                    f"{named_workers(late)} did not answer. {heartbeat.describe(late)}."
+                )
+                raise PeerTimeoutError(msg, late)
+            stop.settled.wait(_POLL_SECONDS)

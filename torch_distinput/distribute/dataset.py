@@ -55,7 +55,7 @@ class DistributedDataset:
         self._facts = {**recipe, **facts}
         self._number = strategy.count_dataset()
         self._options = options
-        self._meeting = Meeting(strategy.communicator)
+        self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
         self._epoch = 0
         self._loaded: dict[str, Any] | None = None  # where the next iter() goes on
         self._progress: Progress | None = None  # of the last iter()
@@ -225,20 +225,24 @@ class DistributedDataset:
         communicator, options = self._strategy.communicator, self._options
         position = progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
+        heartbeat = self._strategy.heartbeat
+        heartbeat.start(options.timeout)
         shares = shake_hands(
             communicator,
             topic,
             lambda: self._prepared(position),
+            heartbeat=heartbeat,
             name=self._name,
             timeout=options.timeout,
         )
+        watch = Watch(heartbeat, topic, timeout=options.timeout)
         tally = Tally(communicator.rank)
         feed = self._input.open(
             Opening(
                 position=position,
                 shares=shares,
                 tally=tally,
-                watch=Watch(communicator, f"failures of {topic}"),
+                watch=watch,
                 meeting=self._meeting,
                 timeout=options.timeout,
             )
@@ -248,6 +252,7 @@ class DistributedDataset:
             self._strategy,
             progress=progress,
             recipe=self._recipe,
+            watch=watch,
             tally=tally,
             audit=self._audit(topic, progress) if options.audit else None,
             spec=self._spec,

@@ -19,7 +19,7 @@ from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.element_spec import merged, same_kinds, spec_of
 from torch_distinput.data.local_step import LocalStep
-from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, SourceError
+from torch_distinput.errors import MismatchError, PeerFailedError, SourceError
 from torch_distinput.plan.end_of_data import Outcome, State, Vote
 from torch_distinput.plan.ledger import Ledger, Standing
 from torch_distinput.plan.position import Position
@@ -81,6 +81,7 @@ class PlannedFeed:
     def next(self) -> Delivery | None:
         """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
         self._watch.look()
+        self._watch.reading(self._number)
         try:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
@@ -166,7 +167,8 @@ class VotedFeed:
     def next(self) -> Delivery | None:
         """Wait for the next step, and look for failures meanwhile."""
         deadline = time.monotonic() + self._timeout
-        while (taken := self._agreement.next(_POLL_SECONDS)) is None:
+        self._note_wait()
+        while (taken := self._take()) is None:
             self._watch.look()
             self._check_time(deadline)
         if isinstance(taken, Agreed):
@@ -181,6 +183,7 @@ class VotedFeed:
     def spec(self) -> Any:
         """What the workers' first steps introduced, in worker order."""
         deadline = time.monotonic() + self._timeout
+        self._note_wait()
         while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
             self._watch.look()
             self._check_time(deadline)
@@ -232,12 +235,9 @@ class VotedFeed:
             raise MismatchError(msg)
         if ending.error is not None:
             self._watch.call_roll(ending.error)
-        msg = (
-            f"Expected a step from every worker after step {self._number}, but "
-            f"{named_workers(ending.workers)} closed the iterator or left its loop. "
-            "Every worker must leave the loop at the same step."
+        self._watch.ask_why(
+            ending.workers, f"a step from every worker after step {self._number}"
         )
-        raise PeerFailedError(msg)
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:
@@ -249,15 +249,24 @@ class VotedFeed:
         msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
+    def _take(self) -> Agreed[LocalStep] | Ending | None:
+        try:
+            return self._agreement.next(_POLL_SECONDS)
+        except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
+            self._agreement.fail(error)
+            return None
+
+    def _note_wait(self) -> None:
+        self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
+
     def _check_time(self, deadline: float) -> None:
-        if time.monotonic() < deadline:
-            return
-        msg = (
-            f"Expected all workers to agree on step {self._number} within {self._timeout:g} s, but "
-            "a worker, perhaps this one, has neither read it nor failed. Raise "
-            "InputOptions.timeout if a source is only slow."
-        )
-        raise PeerTimeoutError(msg)
+        self._note_wait()
+        if time.monotonic() >= deadline:
+            self._watch.give_up(
+                f"all workers to agree on step {self._number}",
+                self._number,
+                "Raise InputOptions.timeout if a source is only slow.",
+            )
 
 
 def introduction(step: LocalStep) -> Any:

@@ -28,6 +28,7 @@ from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInf
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from torch_distinput.cluster.watch import Watch
     from torch_distinput.data.read_log import Tally
     from torch_distinput.distribute.audit import Audit
     from torch_distinput.distribute.feed import Delivery, Feed
@@ -55,6 +56,7 @@ class DistributedIterator(Iterator[Any]):
         *,
         progress: Progress,
         recipe: Callable[[], Recipe],
+        watch: Watch,
         tally: Tally,
         audit: Audit | None,
         spec: Any,
@@ -66,6 +68,7 @@ class DistributedIterator(Iterator[Any]):
         self._recipe = recipe
         self._feed = feed
         self._strategy = strategy
+        self._watch = watch
         self._tally = tally
         self._audit = audit
         self._shapes = _Shapes(spec)
@@ -97,12 +100,14 @@ class DistributedIterator(Iterator[Any]):
             raise self._ending
         started = time.perf_counter()
         try:
+            self._watch.enter(self._progress.steps)
             replicas = self._next()
         except BaseException as ending:  # noqa: BLE001 - raised again below
             # Asked again, it says the same: an error must not turn into an end of data.
             if self._ending is None:  # else it was closed meanwhile
                 self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
             let_go(ending)
+            self._watch.end(ending)
             self._finalizer()
             raise self._ending from ending.__cause__
         self._record(replicas.note, time.perf_counter() - started)
@@ -211,6 +216,7 @@ class DistributedIterator(Iterator[Any]):
             zero_row_batches=stats.zero_row_batches + note.sizes.count(0),
             wait_seconds=stats.wait_seconds + waited,
         )
+        self._watch.leave(info.index)
         current.delivered(self._strategy, info)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.stop_signal import handle_signal
 from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
@@ -44,6 +48,8 @@ class Strategy:
         self.devices = tuple(devices)
         self.communicator = communicator
         self.last_delivered: StepInfo | None = None
+        self.heartbeat = Heartbeat(communicator)
+        weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
         self._num_datasets = 0
         self._num_iterations = 0
 
@@ -250,6 +256,34 @@ class Strategy:
         """Make this strategy current: ``get_strategy()`` returns it, and another is refused."""
         with current.scope(self):
             yield self
+
+    def stop_on_signal(self, signum: int = signal.SIGTERM) -> None:
+        """Let a signal to any rank stop all ranks at the same step; see :attr:`stop_requested`.
+
+        Call it on all ranks, in the main thread; call it again for another signal. The handler
+        before this one is called too if it is a function, except the one that raises
+        KeyboardInterrupt; the default action, to end the process, is not taken. Later signals
+        change nothing: torchrun may pass on what the scheduler has sent to all already. To undo,
+        call ``signal.signal``.
+
+        Raises:
+            UsageError: outside the main thread; there use :meth:`request_stop`.
+        """
+        handle_signal(signum, self.heartbeat.request_stop)
+
+    def request_stop(self) -> None:
+        """Ask all ranks to stop at the same step, as the signal does. Call it on any of them."""
+        self.heartbeat.request_stop()
+
+    @property
+    def stop_requested(self) -> bool:
+        """True on all ranks from the same step on, once any of them was asked to stop.
+
+        Ask after each step: ``if strategy.stop_requested: break``. It changes only when a step is
+        delivered, some steps after the request, and stays True; if an epoch ends before, it changes
+        in the next one. A loop that asks for no more steps does not see it.
+        """
+        return self.heartbeat.stop.is_due
 
     def parse_op(self, reduce_op: ReduceOp | str) -> ReduceOp:
         """Read ``"sum"`` or ``"mean"``, in any case."""

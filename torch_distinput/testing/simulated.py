@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.communicator import Channel, ChannelBrokenError, named_workers
+from torch_distinput.communicator import Board, Channel, ChannelBrokenError, named_workers
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import PEER_ERRORS, PeerTimeoutError
 from torch_distinput.options import check_count
@@ -37,7 +37,7 @@ class _Wire:
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
     shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    boards: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    notes: dict[int, str] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
 
     def exchange(self, key: str, rank: int, value: Any, timeout: float) -> list[Any]:
@@ -98,15 +98,9 @@ class SimulatedCommunicator:
         self._num_channels += 1
         return SimulatedChannel(self._wire, self.rank, f"channel {self._num_channels}")
 
-    def post(self, board: str, text: str) -> None:
-        """Leave a note."""
-        with self._wire.changed:
-            self._wire.boards[board][self.rank] = text
-
-    def read(self, board: str) -> dict[int, str]:
-        """Read the notes."""
-        with self._wire.changed:
-            return dict(self._wire.boards[board])
+    def open_board(self) -> Board:
+        """The board of the wire."""
+        return SimulatedBoard(self._wire, self.rank)
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum in worker order, so that results do not depend on the scheduling of threads."""
@@ -125,6 +119,25 @@ class SimulatedCommunicator:
         self._num_collectives += 1
         key = f"collective {self._num_collectives}"
         return self._wire.exchange(key, self.rank, value, _PATIENCE_SECONDS)
+
+
+class SimulatedBoard:
+    """Notes in memory."""
+
+    def __init__(self, wire: _Wire, rank: int) -> None:
+        """Take one end."""
+        self._wire = wire
+        self._rank = rank
+
+    def post(self, text: str) -> None:
+        """Leave a note."""
+        with self._wire.changed:
+            self._wire.notes[self._rank] = text
+
+    def read(self) -> dict[int, str]:
+        """Read the notes."""
+        with self._wire.changed:
+            return dict(self._wire.notes)
 
 
 class SimulatedChannel:
@@ -196,10 +209,12 @@ def _work(
 ) -> None:
     topology = Topology(num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank)
     devices = [torch.device("cpu")] * num_replicas
+    strategy = Strategy(topology, devices, SimulatedCommunicator(wire, rank))
     try:
-        outcome.result = fn(Strategy(topology, devices, SimulatedCommunicator(wire, rank)))
+        outcome.result = fn(strategy)
     except BaseException as error:  # noqa: BLE001 - it is raised again by simulate
         outcome.error, outcome.time = error, time.monotonic()
+    strategy.heartbeat.close()  # an error that is kept would keep the strategy
     wire.leave(rank)
 
 

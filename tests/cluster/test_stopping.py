@@ -1,0 +1,210 @@
+"""The protocol of the coordinated stop, in every order in which two threads may do its parts."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torch_distinput as tdi
+from tests.distribute.street import options, stream_of
+from torch_distinput.cluster.stopping import Stop
+from torch_distinput.testing import simulate
+
+LIMIT = 30.0
+
+
+class Torn(Stop):
+    """A stop whose other thread comes in between: after a claim, and before it is read."""
+
+    come_in = None
+    _claimed = 0
+
+    @property
+    def claimed(self):
+        claimed = self._claimed
+        self._interrupt("read")
+        return claimed
+
+    @claimed.setter
+    def claimed(self, step):
+        self._claimed = step
+        self._interrupt("claimed")
+
+    def _interrupt(self, where):
+        come_in, self.come_in = self.come_in, None
+        if come_in is not None:
+            come_in(where)
+
+
+class Job:
+    """Workers whose threads do one part at a time; ``coupled`` by a collective in each step."""
+
+    def __init__(self, size, *, coupled):
+        self.stops = [Torn() for _ in range(size)]
+        self.votes = [None] * size
+        self.has_claimed = [False] * size
+        self.first_seen = [None] * size
+        self.coupled = coupled
+
+    def main(self, worker):
+        """Up to the next step, and the user's look at the flag."""
+        stop = self.stops[worker]
+        others = [other.delivered for other in self.stops]
+        if self.coupled and stop.delivered > min(others):
+            return  # inside the collective of its last step
+        if not self.has_claimed[worker]:
+            self.has_claimed[worker] = True
+            may_go = stop.claim()
+        else:
+            may_go = stop.may_go()
+        if not may_go:
+            return
+        self.has_claimed[worker] = False
+        stop.delivered += 1
+        if stop.is_due and self.first_seen[worker] is None:
+            self.first_seen[worker] = stop.delivered
+        assert stop.is_due == (self.first_seen[worker] is not None)
+
+    def heart(self, worker):
+        """Hear the votes of the others and post the own one."""
+        self.stops[worker].hear([v for w, v in enumerate(self.votes) if w != worker])
+        self.votes[worker] = self.stops[worker].vote
+
+
+@given(st.integers(2, 4), st.booleans(), st.data())
+def test_all_workers_stop_at_one_step(size, coupled, data):
+    """Whatever the order of the threads, the requests, and the collectives between the steps."""
+    job = Job(size, coupled=coupled)
+    parts = st.tuples(
+        st.sampled_from(["main", "main", "heart", "torn main", "torn heart", "request"]),
+        st.integers(0, size - 1),
+    )
+    for part, worker in data.draw(st.lists(parts, max_size=40)):
+        stop = job.stops[worker]
+        if part == "request":
+            stop.is_requested = True
+        elif part == "torn main":  # the heart comes in between the claim and the look
+            stop.come_in = lambda where, w=worker: job.heart(w) if where == "claimed" else None
+            job.main(worker)
+        elif part == "torn heart":  # a step comes in between the question and the vote
+            stop.come_in = lambda where, w=worker: job.main(w) if where == "read" else None
+            job.heart(worker)
+        else:
+            getattr(job, part)(worker)
+        stop.come_in = None
+    job.stops[0].is_requested = True
+    for _ in range(100):
+        for worker in range(size):
+            job.main(worker)
+            job.heart(worker)
+    assert None not in job.first_seen
+    assert 1 == len(set(job.first_seen))
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_request_reaches_all_workers(workers, known, coupled):
+    """At the same step, over several datasets and epochs, before or after the first iter()."""
+    source = range(40) if known else stream_of(range(40))
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(source, global_batch_size=4)
+        steps = 0
+        for _ in range(200):
+            for _ in dataset:
+                steps += 1
+                if coupled:
+                    strategy.reduce("sum", 1)
+                if steps == 7 and strategy.worker_index == workers - 1:
+                    strategy.request_stop()
+                if strategy.stop_requested:
+                    return steps
+        return None
+
+    steps = simulate(work, num_workers=workers)
+    assert 1 == len(set(steps))
+    assert steps[0] is not None
+    assert steps[0] >= 7
+
+
+def test_a_request_before_the_first_step():
+    """It is seen after the first step; alone, at once."""
+
+    def work(strategy):
+        strategy.request_stop()
+        if strategy.num_workers == 1:
+            assert strategy.stop_requested
+        for number, _ in enumerate(strategy.distribute_dataset(range(400), global_batch_size=1)):
+            if strategy.stop_requested:
+                return number
+        return None
+
+    assert [0] == simulate(work, num_workers=1)
+    first, second = simulate(work, num_workers=2)
+    assert first == second
+    assert first is not None
+
+
+def test_who_has_left_need_not_answer():
+    """A worker that ended in order takes no part; the others stop together."""
+    gone = threading.Event()
+
+    def work(strategy):
+        limits = options(timeout=LIMIT)
+        dataset = strategy.distribute_dataset(range(3000), global_batch_size=3, options=limits)
+        iterator = iter(dataset)
+        next(iterator)
+        if strategy.worker_index == 1:
+            strategy.heartbeat.close()
+            gone.set()
+            return None
+        assert gone.wait(LIMIT)
+        if strategy.worker_index == 0:
+            strategy.request_stop()
+        for _ in iterator:
+            time.sleep(0.001)  # nothing is waited for: a thread of the same interpreter gets a turn
+            if strategy.stop_requested:
+                return iterator.last_step.index
+        return "never"
+
+    first, left, third = simulate(work, num_workers=3)
+    assert left is None
+    assert first == third
+    assert first != "never"
+
+
+def test_a_worker_that_does_not_answer_is_named():
+    """The wait for the votes has the limit of every wait."""
+
+    def work(strategy):
+        if strategy.worker_index == 1:
+            strategy.heartbeat.stop.hear = lambda votes: None
+        limits = options(timeout=1)
+        dataset = strategy.distribute_dataset(range(100_000), global_batch_size=2, options=limits)
+        iterator = iter(dataset)
+        next(iterator)
+        if strategy.worker_index == 0:
+            strategy.request_stop()
+            with pytest.raises(tdi.PeerTimeoutError, match="agree where to stop.*worker 1") as got:
+                for _ in iterator:
+                    pass
+            asked.set()
+            assert (1,) == got.value.workers
+        else:
+            assert asked.wait(LIMIT)
+
+    asked = threading.Event()
+    simulate(work, num_workers=2)
+
+
+def test_signals_belong_to_the_main_thread():
+    def work(strategy):
+        with pytest.raises(tdi.UsageError, match="request_stop"):
+            strategy.stop_on_signal()
+
+    simulate(work, num_workers=1)

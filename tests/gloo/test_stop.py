@@ -1,0 +1,90 @@
+"""A signal to one rank stops all of them at one step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from torch_distinput.testing import run_ranks
+
+
+def numbers():
+    """A stream that does not end by itself."""
+    k = 0
+    while True:
+        yield torch.tensor(k)
+        k += 1
+
+
+def train(known, coupled, strategy):
+    """Where a rank stopped, and what the handler before ours has heard."""
+    heard = []
+    signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    strategy.stop_on_signal()
+    try:
+        source = range(1_000_000) if known else numbers
+        for step, _ in enumerate(strategy.distribute_dataset(source, global_batch_size=4)):
+            if coupled:
+                dist.all_reduce(torch.zeros(8))
+            if step == 5 and strategy.worker_index == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+            if strategy.stop_requested:
+                return step, heard
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return None
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("coupled", [True, False])
+def test_a_signal_stops_all_ranks_at_one_step(known, coupled):
+    first, second, third = run_ranks(partial(train, known, coupled), 3)
+    assert first[0] == second[0] == third[0] > 5
+    assert ([], [signal.SIGTERM] * 2, []) == (first[1], second[1], third[1])
+
+
+SCRIPT = """
+    import torch
+    import torch_distinput as tdi
+
+    tdi.init_distributed(timeout=30)
+    strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
+    strategy.stop_on_signal()
+    train = strategy.distribute_dataset(range(10_000_000), global_batch_size=4)
+    for step, batch in enumerate(train):
+        torch.distributed.all_reduce(torch.zeros(8))
+        if step == 5:
+            print("under way", flush=True)
+        if strategy.stop_requested:
+            print(f"saved at {step}", flush=True)
+            break
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_torchrun_passes_the_signal_on(tmp_path):
+    """As a scheduler sends it: all ranks save at one step."""
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    with subprocess.Popen(
+        [*command, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert "under way\n" == process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    saved = [line for line in out.splitlines() if line.startswith("saved")]
+    assert 2 == len(saved), (out, err)
+    assert 1 == len(set(saved))

@@ -1,0 +1,282 @@
+"""Signs of life: each worker says once a second where it is, and hears where the others are.
+
+One thread for each strategy, started by its first ``iter()``. It alone talks to the store; the
+threads that work write what they do into plain attributes, and read what it has heard.
+
+What a worker shows is one note: how often its heart has beaten, how many steps it has delivered,
+its :class:`Stage`, its vote on a stop, and its failure. A worker whose note does not change any
+more has been stopped, has lost its machine, or is inside C code that holds the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from torch_distinput.background import Thread, start_thread
+from torch_distinput.cluster.stopping import Stop
+from torch_distinput.communicator import Board, BoardClosedError, Communicator
+
+_log = logging.getLogger(__name__)
+
+_BEAT_SECONDS = 1.0
+_BEATS_PER_TIMEOUT = 8
+"""Beats within the shortest ``InputOptions.timeout``: a late one is not yet a stopped heart."""
+_NOTES_PER_SECOND = 128
+"""What one worker may read. One store serves them all: hearts of many workers beat more slowly."""
+_STOP_SECONDS = 0.05
+"""Time between two looks while the workers agree where to stop."""
+_SAYING_SECONDS = 0.1
+"""Until a note that was to be left at once is there."""
+_LEAVE_SECONDS = 0.5
+_LONGEST_TEXT = 4000
+
+
+class Stage(NamedTuple):
+    """What a worker is doing, since when, and how long it would wait for others there."""
+
+    verb: str
+    topic: str = ""
+    step: int | None = None
+    since: float = 0.0
+    limit: float = math.inf
+
+    @property
+    def words(self) -> str:
+        """As it is told to others."""
+        place = self.topic if self.step is None else f"step {self.step} of {self.topic}"
+        return f"{self.verb} {place}".rstrip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """A worker's note.
+
+    Attributes:
+        beat: how many notes it has left before.
+        steps: how many steps it has delivered, over all iterators.
+        stage: what it was doing, in words.
+        seconds: for how long.
+        vote: see :class:`Stop`.
+        failed: the iteration in which it failed last, and its words.
+        has_left: this was the last note: the worker has ended in order.
+    """
+
+    beat: int
+    steps: int
+    stage: str
+    seconds: float
+    vote: int | None
+    failed: tuple[str, str] | None
+    has_left: bool
+
+
+class Heartbeat:
+    """This worker's heart, and what it has heard of the others.
+
+    The main thread writes ``outside``; ``inside`` is written by whoever pulls steps, which may be
+    a thread that reads ahead, and counts while ``outside`` is None.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        """Beat nothing yet."""
+        self.stop = Stop()
+        self.outside: Stage | None = Stage("before the first", "iter()", None, time.monotonic())
+        self.inside = self.outside
+        self.failed: tuple[str, str] | None = None
+        self.lost: BoardClosedError | None = None
+        self.interval = max(_BEAT_SECONDS, communicator.size / _NOTES_PER_SECOND)
+        self._communicator = communicator
+        self._thread: Thread | None = None
+        self._is_closed = False
+        self._warned: Stage | None = None
+        # A queue, because putting into it is allowed in a signal handler and in a finalizer.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._beats = 0
+        self._heard: dict[int, tuple[Sign, float]] = {}  # with the time when it changed last
+        self._heard_at = 0.0
+        self._fresh = threading.Event()
+
+    def start(self, timeout: float) -> None:
+        """Beat from now on, fast enough for this timeout; a single worker beats for nobody."""
+        self.interval = min(self.interval, max(timeout / _BEATS_PER_TIMEOUT, _STOP_SECONDS))
+        if self._thread is None and self._communicator.size > 1:
+            self._heard_at = time.monotonic()
+            self._thread = start_thread(self._run, name="heartbeat", stop=self._leave)
+
+    def close(self) -> None:
+        """Say good-bye, and end the thread."""
+        self._leave()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_LEAVE_SECONDS)
+
+    def request_stop(self) -> None:
+        """Ask all workers to stop at one step. Safe in a signal handler."""
+        if self._communicator.size == 1:
+            self.stop.stop_here()
+        self.stop.is_requested = True
+        self._wake.put(None)
+
+    def tell(self, topic: str, error: BaseException) -> None:
+        """Tell the others that this worker failed."""
+        self.failed = (topic, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
+        self._wake.put(None)
+
+    def listen(self) -> None:
+        """Hear what the others have said until now, without waiting for the next beat."""
+        time.sleep(_SAYING_SECONDS)
+        started = time.monotonic()
+        self._wake.put(None)
+        while self._heard_at < started and time.monotonic() < started + self.interval:
+            self._fresh.clear()
+            self._fresh.wait(_STOP_SECONDS)
+
+    @property
+    def others(self) -> list[int]:
+        """All workers but this one."""
+        own = self._communicator.rank
+        return [worker for worker in range(self._communicator.size) if worker != own]
+
+    def sign(self, worker: int) -> Sign | None:
+        """What was heard of a worker last."""
+        heard = self._heard.get(worker)
+        return heard[0] if heard else None
+
+    def failures(self, topic: str) -> dict[int, str]:
+        """Who else failed in an iteration, and with what words."""
+        signs = {worker: self.sign(worker) for worker in self.others}
+        failed = {worker: sign.failed for worker, sign in signs.items() if sign and sign.failed}
+        return {worker: words for worker, (where, words) in failed.items() if where == topic}
+
+    def is_alive(self, worker: int, since: float) -> bool:
+        """Whether a worker has beaten after a time: it was heard later than one beat after it.
+
+        Sooner, a note may be heard that was left before.
+        """
+        heard = self._heard.get(worker)
+        if heard is None or heard[0].has_left:
+            return False
+        return heard[1] > since + 1.5 * self.interval
+
+    def silence(self, worker: int) -> float:
+        """Seconds without a sign of life, as far as we listened; 0 of who was not heard yet.
+
+        If this process itself was stopped, it has not listened.
+        """
+        heard = self._heard.get(worker)
+        return 0.0 if heard is None or heard[0].has_left else self._heard_at - heard[1]
+
+    def has_silent_store(self, seconds: float) -> bool:
+        """Whether the store has not answered for so long, and does not now."""
+        if self._thread is None or time.monotonic() - self._heard_at < seconds:
+            return False
+        if not self._thread.is_alive():
+            return False
+        # This process itself may have been stopped: give the thread time to hear an answer.
+        self._fresh.clear()
+        return not self._fresh.wait(2 * self.interval)
+
+    def late(self, place: Stage) -> tuple[int, ...]:
+        """The other workers that do not wait where this one waits."""
+        signs = {worker: self.sign(worker) for worker in self.others}
+        return tuple(w for w, sign in signs.items() if sign is None or sign.stage != place.words)
+
+    def describe(self, workers: Iterable[int]) -> str:
+        """What was heard of workers last."""
+        return "; ".join(f"worker {worker}: {self._said_of(worker)}" for worker in workers)
+
+    def _said_of(self, worker: int) -> str:
+        heard = self._heard.get(worker)
+        if heard is None:
+            return "no sign of life yet"
+        sign, changed = heard
+        if sign.has_left:
+            return f"left after {sign.steps} steps, {sign.stage}"
+        ago = time.monotonic() - changed
+        return (
+            f"{sign.steps} steps delivered, {sign.stage} for {sign.seconds:.1f} s, "
+            f"last heard of {ago:.1f} s ago"
+        )
+
+    def _leave(self) -> None:
+        self._is_closed = True
+        self._wake.put(None)
+
+    def _run(self) -> None:
+        """The thread. It holds the heart and the communicator, never the strategy, its owner."""
+        board: Board | None = None
+        try:
+            board = self._communicator.open_board()
+            while not self._is_closed:
+                self._beat(board)
+                votes = self.stop.is_asked and self.stop.at is None
+                with suppress(queue.Empty):
+                    self._wake.get(timeout=_STOP_SECONDS if votes else self.interval)
+        except (BoardClosedError, RuntimeError) as error:
+            if not (isinstance(error, BoardClosedError) and error.on_purpose):
+                self.lost = BoardClosedError(str(error), on_purpose=False)
+        if board is not None:
+            with suppress(BoardClosedError):
+                self._post(board, has_left=True)
+
+    def _beat(self, board: Board) -> None:
+        notes = board.read()
+        now = time.monotonic()
+        for worker, text in notes.items():
+            self._hear(worker, text, now)
+        self._heard_at = now
+        self._fresh.set()
+        signs = [self.sign(worker) for worker in self.others]
+        votes = [(sign.vote, sign.has_left) if sign else (None, False) for sign in signs]
+        self.stop.hear([vote for vote, has_left in votes if vote is not None or not has_left])
+        self._post(board)
+        self._warn(now)
+
+    def _hear(self, worker: int, text: str, now: float) -> None:
+        said = json.loads(text)
+        said["failed"] = tuple(said["failed"]) if said["failed"] else None
+        sign = Sign(**said)
+        before = self.sign(worker)
+        if before is None or before.beat != sign.beat:
+            self._heard[worker] = (sign, now)
+
+    def _post(self, board: Board, *, has_left: bool = False) -> None:
+        stage = self.outside or self.inside
+        sign = Sign(
+            beat=self._beats,
+            steps=self.stop.delivered,
+            stage=stage.words,
+            seconds=round(time.monotonic() - stage.since, 1),
+            vote=self.stop.vote,
+            failed=self.failed,
+            has_left=has_left,
+        )
+        self._beats += 1
+        board.post(json.dumps(asdict(sign)))
+
+    def _warn(self, now: float) -> None:
+        """Once for each wait: after a quarter of the timeout, not before some seconds."""
+        stage = self.outside or self.inside
+        bound = max(stage.limit / 4, min(3.0, stage.limit / 2))
+        waited = now - stage.since
+        if stage == self._warned or waited < bound:
+            return
+        late = self.late(stage)
+        if late:
+            self._warned = stage
+            _log.warning(
+                "worker %d has been %s for %.1f s (%g s at most); late: %s",
+                self._communicator.rank,
+                stage.words,
+                waited,
+                stage.limit,
+                self.describe(late),
+            )

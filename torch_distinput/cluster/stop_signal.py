@@ -1,0 +1,31 @@
+"""Signals that ask the whole job to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from torch_distinput.errors import UsageError
+
+
+def handle_signal(signum: int, request: Callable[[], None]) -> None:
+    """Call ``request()`` when the signal comes, and then the function that handled it before.
+
+    Not the one that raises KeyboardInterrupt: the step that it tears would be lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        msg = (
+            "stop_on_signal must be called in the main thread, as signal.signal must, but was "
+            f"called in {threading.current_thread().name!r}. Call request_stop() there instead."
+        )
+        raise UsageError(msg)
+    before = signal.getsignal(signum)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        request()
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    signal.signal(signum, handle)

@@ -1,0 +1,52 @@
+"""A board in the store of torch.distributed, for the signs of life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from torch_distinput.communicator import BoardClosedError
+
+
+class StoreBoard:
+    """Notes under one key for each worker."""
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        """Take a client of the store that nobody else uses."""
+        self._store = store
+        self._own = f"signs/{rank}"
+        self._keys = {worker: f"signs/{worker}" for worker in range(size)}
+        self._come: set[int] = set()
+
+    def post(self, text: str) -> None:
+        """Leave a note."""
+        try:
+            self._store.set(self._own, text)
+        except RuntimeError as error:
+            raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
+
+    def read(self) -> dict[int, str]:
+        """Read the notes, in one round trip when everybody has left one.
+
+        Not once the default group was destroyed: at the end of a script the process that hosts the
+        store may leave first, and torch would write pages about a connection that nobody needs.
+        """
+        if not dist.is_initialized():
+            raise BoardClosedError("the process group was destroyed", on_purpose=True)
+        try:
+            missing = self._keys.keys() - self._come
+            self._come |= {w for w in missing if self._store.check([self._keys[w]])}
+            texts = texts_of(self._store, [self._keys[worker] for worker in self._come])
+            return dict(zip(self._come, texts, strict=True))
+        except RuntimeError as error:
+            raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
+
+
+def texts_of(store: Store, keys: list[str]) -> list[str]:
+    """Get the texts under keys that are there, in one round trip where the store can."""
+    client: Any = store  # torch's stubs lack these two
+    if client.has_extended_api():
+        return [text.decode() for text in client.multi_get(keys)]
+    return [client.get(key).decode() for key in keys]
