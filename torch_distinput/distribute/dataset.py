@@ -222,21 +222,11 @@ class DistributedDataset:
         earlier = self._running() if self._running else None
         if earlier is not None:
             earlier.close()
-        communicator, options = self._strategy.communicator, self._options
-        position = progress.position
+        options, position = self._options, progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
-        heartbeat = self._strategy.heartbeat
-        heartbeat.start(options.timeout)
-        shares = shake_hands(
-            communicator,
-            topic,
-            lambda: self._prepared(position),
-            heartbeat=heartbeat,
-            name=self._name,
-            timeout=options.timeout,
-        )
-        watch = Watch(heartbeat, topic, timeout=options.timeout)
-        tally = Tally(communicator.rank)
+        shares = self._shake_hands(topic, position)
+        watch = Watch(self._strategy.heartbeat, topic, timeout=options.timeout)
+        tally = Tally(self._strategy.worker_index)
         feed = self._input.open(
             Opening(
                 position=position,
@@ -261,6 +251,19 @@ class DistributedDataset:
         )
         self._running = weakref.ref(iterator)
         return iterator
+
+    def _shake_hands(self, topic: str, position: Position) -> list[Any]:
+        """Compare with the other ranks; what each of them has found out for all."""
+        heartbeat = self._strategy.heartbeat
+        heartbeat.start(self._options.timeout)
+        return shake_hands(
+            self._strategy.communicator,
+            topic,
+            lambda: self._prepared(position),
+            heartbeat=heartbeat,
+            name=self._name,
+            timeout=self._options.timeout,
+        )
 
     def _audit(self, topic: str, progress: Progress) -> Audit:
         return Audit(

@@ -69,6 +69,7 @@ class PlannedFeed:
         watch: Watch,
         *,
         worker: int,
+        first_step: int,
         spec: Callable[[], Any],
     ) -> None:
         """Take planned steps, and the way to a spec without a step."""
@@ -76,7 +77,7 @@ class PlannedFeed:
         self._spec = spec
         self._watch = watch
         self._worker = worker
-        self._number = 0
+        self._number = first_step
 
     def next(self) -> Delivery | None:
         """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
@@ -102,11 +103,14 @@ class PlannedFeed:
 class OwnFeed:
     """The steps of a single worker."""
 
-    def __init__(self, steps: Iterator[LocalStep], ledger: Ledger, where: Where) -> None:
+    def __init__(
+        self, steps: Iterator[LocalStep], ledger: Ledger, where: Where, *, first_step: int
+    ) -> None:
         """Take the worker's steps; one without examples is not delivered."""
         self._steps = _delivered(steps, ledger, where)
         self._first: Delivery | None = None
-        self._number = 0
+        self._begun = False
+        self._number = first_step
 
     def next(self) -> Delivery | None:
         """Read the next step."""
@@ -116,7 +120,7 @@ class OwnFeed:
 
     def spec(self) -> Any:
         """Read the first step if need be."""
-        if self._first is None and not self._number:
+        if self._first is None and not self._begun:
             self._first = self._read()
         if self._first is None or self._first.step is None:
             return None
@@ -127,6 +131,7 @@ class OwnFeed:
         self._steps = iter(())
 
     def _read(self) -> Delivery | None:
+        self._begun = True
         try:
             delivery = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
@@ -153,16 +158,18 @@ class VotedFeed:
         watch: Watch,
         *,
         worker: int,
+        first_step: int,
         timeout: float,
         where: Where,
     ) -> None:
         """Take a running agreement."""
         self._agreement = agreement
         self._where = where
+        self._compared = False
         self._watch = watch
         self._worker = worker
         self._timeout = timeout
-        self._number = 0
+        self._number = first_step
 
     def next(self) -> Delivery | None:
         """Wait for the next step, and look for failures meanwhile."""
@@ -172,7 +179,8 @@ class VotedFeed:
             self._watch.look()
             self._check_time(deadline)
         if isinstance(taken, Agreed):
-            if not self._number:
+            if not self._compared:
+                self._compared = True
                 self._check_kinds()
             self._number += 1
             where = partial(self._where, taken.standing)

@@ -84,7 +84,9 @@ class IndexedInput:
             for step, total in fetched
         )
         worker = self._splitter.topology.worker_index
-        return PlannedFeed(steps, opening.watch, worker=worker, spec=self.spec)
+        return PlannedFeed(
+            steps, opening.watch, worker=worker, first_step=position.steps, spec=self.spec
+        )
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Fetch the step as one worker with all the replicas."""

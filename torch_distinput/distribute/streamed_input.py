@@ -72,7 +72,13 @@ class StreamedInput:
             for step, piece in zip(steps, known.pieces(), strict=True)
         )
         worker = self._splitter.topology.worker_index
-        return PlannedFeed(deliveries, opening.watch, worker=worker, spec=self._steps.spec)
+        return PlannedFeed(
+            deliveries,
+            opening.watch,
+            worker=worker,
+            first_step=position.steps,
+            spec=self._steps.spec,
+        )
 
     def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
@@ -80,7 +86,7 @@ class StreamedInput:
         ledger = Ledger(position, topology.num_workers, shared=shared)
         where = partial(_voted_position, position, shared=shared)
         if topology.num_workers == 1:
-            return OwnFeed(steps, ledger, where)
+            return OwnFeed(steps, ledger, where, first_step=position.steps)
         try:
             agreement = opening.meeting.start(
                 steps,
@@ -95,6 +101,7 @@ class StreamedInput:
             agreement,
             opening.watch,
             worker=topology.worker_index,
+            first_step=position.steps,
             timeout=opening.timeout,
             where=where,
         )
