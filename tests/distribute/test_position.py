@@ -275,3 +275,130 @@ def test_everybody_plays_everything():
     _, state = run(make, (2, 1), steps=1)
     with pytest.raises(tdi.ConfigurationError, match="AutoShardPolicy.OFF each worker"):
         run(make, (1, 1), state=state)
+
+
+class Moody:
+    """A sampler that gives another order each time it is asked."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        """Shifted by one more."""
+        self.start += 1
+        return iter([(self.start + k) % 6 for k in range(6)])
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (make_of(torch.arange(13), 4, shuffle=True), "number of examples was 12, and here .* 13"),
+        (make_of(torch.arange(12), 4), "shuffle was True, and here it is False"),
+        (make_of(torch.arange(12), 4, shuffle=True, seed=1), "seed was 0, and here it is 1"),
+        (make_of(stream_of(range(12)), 4), "shuffle was True"),
+    ],
+)
+def test_another_recipe_is_refused(other, difference):
+    """What differs is named."""
+    _, state = run(make_of(torch.arange(12), 4, shuffle=True), (2, 1), steps=1)
+    with pytest.raises(tdi.ConfigurationError, match=difference):
+        run(other, (2, 1), state=state)
+
+
+def test_other_files_are_refused(tmp_path):
+    """By name and size, wherever they lie; by reader, operations and splitting."""
+    files = [range(5), range(8)]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    here, there = (write_numbers(tmp_path / folder, files) for folder in ("one", "two"))
+    make = make_of(tdi.FileDataset(here, reader=Numbers()).shuffle(3), 4)
+    _, state = run(make, (2, 1), steps=1)
+    moved = tdi.FileDataset(there, reader=Numbers()).shuffle(3)
+    run(make_of(moved, 4), (2, 1), state=state)
+    for other, difference in (
+        (tdi.FileDataset(here, reader="text").shuffle(3), "reader was 'Numbers'"),
+        (tdi.FileDataset(here, reader=Numbers()).shuffle(4), r"operations was .*'shuffle', 3"),
+        (tdi.FileDataset(here, reader=Numbers(), split_files=True).shuffle(3), "split_files"),
+    ):
+        with pytest.raises(tdi.ConfigurationError, match=difference):
+            run(make_of(other, 4), (2, 1), state=state)
+    write_numbers(tmp_path / "two", [range(5), range(9)])
+    with pytest.raises(tdi.ConfigurationError, match="files was '2 .names and sizes"):
+        run(make_of(moved, 4), (2, 1), state=state)
+
+
+def test_a_sampler_that_gives_another_order_is_refused():
+    """A position in an order that is gone means nothing."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(DataLoader(NUMBERS, 2, sampler=Moody(0)))
+    next(iter(dataset))
+    state = dataset.state_dict()
+    dataset.load_state_dict(state)
+    assert 2 == len(list(dataset))
+    other = strategy.distribute_dataset(DataLoader(NUMBERS, 2, sampler=Moody(1)))
+    other.load_state_dict(state)
+    with pytest.raises(tdi.ConfigurationError, match="order of the sampler was"):
+        iter(other)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [None, {}, {"version": 7}, {"version": 1}, {"version": 1, "recipe": 3}, ["version"]],
+)
+def test_what_is_no_state(state):
+    """Refused before anything is touched."""
+    dataset = make_of(torch.arange(12), 4)(tdi.OneDeviceStrategy("cpu"))
+    whole = dataset.state_dict()
+    with pytest.raises(ValueError, match="Expected (what|a whole state)"):
+        dataset.load_state_dict(state)
+    damaged = {**whole, "rounds": -1}
+    with pytest.raises(ValueError, match="damaged one .*-1 is no count"):
+        dataset.load_state_dict(damaged)
+    assert whole == dataset.state_dict()
+
+
+def test_what_comes_after_a_load():
+    """The rest, then whole epochs; ``set_epoch`` of the same one keeps the place, others do not."""
+    dataset = make_of(torch.arange(10), 4, shuffle=True)(tdi.OneDeviceStrategy("cpu"))
+    epochs = [[step.tolist() for step in dataset] for _ in range(3)]
+    iterator = iter(dataset)
+    dataset.set_epoch(1)
+    iterator = iter(dataset)
+    next(iterator)
+    state = iterator.state_dict()
+    assert state == dataset.state_dict()
+    assert (1, 1, 4) == (state["epoch"], state["steps"], state["examples"])
+    with pytest.raises(tdi.UsageError, match="loaded into the dataset"):
+        iterator.load_state_dict(state)
+    for load in (lambda: None, lambda: dataset.set_epoch(1)):
+        dataset.load_state_dict(state)
+        assert 1 == dataset.epoch
+        load()
+        resumed = iter(dataset)
+        assert state == resumed.state_dict() == dataset.state_dict()
+        assert epochs[1][1:] == [step.tolist() for step in resumed]
+        assert 2 == resumed.last_step.index
+        assert epochs[2] == [step.tolist() for step in dataset]
+    dataset.load_state_dict(state)
+    dataset.set_epoch(0)
+    assert epochs[0] == [step.tolist() for step in dataset]
+    dataset.load_state_dict(dataset.state_dict())  # taken after the last step
+    assert [] == list(dataset)
+    assert epochs[1] == [step.tolist() for step in dataset]
+
+
+def test_ranks_that_load_different_states():
+    """A rank that did not load, or loaded another state, is named on all ranks."""
+    _, state = run(make_of(torch.arange(12), 4), (2, 1), steps=1)
+
+    def work(strategy):
+        dataset = make_of(torch.arange(12), 4)(strategy)
+        if strategy.worker_index == 1:
+            dataset.load_state_dict(json.loads(state))
+        with pytest.raises(tdi.MismatchError, match="same position .*0 steps.*1 steps.*worker 1"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)

@@ -87,7 +87,7 @@ class Reader(ABC):
         """Cut a file into parts that together are all of it, in order; none if it is empty.
 
         Neighbours can be read as one part, from the start of the first to the stop of the last.
-        About a megabyte each where the format allows, more where it does not. Without this method
+        A few megabytes each where the format allows, more where it does not. Without this method
         a file is one part.
         """
         del file

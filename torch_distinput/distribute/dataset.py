@@ -131,7 +131,7 @@ class DistributedDataset:
         """
         if self._loaded is not None:
             return dict(self._loaded)
-        return to_state(self._position, self._recipe())
+        return to_state(self._position, self._recipe(self._position.epoch))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next ``iter()`` go on where a state was taken; on all ranks.
@@ -180,8 +180,8 @@ class DistributedDataset:
     def _position(self) -> Position:
         return self._upcoming if self._progress is None else self._progress.position
 
-    def _recipe(self) -> Recipe:
-        return {**self._static_recipe, **self._input.recipe()}
+    def _recipe(self, epoch: int) -> Recipe:
+        return {**self._static_recipe, **self._input.recipe(epoch)}
 
     def replay(self, state: dict[str, Any], step: int) -> ReplayedStep:
         """Return one step as all replicas got it, on this rank alone, whatever the cluster was.
@@ -199,7 +199,7 @@ class DistributedDataset:
             UsageError: for datasets from a function: their batches are not ours to make.
         """
         position = from_state(state)
-        check_recipe(state, self._recipe(), name=self._name)
+        check_recipe(state, self._recipe(position.epoch), name=self._name)
         number = check_count("step", step, minimum=0)
         found = self._input.replay(position, number) if number >= position.steps else None
         if found is None:
@@ -241,7 +241,7 @@ class DistributedDataset:
             feed,
             self._strategy,
             progress=progress,
-            recipe=self._recipe,
+            recipe=lambda: self._recipe(position.epoch),
             watch=watch,
             tally=tally,
             audit=self._audit(topic, progress) if options.audit else None,
@@ -276,7 +276,7 @@ class DistributedDataset:
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
         """What must be equal on all ranks, and what this one has found out for all."""
         if self._loaded is not None:
-            check_recipe(self._loaded, self._recipe(), name=self._name)
+            check_recipe(self._loaded, self._recipe(position.epoch), name=self._name)
         return self._all_facts(position), self._input.share()
 
     def _all_facts(self, position: Position) -> dict[str, object]:

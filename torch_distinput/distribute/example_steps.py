@@ -48,8 +48,8 @@ class ExampleSteps(Steps):
         self._prepared = prepared = self._prepared or self._source.prepare()
         return {
             "source": "files or shards" if self._source.has_shards else "a stream",
-            "files": _digest(prepared),
             **prepared.stream.recipe,
+            "files": _digest(prepared),
         }
 
     def facts(self, position: Position) -> dict[str, object]:

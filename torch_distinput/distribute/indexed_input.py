@@ -51,14 +51,15 @@ class IndexedInput:
         """The beginning of an epoch: what is delivered is a number of examples."""
         return first_position(epoch, grid_of(self._splitter), 0)
 
-    def recipe(self) -> Recipe:
-        """The number of examples, and the sampler of the user's."""
-        sampler = self._source.sampler
-        return {
+    def recipe(self, epoch: int) -> Recipe:
+        """The number of examples, and the order that a sampler of the user's gives."""
+        recipe: dict[str, Any] = {
             "source": "examples by index",
             "number of examples": self._source.num_examples,
-            "sampler": None if sampler is None else type(sampler).__name__,
         }
+        if self._source.sampler is not None:
+            recipe["order of the sampler"] = self._batches(epoch).digest
+        return recipe
 
     def facts(self, position: Position) -> dict[str, object]:
         """The number of examples, and the order where a sampler of the user gives it."""

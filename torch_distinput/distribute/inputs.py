@@ -45,8 +45,8 @@ class Input(Protocol):
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""
 
-    def recipe(self) -> Recipe:
-        """What decides which examples come in which order; finds files, so it may raise."""
+    def recipe(self, epoch: int) -> Recipe:
+        """What decides which examples an epoch has, and their order; finds files."""
 
     def facts(self, position: Position) -> dict[str, object]:
         """What must be equal on all workers; finds files, so it may raise."""

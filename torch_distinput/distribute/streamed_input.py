@@ -43,7 +43,7 @@ class StreamedInput:
         """The beginning of an epoch."""
         return self._steps.first(epoch)
 
-    def recipe(self) -> Recipe:
+    def recipe(self, epoch: int) -> Recipe:  # noqa: ARG002
         """The files or shards, and what is done with them."""
         return self._steps.recipe()
 

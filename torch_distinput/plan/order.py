@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from math import isqrt
 from typing import Protocol
 
@@ -73,6 +74,10 @@ class GlobalBatches(Protocol):
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
 
+    @property
+    def digest(self) -> str:
+        """Names an order that was given."""
+
     def after(self, position: Position) -> GlobalBatches:
         """Return the batches of what is not delivered yet."""
 
@@ -116,6 +121,11 @@ class UniformBatches:
         start = self.first + batch * self.global_batch_size
         return self.order.indices(start, start + self.global_batch_size)
 
+    @property
+    def digest(self) -> str:
+        """Names the order, if it was given."""
+        return self.order.digest if isinstance(self.order, GivenOrder) else ""
+
     def after(self, position: Position) -> UniformBatches:
         """Return the batches of what is not delivered yet."""
         return replace(self, first=min(position.examples, self.order.num_examples))
@@ -130,6 +140,11 @@ class GivenOrder:
     """An order that a sampler of the user gave."""
 
     sequence: Indices
+
+    @property
+    def digest(self) -> str:
+        """Names the order."""
+        return blake2b(self.sequence.tobytes(), digest_size=8).hexdigest()
 
     @property
     def num_examples(self) -> int:
@@ -165,6 +180,15 @@ class GivenBatches:
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
         return self.batches[batch]
+
+    @property
+    def digest(self) -> str:
+        """Names the order."""
+        sizes = np.array([len(batch) for batch in self.batches])
+        digest = blake2b(sizes.tobytes(), digest_size=8)
+        for batch in self.batches:
+            digest.update(batch.tobytes())
+        return digest.hexdigest()
 
     def after(self, position: Position) -> GivenBatches:
         """Return the batches that are not delivered yet; each was one step."""

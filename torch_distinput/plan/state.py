@@ -87,6 +87,7 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
 
 
 def _position(state: Mapping[str, Any]) -> Position:
+    dict(state["recipe"])
     num_workers, num_replicas, size, rebatch = state["grid"]
     return Position(
         epoch=_count(state["epoch"]),

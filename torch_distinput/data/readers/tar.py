@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 from collections.abc import Iterator, Sequence
@@ -264,18 +263,17 @@ def _members(file: InputFile, headers: Headers) -> Iterator[tuple[int, bytes]]:
                 yield base + at, name
 
 
-@functools.lru_cache(maxsize=1000)  # once for each archive
-def _say_first(path: str) -> list[bytes]:
-    del path
-    return []
+_with_other_names: set[str] = set()
+"""Archives of which it has been said that files are passed over."""
 
 
 def _say_passed_over(path: str, name: bytes) -> None:
-    said = _say_first(path)
-    if not said:
-        said.append(name)
-        _log.info(
-            "%s: files without a name of the form key.extension, such as %r, are passed over.",
-            path,
-            _text(name),
-        )
+    """Say it once for each archive."""
+    if path in _with_other_names:
+        return
+    _with_other_names.add(path)
+    _log.info(
+        "%s: files without a name of the form key.extension, such as %r, are passed over.",
+        path,
+        _text(name),
+    )
