@@ -142,6 +142,18 @@ def test_files(tmp_path_factory, case, size, one, two, three, rule, other_rule, 
     assert examples_of(whole) == examples_of(head) + examples_of(middle) + examples_of(tail)
 
 
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("policy", ["file", "data"])
+@pytest.mark.parametrize(
+    "recipe", ["plain", "filter", "shuffle", "interleave", "take", "repeat", "all"]
+)
+def test_every_recipe(tmp_path, recipe, policy, counted):
+    """At every position, on other clusters and back."""
+    pattern = write_numbers(tmp_path, [range(5), range(10, 13), [], range(20, 27), range(30, 33)])
+    files = with_recipe(tdi.FileDataset(pattern, reader=Numbers(counted=counted)), recipe)
+    assert_resumes_everywhere(make_of(files, 3, policy=policy))
+
+
 class Counting(IterableDataset):
     """A stream that can say where it is, and go on there."""
 
@@ -198,7 +210,6 @@ BATCHES = Batches(in_shards(lambda numbers, size: np.array([next(numbers) for _ 
     [
         (torch.arange(23), 4, {"shuffle": True, "drop_last": True}),
         (list(range(11)), 3, {"num_workers": 2}),
-        (np.arange(70_000), 9_999, {"shuffle": True}),
         (DataLoader(NUMBERS, batch_size=4, shuffle=True), None, {}),
         (DataLoader(NUMBERS, 4, sampler=WeightedRandomSampler([1.0] * 13, 10)), None, {}),
         (DataLoader(NUMBERS, batch_sampler=[[1, 2], [3], [4, 5, 6], [], [0]]), None, {}),
@@ -217,6 +228,15 @@ BATCHES = Batches(in_shards(lambda numbers, size: np.array([next(numbers) for _ 
 def test_every_source(source, size, keywords):
     """At every position, here and on other clusters."""
     assert_resumes_everywhere(make_of(source, size, **keywords), replicas_per_worker=2)
+
+
+def test_an_order_that_is_not_a_table():
+    """Of more examples than are permuted exactly."""
+    make = make_of(np.arange(70_000), 9_999, shuffle=True, seed=2)
+    whole, _ = run(make, (1, 1))
+    head, state = run(make, (2, 2), steps=5)
+    tail, _ = run(make, (3, 1), state=state)
+    assert in_order(whole) == in_order(head) + in_order(tail)
 
 
 @pytest.mark.parametrize("reader", [Numbers(), Numbers(counted=True), Numbers(late=True)])

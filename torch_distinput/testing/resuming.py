@@ -30,7 +30,8 @@ def assert_resumes_everywhere(
 
     On the same cluster the rest must be the same batches. ``elsewhere``, if all workers read one
     stream (``AutoShardPolicy.DATA``), it must be the same examples in the same order; if files are
-    dealt out, each example that was not delivered, once.
+    dealt out, each example that was not delivered, once. So must the rest of that rest be, from its
+    middle on, back on the first cluster.
 
     Args:
         make_dataset: from a strategy to a dataset; called anew for each run, on simulated workers.
@@ -60,9 +61,9 @@ class _Played:
     workers: list[list[list[list[int]]]]
     states: list[str]
 
-    def examples(self, start: int = 0) -> list[int]:
-        """All examples from a step on, step by step, in the order of the replicas."""
-        steps = zip(*(worker[start:] for worker in self.workers), strict=True)
+    def examples(self, start: int = 0, stop: int | None = None) -> list[int]:
+        """All examples of some steps, step by step, in the order of the replicas."""
+        steps = zip(*(worker[start:stop] for worker in self.workers), strict=True)
         return [one for step in steps for worker in step for batch in worker for one in batch]
 
 
@@ -100,16 +101,23 @@ def _check_elsewhere(
     position: int,
     clusters: tuple[Cluster, Cluster],
 ) -> None:
-    state = whole.states[position]
-    expected = whole.examples(position)
-    got = _play(make_dataset, clusters[1], state).examples()
+    rest = _play(make_dataset, clusters[1], whole.states[position])
     where = _place(position, *clusters)
+    _compare(whole, position, rest.examples(), where)
+    middle = len(rest.states) // 2
+    back = _play(make_dataset, clusters[0], rest.states[middle])
+    got = [*rest.examples(0, middle), *back.examples()]
+    _compare(whole, position, got, f"{where}, and back after {middle} steps")
+
+
+def _compare(whole: _Played, position: int, got: list[int], where: str) -> None:
+    expected = whole.examples(position)
     lost = list((Counter(expected) - Counter(got)).elements())
     repeated = list((Counter(got) - Counter(expected)).elements())
     if lost or repeated:
         msg = f"{where}: {len(lost)} examples are lost and {len(repeated)} repeated."
         raise AssertionError(msg)
-    recipe = dict(json.loads(state)["recipe"])
+    recipe = dict(json.loads(whole.states[position])["recipe"])
     if recipe.get("auto_shard_policy") == "data" and got != expected:
         msg = f"{where}: the rest of the epoch comes in another order."
         raise AssertionError(msg)
