@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _HELD_ROWS = 1 << 16
 """Ids are summed many at a time: a call for each step would cost more than the sums."""
 
-Expected = Callable[[], Iterable["Ids"] | None]
-"""This worker's share of all ids that should be delivered; None where that is not known."""
+Expected = Callable[[], IdSum | None]
+"""The sum of this worker's share of what should be delivered; None where that is not known."""
 
 
 class Audit:
@@ -62,8 +62,7 @@ class Audit:
             AuditError: on all workers; names what is wrong, and what each of them delivered.
         """
         self._flush()
-        ids = self._expected()
-        share = None if ids is None else reduce(add, map(summed, ids), IdSum())
+        share = self._expected()
         text = json.dumps([astuple(self._sum), None if share is None else astuple(share)])
         shown = [
             json.loads(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,10 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.rebatch import Finish, RebatchDataset
 from torch_distinput.data.source import Prepared, StreamSource
-from torch_distinput.data.stream import Ids, Shard, Stream
+from torch_distinput.data.stream import Shard, Stream
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.audit import IdSum, summed
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -113,15 +114,16 @@ class ExampleSteps(Steps):
         shard = self._shard(position, Segment())
         return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
 
-    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
+    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
         """Running numbers of a shared stream, or the records of counted files."""
         topology = self._splitter.topology
+        worker, num_workers = topology.worker_index, topology.num_workers
         if self._splitter.shared and not self._source.has_shards:
-            numbers = np.arange(before.examples, after.examples)
-            return [numbers[topology.worker_index :: topology.num_workers]]
+            return summed(np.arange(before.examples, after.examples)[worker::num_workers])
         if before.steps or self._source.request.drop_last:
             return None
-        return self._stream.all_ids(topology.worker_index, topology.num_workers)
+        ids = self._stream.all_ids(worker, num_workers)
+        return None if ids is None else sum(map(summed, ids), IdSum())
 
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker; a copy looks into the files, so that this one still may."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch_distinput.data.local_step import LocalStep, cut_step
 from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
 from torch_distinput.data.sampling import sampled_batches
 from torch_distinput.data.source import IndexedSource
-from torch_distinput.data.stream import Ids
 from torch_distinput.distribute.feed import (
     Delivery,
     Feed,
@@ -25,6 +23,7 @@ from torch_distinput.distribute.feed import (
 )
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.options import Rebatch
+from torch_distinput.plan.audit import IdSum, sum_of_range, summed
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
 from torch_distinput.plan.position import Position, first_position, grid_of
@@ -107,14 +106,18 @@ class IndexedInput:
         (cut,) = splitter.cuts(len(indices))
         return [cut_step((self._source.fetch(indices), indices), cut.sizes)]
 
-    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids]:  # noqa: ARG002
-        """Every W-th batch of what was planned."""
+    def expected_ids(self, before: Position, after: Position) -> IdSum:  # noqa: ARG002
+        """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""
+        topology, count = self._splitter.topology, self._source.num_examples
+        worker, num_workers = topology.worker_index, topology.num_workers
         batches = self._batches(before.epoch).after(before)
-        topology = self._splitter.topology
-        return map(
-            batches.indices,
-            dealt(batches.num_batches, topology.num_workers, topology.worker_index),
-        )
+        whole = self._source.sampler is None and not before.examples and not batches.num_dropped
+        if whole and count is not None:
+            return sum_of_range(
+                worker * count // num_workers, (worker + 1) * count // num_workers
+            )
+        mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
+        return sum(map(summed, mine), IdSum())
 
     def first_example(self) -> int | None:
         """That of example 0, where it is the same when it is fetched twice."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,10 +9,10 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Tally
-from torch_distinput.data.stream import Ids
 from torch_distinput.distribute.feed import (
     Feed,
 )
+from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe
 
@@ -60,8 +59,8 @@ class Input(Protocol):
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """One step of the epoch, of all workers at once; None if there is none."""
 
-    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
-        """This worker's share of all ids to be delivered in between; None where not known."""
+    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
+        """The sum of this worker's share of all ids in between; None where it is not known."""
 
     def first_example(self) -> int | None:
         """A fingerprint of one example that all workers have; None where there is none to tell."""

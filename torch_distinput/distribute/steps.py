@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from torch_distinput.data.chain import Leg, Route
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
-from torch_distinput.data.stream import Ids, Shard
+from torch_distinput.data.stream import Shard
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, Rebatch
+from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -73,8 +74,8 @@ class Steps(ABC):
         """The spec of a batch with ids, where that can be known without the other workers."""
         return None
 
-    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
-        """This worker's share of all ids to be delivered in between; None where not known."""
+    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
+        """The sum of this worker's share of all ids in between; None where it is not known."""
         del before, after
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -10,7 +10,6 @@ from itertools import zip_longest
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.local_step import LocalStep, empty_step
 from torch_distinput.data.read_log import Tally
-from torch_distinput.data.stream import Ids
 from torch_distinput.distribute.feed import (
     Delivery,
     Feed,
@@ -21,6 +20,7 @@ from torch_distinput.distribute.feed import (
 )
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.distribute.steps import Steps
+from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.ledger import Ledger, Standing
@@ -122,7 +122,7 @@ class StreamedInput:
                 number += 1
         return None
 
-    def expected_ids(self, before: Position, after: Position) -> Iterable[Ids] | None:
+    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
         """What the stream knows of the ids in it."""
         return self._steps.expected_ids(before, after)
 

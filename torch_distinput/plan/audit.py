@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 _LIMIT = 1 << 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
-_MIX = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
+_BLOCK = 1 << 13
+"""Ids that are summed at a time: they stay in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,12 +29,27 @@ class IdSum:
 
 
 def summed(ids: NDArray[np.int64]) -> IdSum:
-    """Sum ids of shape ``(rows,)`` or ``(rows, k)``. The products wrap around on purpose."""
-    words = ids.view(np.uint64) if ids.flags.c_contiguous else ids.astype(np.uint64)
-    mixed = words[:, 0] if words.ndim > 1 else words
-    mixed = (mixed + np.uint64(1)) * _SPREAD
-    for column in range(1, words.shape[1] if words.ndim > 1 else 1):
-        mixed = (mixed ^ (mixed >> _HALF)) * _MIX + words[:, column]
-    mixed = (mixed ^ (mixed >> _HALF)) * _MIX
-    mixed ^= mixed >> _HALF
-    return IdSum(count=len(ids), digest=int(mixed.sum(dtype=np.uint64)))
+    """Sum ids of shape ``(rows,)`` or ``(rows, k)``."""
+    blocks = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
+    return IdSum(count=len(ids), digest=sum(map(_digest, blocks)) % _LIMIT)
+
+
+@lru_cache(maxsize=4)
+def sum_of_range(start: int, stop: int) -> IdSum:
+    """The sum of consecutive ids: the same in every epoch."""
+    blocks = range(start, stop, _BLOCK)
+    parts = (summed(np.arange(first, min(stop, first + _BLOCK))) for first in blocks)
+    return sum(parts, IdSum())
+
+
+def _digest(ids: NDArray[np.int64]) -> int:
+    """The products wrap around on purpose."""
+    words = ids.astype(np.uint64).reshape(len(ids), -1)
+    mixed = words[:, 0]
+    for column in range(words.shape[1]):
+        if column:
+            mixed = mixed + words[:, column]
+        mixed = mixed * _SPREAD
+        mixed ^= mixed >> _HALF
+        mixed *= mixed | np.uint64(1)
+    return int(mixed.sum(dtype=np.uint64))
