@@ -169,3 +169,30 @@ class TestParquetInAnObjectStore:
         found = [re.fullmatch(wanted, line).groups() for line in lines]
         assert ["1797"] * 3 == [digits for digits, _ in found]
         assert float(found[-1][1]) > 85
+
+
+class TestResumeElastic:
+    """resume_elastic.py, which starts the ranks."""
+
+    def test_one_epoch_over_three_clusters(self):
+        """The picture has cells of the ranks of every leg; files that were begun are finished."""
+        lines = run_command([sys.executable, EXAMPLES / "resume_elastic.py"])
+
+        leg = r"leg \d: (\d) rank\(s\), \d+ steps, loss \d+\.\d"
+        ranks = [re.fullmatch(leg, line)[1] for line in lines[:3]]
+        assert ["2", "3", "1"] == ranks
+        cells = [re.fullmatch(r" *\S+\.py ([01abcA]+)", line)[1] for line in lines[4:-2]]
+        assert set("01abcA") == set("".join(cells))
+        assert any(len(set(row)) > 1 for row in cells)  # a file that two ranks have read
+        assert lines[-1].startswith("Each line of each file was trained on once")
+
+    def test_an_epoch_that_is_not_whole_is_reported(self) -> None:
+        """The right number of lines is not enough."""
+        check = runpy.run_path(str(EXAMPLES / "resume_elastic.py"))["check"]
+        files = {Path("a.py"): 1, Path("b.py"): 2}
+        good = torch.tensor([[0, 1, 1, 1], [2, 0, 0, 0], [1, 0, 1, 0]])
+
+        assert check(files, good) is None
+        assert check(files, good[[0, 1, 1]]) is not None
+        assert check(files, good[:2]) is not None
+        assert check(files, good[[0, 1, 2, 2]]) is not None
