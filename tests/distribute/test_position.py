@@ -154,6 +154,26 @@ def test_every_recipe(tmp_path, recipe, policy, counted):
     assert_resumes_everywhere(make_of(files, 3, policy=policy))
 
 
+@pytest.mark.parametrize("recipe", ["plain", "filter", "shuffle", "interleave", "take", "repeat"])
+def test_files_after_two_dealings(tmp_path, recipe):
+    """Workers that read lanes of several generations note places in the right one of them."""
+    sizes = [20, 0, 8, 3, 3, 0, 0, 8]
+    numbers = itertools.count()
+    files = [list(itertools.islice(numbers, size)) for size in sizes]
+    source = with_recipe(tdi.FileDataset(write_numbers(tmp_path, files), reader=Numbers()), recipe)
+    make = make_of(source, 2)
+    whole, _ = run(make, (3, 1))
+    first, state = run(make, (3, 1), steps=3)
+    second, state = run(make, (2, 2), state=state, steps=2)
+    third, end = run(make, (1, 1), state=state)
+    assert examples_of(whole) == examples_of(first) + examples_of(second) + examples_of(third)
+    assert [[]] == run(make, (1, 1), state=end)[0]
+    for steps in range(len(third[0])):
+        head, later = run(make, (1, 1), state=state, steps=steps)
+        tail, _ = run(make, (1, 1), state=later)
+        assert third == [head[0] + tail[0]]
+
+
 class Counting(IterableDataset):
     """A stream that can say where it is, and go on there."""
 

@@ -19,11 +19,14 @@ class Leg:
         shard: the shard.
         start: where to start reading.
         skip: rows to pass over then; where it has fewer, also rows of the legs that follow.
+        segment: its number among the worker's segments, by which bookmarks name it; some
+            segments hold nothing and have no leg.
     """
 
     shard: Shard
     start: Start = ()
     skip: int = 0
+    segment: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,13 +49,13 @@ class Route:
 
 
 class ChainReader:
-    """Rows of legs, one after another; they stand behind the number of their leg."""
+    """Rows of legs, one after another; they stand behind the number of their segment."""
 
     def __init__(self, stream: Stream, legs: Sequence[Leg]) -> None:
         """Open nothing yet."""
         self._stream = stream
-        self._waiting = deque(enumerate(legs))
-        self._last = len(legs) - 1
+        self._waiting = deque(legs)
+        self._last = legs[-1].segment if legs else 0
         self._number = 0
         self._reader: RowReader | None = None
         self._owed = 0  # rows to pass over
@@ -98,7 +101,8 @@ class ChainReader:
     def _open(self) -> RowReader | None:
         """The leg that is read, or the next one that has rows beyond those to pass over."""
         while self._reader is None and self._waiting:
-            self._number, leg = self._waiting.popleft()
+            leg = self._waiting.popleft()
+            self._number = leg.segment
             self._owed += leg.skip
             self._reader = reader = self._stream.open(leg.shard, leg.start)
             while self._owed and (passed := reader.skip(self._owed)):

@@ -53,13 +53,13 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
     def _chunks(self) -> Iterator[Chunk]:
         """The batches of all legs, without the rows to pass over."""
         owed = 0
-        for number, leg in enumerate(self._route.legs):
+        for leg in self._route.legs:
             owed += leg.skip
             for chunk in self._stream.chunks(leg.shard, leg.start):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
                 if passed < chunk.num_rows or not passed:
-                    place = replace(chunk.place, start=(number, *chunk.place.start))
+                    place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
 

@@ -161,9 +161,10 @@ class ExampleSteps(Steps):
         return [[next(rest) - segment.skip for segment in stream] for stream in streams]
 
     def _segments(self, stream: StreamPosition) -> list[Segment]:
-        if self._stream.has_parts:
-            return list(stream.segments)
-        return super()._segments(stream)
+        return [segment for segment in stream.segments if self._holds_rows(segment)]
+
+    def _holds_rows(self, segment: Segment) -> bool:
+        return self._stream.has_parts or super()._holds_rows(segment)
 
     def _reaches(self, position: Position) -> tuple[int, ...]:
         if not self._stream.has_parts:

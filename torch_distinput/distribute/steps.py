@@ -27,7 +27,6 @@ from torch_distinput.plan.position import (
     Grid,
     Position,
     Segment,
-    StreamPosition,
     dealt_files,
     first_position,
     grid_of,
@@ -141,15 +140,19 @@ class Steps(ABC):
         batch, step = divmod(position.rounds, spread)
         legs = tuple(
             Leg(
-                shard=self._shard(position, segment), start=segment.start, skip=segment.skip
+                shard=self._shard(position, segment),
+                start=segment.start,
+                skip=segment.skip,
+                segment=number,
             )
-            for segment in self._segments(stream)
+            for number, segment in enumerate(stream.segments)
+            if self._holds_rows(segment)
         )
         return Route(legs=legs, row=stream.row, num_batches=stream.batch, batch=batch, step=step)
 
-    def _segments(self, stream: StreamPosition) -> list[Segment]:
-        """Those that hold something: what cannot be parted was dealt out whole, and once."""
-        return [segment for segment in stream.segments if not segment.generation]
+    def _holds_rows(self, segment: Segment) -> bool:
+        """Whether it can: what cannot be parted was dealt out whole, and once."""
+        return not segment.generation
 
     def _shard(self, position: Position, segment: Segment) -> Shard:
         if self._policy is not AutoShardPolicy.FILE:
