@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Scene:
 
     def __init__(self, planned):
         self.planned = planned
+        self.saved = {worker: [] for worker in planned}  # examples of each step, state after it
         self.done = dict.fromkeys(planned, False)
         self.changed = threading.Condition()
 
@@ -106,9 +108,11 @@ def play(scene, known, coupled, strategy):
         )
         steps = 0
         for epoch in range(2):
-            for _ in dataset:
-                if not epoch and scene.happens(worker, "loop", steps):
-                    return "left"
+            for batch in dataset:
+                if not epoch:
+                    if scene.happens(worker, "loop", steps):
+                        return "left"
+                    scene.saved[worker].append((batch.tolist(), json.dumps(dataset.state_dict())))
                 steps += 1
                 if coupled:
                     strategy.reduce("sum", 1)
@@ -120,10 +124,18 @@ def play(scene, known, coupled, strategy):
         scene.mark(worker)
 
 
-@settings(max_examples=200 if LONG else 40)
-@given(st.lists(st.none() | faults, min_size=1, max_size=4), st.booleans(), st.booleans())
-def test_every_worker_ends(planned, known, coupled):
-    """With a whole epoch or with a clear error, in bounded time; and no thread stays."""
+@settings(max_examples=1000 if LONG else 40)
+@given(
+    st.lists(st.none() | faults, min_size=1, max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 4),
+)
+def test_every_worker_ends(planned, known, coupled, afterwards):
+    """With a whole epoch or with a clear error, in bounded time; and no thread stays.
+
+    From the last step that all of them saved, any number of workers finishes the epoch.
+    """
     scene = Scene(dict(enumerate(planned)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "_ROLL_CALL_SECONDS", 0.4)
@@ -137,10 +149,30 @@ def test_every_worker_ends(planned, known, coupled):
         assert [2 * EXAMPLES // 4] * len(planned) == outcomes
     for worker, outcome in enumerate(outcomes):
         check(worker, outcome, planned[worker])
+    finish(scene.saved.values(), known, afterwards)
     for thread in threading.enumerate():
         if thread.name.startswith("torch_distinput"):
             thread.join(LIMIT)
             assert not thread.is_alive(), thread.name
+
+
+def finish(saved, known, num_workers):
+    steps = list(zip(*saved, strict=False))  # those that every worker saved
+    state = steps[-1][0][1] if steps else None
+    assert all(len({said for _, said in step}) == 1 for step in steps)
+
+    def go_on(strategy):
+        worker = strategy.worker_index
+        scene = Scene({worker: None})
+        source = Examples(scene, worker) if known else (lambda: stream(scene, worker))
+        dataset = strategy.distribute_dataset(source, global_batch_size=4)
+        if state is not None:
+            dataset.load_state_dict(json.loads(state))
+        return [example for batch in dataset for example in batch.tolist()]
+
+    before = [example for step in steps for batch, _ in step for example in batch]
+    rest = [example for worker in simulate(go_on, num_workers=num_workers) for example in worker]
+    assert sorted(before + rest) == list(range(EXAMPLES))
 
 
 def check(worker, outcome, fault):
