@@ -39,7 +39,9 @@ def agree(strategy, steps, **keywords):
     grid = Grid(num_workers=strategy.num_workers, replicas_per_worker=1, global_batch_size=4,
                 rebatch="split")  # fmt: skip
     before = first_position(0, grid, 1 if keywords["shared"] else strategy.num_workers)
-    keywords["ledger"] = Ledger(before, strategy.num_workers, shared=keywords["shared"])
+    keywords["ledger"] = Ledger(
+        before, strategy.num_workers, shared=keywords["shared"], spread=1
+    )
     return Agreement(iter(steps), channel, **keywords)
 
 

@@ -208,3 +208,21 @@ def test_signals_belong_to_the_main_thread():
             strategy.stop_on_signal()
 
     simulate(work, num_workers=1)
+
+
+def test_a_second_request_changes_nothing():
+    """Also of a single worker, and at the end of the data."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    seen = []
+
+    def numbers():
+        for number in range(8):
+            if number == 3:
+                strategy.request_stop()
+            yield number
+        strategy.request_stop()
+
+    for _ in strategy.distribute_dataset(numbers, global_batch_size=2):
+        seen.append(strategy.stop_requested)
+    assert [False, True, True, True] == seen
+    assert strategy.stop_requested

@@ -135,6 +135,17 @@ def test_random_examples_are_not_compared():
     assert [2, 2] == simulate(lambda s: len(list(distributed(s, Noisy()))), num_workers=2)
 
 
+@pytest.mark.parametrize("source", [range(9), stream_of(range(9))])
+def test_everybody_plays_everything(source):
+    """Under OFF there is nothing to compare with."""
+
+    def work(strategy):
+        chosen = options(audit=True, auto_shard_policy="off")
+        return len(list(strategy.distribute_dataset(source, global_batch_size=4, options=chosen)))
+
+    assert [6, 6] == simulate(work, num_workers=2)
+
+
 def test_sums():
     """They do not depend on order or grouping, and tell rows and columns apart."""
     ids = torch.randint(1 << 40, (50, 2)).numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import json
 from functools import partial
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 import torch_distinput as tdi
-from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.numbers_reader import BAD, Numbers, write_numbers
 from tests.distribute.street import Shards, options, shown, stream_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
@@ -290,10 +291,150 @@ def test_a_source_that_was_left_starts_from_its_beginning():
         assert [[0, 1, 2, 3], [4, 5, 6, 7], [8]] == [step.tolist() for step in dataset]
 
 
+class BatchStream(Counting):
+    """Batches, with a state."""
+
+    def __init__(self, count, size):
+        super().__init__(count)
+        self.size = size
+
+    def __iter__(self):
+        """Of consecutive numbers."""
+        for first in super().__iter__():
+            yield torch.arange(first, first + self.size)
+
+
+class Uneven(Numbers):
+    """A reader that cannot count one of its files."""
+
+    def parts(self, file):
+        """Only the file of the second number is not counted."""
+        parts = super().parts(file)
+        if file.path.endswith("1.bin"):
+            return [dataclasses.replace(part, num_records=None) for part in parts]
+        return parts
+
+
+@pytest.mark.parametrize("policy", ["file", "data"])
+def test_places_do_not_depend_on_who_reads(tmp_path, policy):
+    """A file with parts that are not all counted: by units here, by files there."""
+    pattern = write_numbers(tmp_path, [range(12), range(20, 31), range(40, 49)])
+    files = tdi.FileDataset(pattern, reader=Uneven(counted=True, late=True))
+    whole, _ = run(make_of(files, 4, policy=policy), (1, 1))
+    for steps in range(len(whole[0])):
+        for before, after in ((0, 3), (3, 0)):
+            make = make_of(files, 4, policy=policy, num_workers=before)
+            head, state = run(make, (1, 1), steps=steps)
+            tail, _ = run(make_of(files, 4, policy=policy, num_workers=after), (1, 1), state=state)
+            assert whole == [head[0] + tail[0]]
+    assert_resumes_everywhere(make_of(files, 4, policy=policy))
+
+
+def test_bad_records_are_left_out_from_now_on(tmp_path):
+    """Who raised may leave them out, and then rescale; who left them out cannot begin to raise."""
+    pattern = write_numbers(tmp_path, [range(9), range(20, 27), [30, BAD, 31, 32], range(40, 45)])
+
+    def make(on_error):
+        files = tdi.FileDataset(pattern, reader=Numbers(counted=True), on_error=on_error)
+        return make_of(files, 2, policy="file")
+
+    for one, two in itertools.product(range(4), range(1, 4)):
+        first, state = run(make("raise"), (2, 1), steps=one)
+        second, later = run(make("skip"), (2, 1), state=state, steps=two)
+        rest, _ = run(make("skip"), (1, 1), state=later)
+        seen = examples_of(first) + examples_of(second) + examples_of(rest)
+        assert set(seen.values()) == {1}
+        assert {*range(9), *range(20, 27), *range(40, 45)} <= set(seen)
+    with pytest.raises(tdi.ConfigurationError, match="on_error was 'another', and here .*'raise'"):
+        run(make("raise"), (2, 1), state=later)
+
+
+class Sized(IterableDataset):
+    """Twenty examples for a DataLoader to batch."""
+
+    def __iter__(self):
+        """In order."""
+        return iter(range(20))
+
+
+def test_ready_batches_of_another_size():
+    """What is delivered is counted in examples."""
+    make = {size: make_of(DataLoader(Sized(), batch_size=size), None) for size in (2, 4)}
+    for cluster in ((1, 1), (2, 1)):
+        head, state = run(make[4], cluster, steps=2)
+        tail, _ = run(make[2], cluster, state=state)
+        assert list(range(20)) == in_order(head) + in_order(tail)
+
+
+def test_asking_a_sampler_again():
+    """len() asks for the next epoch, a state for the one that runs: each is drawn once."""
+    sampler = Moody(0)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        DataLoader(NUMBERS, 2, sampler=sampler)
+    )
+    for epoch in range(3):
+        for _ in dataset:
+            len(dataset)
+            dataset.state_dict()
+        assert epoch + 2 == sampler.start
+
+
+@dataclasses.dataclass
+class Unhashable(IterableDataset):
+    """As dataclasses are that can be compared."""
+
+    position: int = 0
+
+    def __iter__(self):
+        """Three examples."""
+        while self.position < 3:
+            self.position += 1
+            yield self.position
+        self.position = 0
+
+    state_dict = Counting.state_dict
+    load_state_dict = Counting.load_state_dict
+
+
+def test_a_source_that_has_no_hash():
+    """It is known by what it is."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(Unhashable(), global_batch_size=2)
+    for _ in range(2):
+        assert [[1, 2], [3]] == [step.tolist() for step in dataset]
+
+
+def test_the_spec_beside_a_position():
+    """It takes no step from a running iterator, and needs none of a loaded epoch."""
+    dataset = make_of(stream_of(range(4)), 2)(tdi.OneDeviceStrategy("cpu"))
+    iterator = iter(dataset)
+    assert torch.int64 is dataset.element_spec.dtype
+    assert [[0, 1], [2, 3]] == [step.tolist() for step in iterator]
+    other = make_of(stream_of(range(4)), 2)(tdi.OneDeviceStrategy("cpu"))
+    other.load_state_dict(dataset.state_dict())
+    assert torch.int64 is other.element_spec.dtype
+    assert [] == list(other)
+
+
 def each_workers_own(context):
     """A stream of replica batches for each worker."""
     start = 100 * context.input_pipeline_id
     return [np.arange(start + k, start + k + 2) for k in range(0, 10 + 4 * (start > 0), 2)]
+
+
+def test_states_do_not_grow(tmp_path):
+    """However far the epoch is; of a source with a state of its own, the last one known."""
+    pattern = write_numbers(tmp_path, [range(900), range(1000, 1900), range(2000, 2900)])
+    files = tdi.FileDataset(pattern, reader=Numbers(records_per_chunk=50)).shuffle(40)
+
+    def of_a_function(strategy):
+        return strategy.distribute_datasets_from_function(lambda _: BatchStream(1000, 4))
+
+    for make in (make_of(files, 8), make_of(torch.arange(3000), 8), of_a_function):
+        sizes = [len(run(make, (3, 1), steps=steps)[1]) for steps in (20, 90, 230)]
+        assert max(sizes) < sizes[0] + 60
+        assert max(sizes) < 4096 or make is of_a_function  # whose streams' own states are large
+    _, state = run(of_a_function, (3, 1), steps=230)
+    assert all(batch > 230 - 3 * 64 for batch, *_ in json.loads(state)["streams"])
 
 
 def test_replica_batches_of_a_function():
@@ -308,10 +449,12 @@ def test_replica_batches_of_a_function():
         run(make, (3, 2), state=state)
 
 
-def test_everybody_plays_everything():
+@pytest.mark.parametrize("indexed", [True, False])
+def test_everybody_plays_everything(indexed):
     """Under OFF a position belongs to its worker."""
-    make = make_of(stream_of(range(11)), 4, policy="off")
-    assert_resumes_everywhere(make, num_workers=3, elsewhere=((3, 2),))
+    source = torch.arange(11) if indexed else stream_of(range(11))
+    make = make_of(source, 4, policy="off")
+    assert_resumes_everywhere(make, num_workers=3, elsewhere=() if indexed else ((3, 2),))
     _, state = run(make, (2, 1), steps=1)
     with pytest.raises(tdi.ConfigurationError, match="AutoShardPolicy.OFF each worker"):
         run(make, (1, 1), state=state)

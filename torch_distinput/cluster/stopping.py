@@ -68,4 +68,5 @@ class Stop:
     def stop_here(self) -> None:
         """A single worker stops with the step it is at: nobody has to agree."""
         self.is_requested = True
-        self.at = self.claimed
+        if self.at is None:
+            self.at = self.claimed

@@ -154,6 +154,9 @@ class FileStream(Stream):
             "interleave": dataset.cycle and list(dataset.cycle),
             "shuffle_files": dataset.shuffle_files,
             "split_files": dataset.split_files,
+            # A state that does not count bad records means nothing to who does; but who raised at
+            # one may go on and leave it out.
+            **({"on_error": "raise"} if dataset.on_error == "raise" else {}),
         }
 
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
@@ -201,17 +204,15 @@ class FileStream(Stream):
     ) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
         piles, threads = self._piles(shard), self._num_threads
+        first = place.start[0] if place.start else 0
         units = [
-            replace(unit, place=Place(start=(number,), reach=reach))
-            for number, (reach, unit) in enumerate(
-                (reach, unit) for reach, pile in enumerate(piles, 1) for unit in pile
-            )
+            replace(unit, place=Place(start=(number,), reach=number + 1))
+            for number, pile in enumerate(piles[first:], first)
+            for unit in pile
         ]
         counted = self.dataset.on_error == "raise" and count_records(units) is not None
         sparse = counted and shard.sparse
-        if place.start:
-            units = units[place.start[0] :]
-        elif counted and not sparse and not threads:
+        if counted and not place.start and not sparse and not threads:
             units = [unit for pile in piles for unit in joined_units(pile)]
         remote, late = self._is_remote(), has_decode(self.dataset.reader)
 

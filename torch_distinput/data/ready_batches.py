@@ -58,7 +58,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
             for chunk in self._stream.chunks(leg.shard, leg.start):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
-                if passed < chunk.num_rows or not passed:
+                if passed < chunk.num_rows or not (chunk.num_rows or owed):
                     place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 

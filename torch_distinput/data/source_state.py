@@ -35,8 +35,8 @@ def iterate(source: Any, state: str | None = None) -> Iterator[Any]:
     return _once(iter(source))
 
 
-_beginnings: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""The first state of each dataset that is under way, or was left."""
+_beginnings: dict[int, str] = {}
+"""The first state of each dataset that is under way, or was left, by its ``id``."""
 
 
 def _dataset(source: Any, state: str | None) -> Iterator[Any]:
@@ -44,15 +44,16 @@ def _dataset(source: Any, state: str | None) -> Iterator[Any]:
 
     A StatefulDataLoader would have made a new copy of it in a new loader process.
     """
-    beginning = _beginnings.get(source)
-    if beginning is None:
-        _beginnings[source] = _packed(source.state_dict())
+    key = id(source)
+    if key in _beginnings:
+        state = state or _beginnings[key]
     else:
-        state = state or beginning
+        _beginnings[key] = _packed(source.state_dict())
+        weakref.finalize(source, _beginnings.pop, key, None)
     if state is not None:
         source.load_state_dict(_unpacked(state))
     yield from iter(source)
-    _beginnings.pop(source, None)
+    _beginnings.pop(key, None)
 
 
 def state_of(source: Any) -> str | None:

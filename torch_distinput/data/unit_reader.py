@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch_distinput.data.read_ahead import ReadAhead
 from torch_distinput.data.read_log import Notes, ReadLog
-from torch_distinput.data.stream import Chunk, ChunkReader, concat_chunks
+from torch_distinput.data.stream import Chunk, ChunkReader, Place, concat_chunks
 from torch_distinput.data.units import Unit
+from torch_distinput.plan.position import Start
 
 ReadUnit = Callable[[Unit], Iterator[Chunk]]
 
@@ -41,13 +43,15 @@ class UnitReader:
     ) -> None:
         """Start nothing yet."""
         self._waiting = deque(unit for unit in units if unit.part.num_records != 0)
-        self._open: deque[ChunkReader] = deque()
+        self._open: deque[tuple[Unit, ChunkReader]] = deque()
         self._read = read
         self._log = log
         self._check = check
         self._jumps = jumps
         self._exact = exact
         self._threads = threads
+        self._pile: Start = ()
+        self._row = 0  # of the pile that is read
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
@@ -63,9 +67,11 @@ class UnitReader:
                 self._start(left)
                 if not self._open:
                     break
-                jumped = self._open[0].skip(left)
+                unit, reader = self._open[0]
+                jumped = reader.skip(left)
                 if not jumped:
                     self._open.popleft()
+                self._pass(unit.place, jumped)
             left -= jumped
         return num_rows - left
 
@@ -78,12 +84,21 @@ class UnitReader:
             self._start(num_rows)
             if not self._open:
                 return
-            chunk = self._open[0].take(num_rows)
+            unit, reader = self._open[0]
+            chunk = reader.take(num_rows)
             if chunk is None:
                 self._open.popleft()
                 continue
+            row = self._pass(unit.place, chunk.num_rows)
             num_rows -= chunk.num_rows
-            yield chunk
+            yield replace(chunk, place=replace(chunk.place, skip=row))
+
+    def _pass(self, place: Place, num_rows: int) -> int:
+        """Count rows of a pile on; where among them the first of these stands."""
+        if place.start != self._pile:
+            self._pile, self._row = place.start, 0
+        self._row += num_rows
+        return self._row - num_rows
 
     def _jump(self, num_rows: int) -> int:
         """Pass over the next unit, or over its first rows, without opening it."""
@@ -95,9 +110,11 @@ class UnitReader:
             return 0
         if count <= num_rows:
             self._waiting.popleft()
+            self._pass(unit.place, count)
             return count
         if self._exact:
             self._waiting[0] = unit.cut(num_rows)[1]
+            self._pass(unit.place, num_rows)
             return num_rows
         return 0
 
@@ -110,4 +127,4 @@ class UnitReader:
                 self._waiting.appendleft(rest)
             start = partial(self._read, unit)
             chunks = ReadAhead(start) if self._threads else start()
-            self._open.append(ChunkReader(self._check(chunks)))
+            self._open.append((unit, ChunkReader(self._check(chunks))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -95,5 +95,4 @@ def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
     first = unit.part.first_record + count
     numbers = np.arange(first, first + num_rows)
     ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)
-    place = replace(unit.place, skip=unit.place.skip + count)
-    return Chunk(data=data, ids=ids, place=place)
+    return Chunk(data=data, ids=ids, place=unit.place)

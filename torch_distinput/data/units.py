@@ -23,7 +23,7 @@ class Unit:
     Attributes:
         file: the number of the file in the listing.
         part: which part of it.
-        place: where its first record stands in the stream of its shard.
+        place: of which pile of the shard it is a part.
     """
 
     file: int

@@ -47,6 +47,12 @@ class ReadySteps(Steps):
             check_enough_shards(shards or 0, num_workers, what=self._source.name)
         return {"shards": shards}
 
+    def resumed(self, position: Position) -> Position:
+        """Go on; in a shared stream after so many rows, since batches may have another size now."""
+        if self._splitter.shared:
+            return position.rebased(grid_of(self._splitter))
+        return super().resumed(position)
+
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker."""
         alone = copy.copy(self)
@@ -98,7 +104,12 @@ class PlayedSteps(Steps):
         )
         raise UsageError(msg)
 
+    @property
+    def spread(self) -> int:
+        """Every step takes new batches."""
+        return 1
+
     def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""
-        route = replace(self._route(position), batch=position.rounds)
+        route = self._route(position)
         return iter(PlayedDataset(self._streams, splitter=self._splitter, route=route))

@@ -160,12 +160,12 @@ class DistributedDataset:
         specs in a PerReplicaSpec; here they are the same for any number of replicas.)
         """
         running = self._running() if self._running else None
-        if running is not None and running.part_spec_so_far is not None:
-            return running.part_spec_so_far[0]
+        if running is not None and (running.is_open or running.part_spec_so_far is not None):
+            return running.element_spec
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
-            with self._start(Progress(self._upcoming)) as iterator:
+            with self._start(Progress(self._input.first(self._epoch))) as iterator:
                 self._spec = iterator.part_spec
         return self._spec[0]
 

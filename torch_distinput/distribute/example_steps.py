@@ -118,6 +118,8 @@ class ExampleSteps(Steps):
         """Running numbers of a shared stream, or the records of counted files."""
         topology = self._splitter.topology
         worker, num_workers = topology.worker_index, topology.num_workers
+        if self._policy is AutoShardPolicy.OFF:
+            return None  # all of it comes many times
         if self._splitter.shared and not self._source.has_shards:
             return summed(np.arange(before.examples, after.examples)[worker::num_workers])
         if before.steps or self._source.request.drop_last:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,13 @@ from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step
-from torch_distinput.data.planned import StepFetch, fetch_steps, num_steps, plan_steps
+from torch_distinput.data.planned import (
+    PlannedStep,
+    StepFetch,
+    fetch_steps,
+    num_steps,
+    plan_steps,
+)
 from torch_distinput.data.sampling import sampled_batches
 from torch_distinput.data.source import IndexedSource
 from torch_distinput.distribute.feed import (
@@ -22,6 +30,8 @@ from torch_distinput.distribute.feed import (
     PlannedFeed,
 )
 from torch_distinput.distribute.inputs import Opening
+from torch_distinput.distribute.steps import not_elastic
+from torch_distinput.errors import UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.audit import IdSum, sum_of_range, summed
 from torch_distinput.plan.batching import Splitter
@@ -43,7 +53,7 @@ class IndexedInput:
         self._splitter = splitter
         self._seed = seed
         self._loader = TaskLoader(StepFetch(source.fetch), source.loader)
-        self._sampled: tuple[int, GlobalBatches] | None = None
+        self._sampled: dict[int, GlobalBatches] = {}  # by epoch: that which runs, and the next
         self._said_dropped = False
 
     def first(self, epoch: int) -> Position:
@@ -73,12 +83,15 @@ class IndexedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        position = replace(opening.position, grid=grid_of(self._splitter))
-        batches = self._batches(position.epoch).after(position)
+        before, grid = opening.position, grid_of(self._splitter)
+        if not self._splitter.shared and before.grid != grid:
+            raise not_elastic(before, grid, "AutoShardPolicy.OFF")
+        position = replace(before, grid=grid)
+        batches = self._batches(position.epoch)
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
-        fetched = fetch_steps(plan_steps(batches, self._splitter), self._loader)
+        fetched = fetch_steps(self._planned(batches, position), self._loader)
         steps = (
             Delivery(step=step, num_examples=total, where=lambda: position)
             for step, total in fetched
@@ -88,8 +101,17 @@ class IndexedInput:
             steps, opening.watch, worker=worker, first_step=position.steps, spec=self.spec
         )
 
+    def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
+        """The steps from a position on: an example of the order, or a step of each worker's own."""
+        if self._splitter.shared:
+            return plan_steps(batches.after(position), self._splitter)
+        return islice(plan_steps(batches, self._splitter), position.steps, None)
+
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Fetch the step as one worker with all the replicas."""
+        if not self._splitter.shared:
+            msg = "replay needs one order for all workers, got AutoShardPolicy.OFF. Use DATA."
+            raise UsageError(msg)
         grid = position.grid
         everywhere = Topology(replicas_per_worker=grid.num_workers * grid.replicas_per_worker)
         splitter = replace(
@@ -106,8 +128,10 @@ class IndexedInput:
         (cut,) = splitter.cuts(len(indices))
         return [cut_step((self._source.fetch(indices), indices), cut.sizes)]
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum:  # noqa: ARG002
+    def expected_ids(self, before: Position, after: Position) -> IdSum | None:  # noqa: ARG002
         """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""
+        if not self._splitter.shared:
+            return None  # all of it comes many times
         topology, count = self._splitter.topology, self._source.num_examples
         worker, num_workers = topology.worker_index, topology.num_workers
         batches = self._batches(before.epoch).after(before)
@@ -136,8 +160,9 @@ class IndexedInput:
         if self._source.num_examples == 0:
             return None
         first = np.zeros(1, dtype=np.int64)
-        if self._sampled is not None and self._sampled[1].num_batches:
-            first = self._sampled[1].indices(0)[:1]  # a sampler may leave out example 0
+        for batches in self._sampled.values():  # a sampler may leave out example 0
+            if batches.num_batches:
+                first = batches.indices(0)[:1]
         return spec_of((self._source.fetch(first), first))
 
     def _batches(self, epoch: int, size: int | None = None) -> GlobalBatches:
@@ -162,18 +187,21 @@ class IndexedInput:
         )
 
     def _from_sampler(self, epoch: int) -> GlobalBatches:
-        """Iterate the user's sampler once per epoch: it may keep a state of its own."""
-        if self._sampled is None or self._sampled[0] != epoch:
+        """Iterate the user's sampler once per epoch: it may keep a state of its own.
+
+        The epoch that runs is kept while ``len()`` asks for the next one.
+        """
+        if epoch not in self._sampled:
             request = self._source.request
             assert self._source.sampler is not None, "asked for by the caller"
-            batches = sampled_batches(
+            self._sampled = dict(list(self._sampled.items())[-1:])
+            self._sampled[epoch] = sampled_batches(
                 self._source.sampler,
                 request.global_batch_size,
                 drop_last=request.drop_last,
                 key=(self._seed, epoch),
             )
-            self._sampled = (epoch, batches)
-        return self._sampled[1]
+        return self._sampled[epoch]
 
 
 def _facts_of_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:

@@ -142,6 +142,11 @@ class DistributedIterator(Iterator[Any]):
         return self.part_spec[0]
 
     @property
+    def is_open(self) -> bool:
+        """Whether there may be more steps."""
+        return self._ending is None
+
+    @property
     def part_spec_so_far(self) -> Any:
         """What the steps until now have shown; None before the first."""
         return self._shapes.spec

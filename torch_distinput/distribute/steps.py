@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -90,7 +91,11 @@ class Steps(ABC):
             ConfigurationError: if that is not possible with another number of workers.
         """
         grid = grid_of(self._splitter)
-        if self._splitter.shared or position.grid.num_workers == grid.num_workers:
+        if self._splitter.shared:
+            return position.recut(grid)
+        if position.grid.num_workers == grid.num_workers:
+            if not position.reaches:  # lengths were known, and perhaps are no more
+                position = replace(position, reaches=self._reaches(position))
             return position.recut(grid)
         if self._policy is AutoShardPolicy.FILE:
             return position.redealt(grid, self._reaches(position))
@@ -128,6 +133,11 @@ class Steps(ABC):
         steps._splitter = splitter  # noqa: SLF001 - its own
         return steps
 
+    @property
+    def spread(self) -> int:
+        """Steps that one batch is played in."""
+        return 1 if self._splitter.shared else self._splitter.topology.num_workers
+
     def _reaches(self, position: Position) -> tuple[int, ...]:
         """How many files of its own lane each worker has touched."""
         return (ALL,) * position.grid.num_workers
@@ -136,8 +146,7 @@ class Steps(ABC):
         """What this worker reads from a position on."""
         worker = 0 if self._splitter.shared else self._splitter.topology.worker_index
         stream = position.streams[worker]
-        spread = 1 if self._splitter.shared else position.grid.num_workers
-        batch, step = divmod(position.rounds, spread)
+        batch, step = divmod(position.rounds, self.spread)
         legs = tuple(
             Leg(
                 shard=self._shard(position, segment),

@@ -83,7 +83,9 @@ class StreamedInput:
     def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
-        ledger = Ledger(position, topology.num_workers, shared=shared)
+        ledger = Ledger(
+            position, topology.num_workers, shared=shared, spread=self._steps.spread
+        )
         where = partial(_voted_position, position, shared=shared)
         if topology.num_workers == 1:
             return OwnFeed(steps, ledger, where, first_step=position.steps)

@@ -20,12 +20,14 @@ class Standing:
 
     Attributes:
         rounds: steps of the grid that are over.
+        batch: the global batch of the grid that the next step is of.
         rows: rows delivered by each worker since the grid began.
         reaches: how many files of its own lane each worker has touched.
         bookmarks: the places that each worker has told of, in order; perhaps ahead of the step.
     """
 
     rounds: int
+    batch: int
     rows: Sequence[int] | NDArray[np.int64]
     reaches: Sequence[int] | NDArray[np.int64]
     bookmarks: Sequence[Bookmarks]
@@ -33,12 +35,11 @@ class Standing:
     def position(self, before: Position, *, shared: bool) -> Position:
         """Where the epoch stands, given where it was started.
 
-        ``shared``: all workers read one stream, and one batch of it is one step.
+        ``shared``: all workers read one stream.
         """
         rows = [int(number) for number in self.rows]
-        batch = self.rounds if shared else self.rounds // before.grid.num_workers
         streams = tuple(
-            _last(bookmarks, batch, stream)
+            _last(bookmarks, self.batch, stream)
             for stream, bookmarks in zip(before.streams, self.bookmarks, strict=True)
         )
         return replace(
@@ -53,10 +54,18 @@ class Standing:
 class Ledger:
     """Adds up the votes of one epoch. All workers keep the same one."""
 
-    def __init__(self, before: Position, num_workers: int, *, shared: bool) -> None:
-        """Start where the epoch is started."""
-        self._shared = shared
-        self._spread = 1 if shared else num_workers  # steps that one batch is played in
+    def __init__(
+        self, before: Position, num_workers: int, *, shared: bool, spread: int
+    ) -> None:
+        """Start where the epoch is started.
+
+        Args:
+            before: the position there.
+            num_workers: how many vote.
+            shared: all of them read one stream; worker 0 tells its places for all.
+            spread: steps that one batch is played in.
+        """
+        self._spread = spread
         self._rounds = before.rounds
         zeros = np.zeros(num_workers, dtype=np.int64)
         self._rows = zeros if shared else np.array(before.rows, dtype=np.int64)
@@ -67,11 +76,8 @@ class Ledger:
         self, votes: Sequence[Vote], news: Sequence[Bookmark | None], num_steps: int
     ) -> list[Standing]:
         """Note the steps agreed on in one round, and what the workers told in it."""
-        told = zip(self._bookmarks, news, strict=False)  # one stream for all: worker 0 tells
-        for number, (bookmarks, new) in enumerate(list(told)):
-            if new is not None:
-                self._bookmarks[number] = (*bookmarks, new)
-        kept = tuple(self._bookmarks)
+        told = zip(self._bookmarks, news[: len(self._bookmarks)], strict=True)
+        kept = tuple((*known, new) if new is not None else known for known, new in told)
         standings = [self._step(votes, step, kept) for step in range(num_steps)]
         batch = self._rounds // self._spread
         self._bookmarks = [_not_passed(bookmarks, batch) for bookmarks in kept]
@@ -85,7 +91,11 @@ class Ledger:
         self._rows = self._rows + counts
         self._reaches = np.maximum(self._reaches, reaches)
         return Standing(
-            rounds=self._rounds, rows=self._rows, reaches=self._reaches, bookmarks=bookmarks
+            rounds=self._rounds,
+            batch=self._rounds // self._spread,
+            rows=self._rows,
+            reaches=self._reaches,
+            bookmarks=bookmarks,
         )
 
 

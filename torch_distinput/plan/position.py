@@ -118,8 +118,8 @@ class Position:
         grid: how the batches are cut.
         rounds: steps of the grid that are over, also those that nobody had an example in.
         rows: rows delivered of each stream, since the grid began.
-        reaches: how many files of its own lane each worker has touched; empty where lengths are
-            known, which tell it from the rows.
+        reaches: how many files of its own lane each worker has touched; empty for a shared stream,
+            and where known lengths tell it from the rows.
         streams: what each worker reads, or all of them together; empty for sources with an index.
         deals: for each dealing before, how many files each worker had touched.
     """
@@ -141,8 +141,10 @@ class Position:
 
     def recut(self, grid: Grid) -> Position:
         """Begin another grid where delivery stopped; everybody goes on with the same stream."""
-        if grid == self.grid:
-            return self
+        return self if grid == self.grid else self.rebased(grid)
+
+    def rebased(self, grid: Grid) -> Position:
+        """Begin a grid where delivery stopped, also if it is the same."""
         streams = tuple(
             stream.rebased(row) for stream, row in zip(self.streams, self.rows, strict=True)
         )
@@ -159,7 +161,7 @@ class Position:
         """
         begun = [
             _begun(stream.segments, reach)
-            for stream, reach in zip(self.recut(grid).streams, reaches, strict=True)
+            for stream, reach in zip(self.rebased(grid).streams, reaches, strict=True)
         ]
         chains = [chain for chain in begun if chain]
         num_workers, generation = grid.num_workers, self.generation + 1

@@ -79,7 +79,7 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
         if saved.get(fact) != value:
             msg = (
                 f"Expected a state of {name} as it is distributed here, got one in which {fact} "
-                f"was {saved.get(fact)!r}, and here it is {value!r}. A position counts "
+                f"was {saved.get(fact, 'another')!r}, and here it is {value!r}. A position counts "
                 "in the order that the recipe makes: distribute the same data with the same "
                 "settings, or start a new epoch without the state."
             )
@@ -121,7 +121,17 @@ def _count(value: Any) -> int:
 
 
 def _listed(segment: Segment) -> list[Any]:
-    return [segment.generation, segment.index, segment.taken, segment.skip, *segment.start]
+    numbers = [segment.generation, segment.index, segment.taken, segment.skip]
+    return [*numbers, *map(_with_lists, segment.start)]
+
+
+def _with_lists(value: Any) -> Any:
+    """A start of several streams holds a start for each."""
+    return list(map(_with_lists, value)) if isinstance(value, tuple) else value
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _segment(listed: Sequence[Any]) -> Segment:
@@ -131,5 +141,5 @@ def _segment(listed: Sequence[Any]) -> Segment:
         index=_count(index),
         taken=int(taken),
         skip=_count(skip),
-        start=tuple(start),
+        start=tuple(map(_with_tuples, start)),
     )
