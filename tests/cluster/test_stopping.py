@@ -213,7 +213,6 @@ def test_signals_belong_to_the_main_thread():
 def test_a_second_request_changes_nothing():
     """Also of a single worker, and at the end of the data."""
     strategy = tdi.OneDeviceStrategy("cpu")
-    seen = []
 
     def numbers():
         for number in range(8):
@@ -222,7 +221,6 @@ def test_a_second_request_changes_nothing():
             yield number
         strategy.request_stop()
 
-    for _ in strategy.distribute_dataset(numbers, global_batch_size=2):
-        seen.append(strategy.stop_requested)
-    assert [False, True, True, True] == seen
+    dataset = strategy.distribute_dataset(numbers, global_batch_size=2)
+    assert [False, True, True, True] == [strategy.stop_requested for _ in dataset]
     assert strategy.stop_requested
