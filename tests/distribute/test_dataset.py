@@ -316,3 +316,32 @@ def test_fetch_to_device_false_leaves_batches_on_the_host():
         np.arange(3), global_batch_size=3, options=options(fetch_to_device=False)
     )
     assert "cpu" == next(iter(kept)).device.type
+
+
+def test_a_rank_that_leaves_alone_is_noticed_by_the_next_epoch():
+    """Where lengths are known nobody waits for it: it is told when they meet again."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(range(20), global_batch_size=4)
+        iterator = iter(dataset)
+        for _ in range(2 if strategy.worker_index else 4):
+            next(iterator)
+        words = "same number of steps before .*4 on worker 0 and 2 on worker 1"
+        with pytest.raises(tdi.MismatchError, match=words):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
+def test_what_closed_an_iterator_is_said():
+    """And what to do about it."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(8), global_batch_size=4)
+    for close, words in (
+        (lambda iterator: iterator.close(), "closed by close... Call iter"),
+        (lambda _: iter(dataset).close(), "by a newer iter.. of its dataset. Distribute"),
+        (lambda _: dataset.load_state_dict(dataset.state_dict()), "by load_state_dict... Call"),
+    ):
+        iterator = iter(dataset)
+        close(iterator)
+        with pytest.raises(tdi.UsageError, match=words):
+            next(iterator)

@@ -76,8 +76,7 @@ class Watch:
         self._look_for_failures()
         msg = (
             f"Expected {expected}, but {named_workers(workers)} closed the iterator or left its "
-            f"loop ({self._heartbeat.describe(workers)}). Every worker must leave the loop at the "
-            "same step."
+            "loop. Every worker must leave the loop at the same step."
         )
         raise PeerFailedError(msg)
 

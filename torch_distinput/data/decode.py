@@ -56,9 +56,9 @@ class Decode:
         return upstream(row).within()
 
     @property
-    def recipe(self) -> tuple[str, None]:
+    def recipe(self) -> str:
         """Nobody wrote it down."""
-        return "decode", None
+        return "decode"
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without its bad records."""

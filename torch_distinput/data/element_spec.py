@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.data.jagged import jagged
 from torch_distinput.data.structure import Batch, flatten, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
 
@@ -69,7 +70,7 @@ def _leaf_zero_rows(spec: TensorSpec) -> Any:
     if spec.layout is torch.jagged:
         values = torch.empty((0, *trailing[1:]), dtype=spec.dtype)
         offsets = torch.zeros(1, dtype=torch.int64)
-        return torch.nested.nested_tensor_from_jagged(values, offsets)
+        return jagged(values, offsets)
     if isinstance(spec.dtype, torch.dtype):
         return torch.empty((0, *trailing), dtype=spec.dtype)
     if isinstance(spec.dtype, np.dtype):

@@ -75,7 +75,7 @@ class Operation(Protocol):
         """Where a row stands, if the step gets so many records. Asked if they can be counted."""
 
     @property
-    def recipe(self) -> tuple[str, int | None]:
+    def recipe(self) -> str:
         """What decides which rows come in which order: its name and its number."""
 
 
@@ -98,9 +98,9 @@ class Map:
         return upstream(row)
 
     @property
-    def recipe(self) -> tuple[str, None]:
+    def recipe(self) -> str:
         """Its function may be mended between two runs."""
-        return "map", None
+        return "map"
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
@@ -139,9 +139,9 @@ class Filter:
         return upstream(row).within()
 
     @property
-    def recipe(self) -> tuple[str, None]:
+    def recipe(self) -> str:
         """Its function cannot be compared."""
-        return "filter", None
+        return "filter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ class Shuffle:
         return replace(upstream(window * self.buffer_size).within(window), skip=skip)
 
     @property
-    def recipe(self) -> tuple[str, int]:
+    def recipe(self) -> str:
         """The window."""
-        return "shuffle", self.buffer_size
+        return f"shuffle({self.buffer_size})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ class Take:
         return upstream(row).within(row)
 
     @property
-    def recipe(self) -> tuple[str, int]:
+    def recipe(self) -> str:
         """The number."""
-        return "take", self.n
+        return f"take({self.n})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +238,9 @@ class Repeat:
         return upstream(inner).within(repetition)
 
     @property
-    def recipe(self) -> tuple[str, int | None]:
+    def recipe(self) -> str:
         """The number."""
-        return "repeat", self.n
+        return f"repeat({self.n})"
 
 
 def run(

@@ -150,7 +150,7 @@ class FileStream(Stream):
         dataset = self.dataset
         return {
             "reader": type(dataset.reader).__name__,
-            "operations": [list(operation.recipe) for operation in dataset.operations],
+            "operations": [operation.recipe for operation in dataset.operations],
             "interleave": dataset.cycle and list(dataset.cycle),
             "shuffle_files": dataset.shuffle_files,
             "split_files": dataset.split_files,

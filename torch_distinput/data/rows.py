@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.jagged import jagged
 from torch_distinput.data.structure import (
     Batch,
     Examples,
@@ -264,4 +265,4 @@ def _is_part(leaf: Any) -> bool:
 
 
 def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    return torch.nested.nested_tensor_from_jagged(values, offsets)
+    return jagged(values, offsets)

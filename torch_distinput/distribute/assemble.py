@@ -55,6 +55,7 @@ def distributed(
         shared=policy is AutoShardPolicy.DATA,
     )
     recipe: dict[str, object] = {
+        "source": _kind(opened),
         "shuffle": opened.request.shuffle,
         "seed": seed,
         "auto_shard_policy": policy.value,
@@ -103,10 +104,19 @@ def played(
         strategy,
         StreamedInput(PlayedSteps(datasets, splitter), splitter),
         name=getattr(dataset_fn, "__name__", "dataset_fn"),
-        recipe={},
+        recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
     )
+
+
+def _kind(source: Source) -> str:
+    """What a source is, for a state: other sources of the same kind may continue it."""
+    if isinstance(source, IndexedSource):
+        return "examples by index"
+    if isinstance(source, ReadySource):
+        return "ready batches"
+    return "files or shards" if source.has_shards else "a stream"
 
 
 def _rebatch(options: InputOptions, source: Source) -> Rebatch:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_distinput.errors import AuditError
+from torch_distinput.communicator import named_workers
+from torch_distinput.errors import AuditError, PeerTimeoutError
 from torch_distinput.plan.audit import IdSum, summed
 
 if TYPE_CHECKING:
@@ -64,13 +65,22 @@ class Audit:
         self._flush()
         share = self._expected()
         text = json.dumps([astuple(self._sum), None if share is None else astuple(share)])
-        shown = [
-            json.loads(text)
-            for text in self._communicator.exchange(self._topic, text, timeout=self._timeout)
-        ]
+        shown = [json.loads(text) for text in self._exchanged(text)]
         got = [_read(delivered) for delivered, _ in shown]
         expected = None if share is None else reduce(add, [_read(part) for _, part in shown])
         _compare(got, num_examples, expected)
+
+    def _exchanged(self, text: str) -> list[str]:
+        try:
+            return self._communicator.exchange(self._topic, text, timeout=self._timeout)
+        except PeerTimeoutError as error:
+            msg = (
+                f"The audit expected all workers at the end of the epoch within {self._timeout:g} "
+                f"s, but {named_workers(error.workers)} did not come. Every worker must play an "
+                "audited epoch to its end, or leave it at the same step (did one break out of its "
+                "loop alone?)."
+            )
+            raise PeerTimeoutError(msg, error.workers) from error
 
     def _flush(self) -> None:
         if self._held:

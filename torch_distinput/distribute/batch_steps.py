@@ -37,7 +37,7 @@ class ReadySteps(Steps):
 
     def recipe(self) -> Recipe:
         """The shards."""
-        return {"source": "ready batches", "shards": self._source.num_shards}
+        return {"shards": self._source.num_shards}
 
     def facts(self, position: Position) -> dict[str, object]:
         """The shards."""
@@ -83,7 +83,7 @@ class PlayedSteps(Steps):
 
     def recipe(self) -> Recipe:
         """The number of datasets."""
-        return {"source": "dataset_fn", "datasets per worker": len(self._streams)}
+        return {"datasets per worker": len(self._streams)}
 
     def facts(self, position: Position) -> dict[str, object]:  # noqa: ARG002
         """The number of datasets; what is in them is each worker's own affair."""

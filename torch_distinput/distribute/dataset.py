@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.plan.position import Position
     from torch_distinput.plan.state import Recipe
+
+_log = logging.getLogger(__name__)
 
 
 class DistributedDataset:
@@ -58,7 +61,8 @@ class DistributedDataset:
         self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
         self._epoch = 0
         self._loaded: dict[str, Any] | None = None  # where the next iter() goes on
-        self._progress: Progress | None = None  # of the last iter()
+        self._progress: Progress | None = None  # of the last iter(), unless another epoch was set
+        self._played: Progress | None = None  # of the last iter()
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
 
@@ -80,7 +84,8 @@ class DistributedDataset:
         """
         progress = Progress(self._upcoming)
         iterator = self._start(progress)
-        self._progress, self._loaded = progress, None
+        self._progress = self._played = progress
+        self._loaded = None
         self._epoch += 1
         return iterator
 
@@ -116,8 +121,15 @@ class DistributedDataset:
         starts from its beginning.
         """
         self._epoch = check_count("epoch", epoch, minimum=0)
-        if self._loaded is not None and self._loaded["epoch"] == self._epoch:
-            return
+        if self._loaded is not None:
+            if self._loaded["epoch"] == self._epoch:
+                return
+            _log.warning(
+                "set_epoch(%d) drops the position that was loaded, %d steps into epoch %d.",
+                self._epoch,
+                self._loaded["steps"],
+                self._loaded["epoch"],
+            )
         self._loaded = self._progress = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,8 +160,8 @@ class DistributedDataset:
         check_recipe(state, self._static_recipe, name=self._name)
         running = self._running() if self._running else None
         if running is not None:
-            running.close()
-        self._loaded = dict(state)
+            running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
+        self._loaded, self._played = dict(state), None
         self._epoch = position.epoch
 
     @property
@@ -221,7 +233,10 @@ class DistributedDataset:
         current.check_cross_replica(self._strategy, "iter(dataset)")
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier.close()
+            earlier.close_because(
+                "a newer iter() of its dataset",
+                "Distribute a dataset twice to have two iterators at once.",
+            )
         options, position = self._options, progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
         shares = self._shake_hands(topic, position)
@@ -285,6 +300,7 @@ class DistributedDataset:
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
+            **({} if self._played is None else {"number of steps before": self._played.steps}),
             "epoch": position.epoch,
             "position": _described(position),
             **self._input.facts(position),

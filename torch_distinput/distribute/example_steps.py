@@ -48,7 +48,6 @@ class ExampleSteps(Steps):
         """The files or shards that were found, and what is done with them."""
         self._prepared = prepared = self._prepared or self._source.prepare()
         return {
-            "source": "files or shards" if self._source.has_shards else "a stream",
             **prepared.stream.recipe,
             "files": _digest(prepared),
         }

@@ -63,7 +63,6 @@ class IndexedInput:
     def recipe(self, epoch: int) -> Recipe:
         """The number of examples, and the order that a sampler of the user's gives."""
         recipe: dict[str, Any] = {
-            "source": "examples by index",
             "number of examples": self._source.num_examples,
         }
         if self._source.sampler is not None:

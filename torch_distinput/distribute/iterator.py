@@ -115,12 +115,12 @@ class DistributedIterator(Iterator[Any]):
 
     def _next(self) -> ReplicaBatches:
         """Take the next step; an end that the audit finds fault with is an error."""
-        try:
-            return next(self._prefetcher)
-        except StopIteration:
-            if self._audit is not None and self._ending is None:
-                self._audit.finish(self._progress.examples - self._progress.before.examples)
-            raise
+        step = next(self._prefetcher, None)
+        if step is not None:
+            return step
+        if self._audit is not None and self._ending is None:
+            self._audit.finish(self._progress.examples - self._progress.before.examples)
+        raise StopIteration
 
     def get_next(self) -> Any:
         """Return the next step, as ``next`` does; StopIteration after the last one."""
@@ -188,11 +188,13 @@ class DistributedIterator(Iterator[Any]):
 
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
+        self.close_because("close()", "Call iter() again for the next epoch.")
+
+    def close_because(self, what: str, cure: str) -> None:
+        """Close; further calls say what closed it."""
         if self._ending is None:
-            self._ending = UsageError(
-                "Expected an open iterator, got one that was closed, by close() or by a newer "
-                "iter() of its dataset. Distribute a dataset twice to have two iterators at once."
-            )
+            msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
+            self._ending = UsageError(msg)
         self._finalizer()
 
     def __enter__(self) -> Self:

@@ -51,7 +51,11 @@ def from_state(state: Mapping[str, Any]) -> Position:
     """
     version = state.get("version") if isinstance(state, Mapping) else None
     if version != VERSION:
-        shown = type(state).__name__ if version is None else f"version {version!r}"
+        shown = f"version {version!r}"
+        if version is None:
+            shown = type(state).__name__
+            if isinstance(state, Mapping):
+                shown = f"a dict with the keys {', '.join(map(repr, list(state)[:5]))}"
         msg = (
             f"Expected what DistributedDataset.state_dict() returned (version {VERSION}), got "
             f"{shown}. Pass the dict that was saved, unchanged, to the release that saved it or a "
@@ -75,15 +79,18 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
         ConfigurationError: a ValueError.
     """
     saved = dict(state["recipe"])
-    for fact, value in recipe.items():
-        if saved.get(fact) != value:
-            msg = (
-                f"Expected a state of {name} as it is distributed here, got one in which {fact} "
-                f"was {saved.get(fact, 'another')!r}, and here it is {value!r}. A position counts "
-                "in the order that the recipe makes: distribute the same data with the same "
-                "settings, or start a new epoch without the state."
-            )
-            raise ConfigurationError(msg)
+    odd = {fact: value for fact, value in recipe.items() if saved.get(fact) != value}
+    if odd:
+        said = "; ".join(
+            f"{fact} was {saved.get(fact, 'another')!r}, and here it is {value!r}"
+            for fact, value in odd.items()
+        )
+        msg = (
+            f"Expected a state of {name} as it is distributed here, got one in which {said}. A "
+            "position counts in the order that the recipe makes: distribute the same data with "
+            "the same settings, or start a new epoch without the state."
+        )
+        raise ConfigurationError(msg)
 
 
 def _position(state: Mapping[str, Any]) -> Position:

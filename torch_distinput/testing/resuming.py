@@ -47,8 +47,9 @@ def assert_resumes_everywhere(
     whole = _play(make_dataset, here)
     for position, state in enumerate(whole.states):
         rest = _play(make_dataset, here, state)
-        if rest.workers != [worker[position:] for worker in whole.workers]:
-            msg = f"{_place(position, here, here)}: the rest of the epoch is not the same steps."
+        expected = [worker[position:] for worker in whole.workers]
+        if rest.workers != expected:
+            msg = f"{_place(position, here, here)}: {_first_difference(expected, rest.workers)}"
             raise AssertionError(msg)
         for there in elsewhere:
             _check_elsewhere(make_dataset, whole, position, (here, there))
@@ -93,6 +94,22 @@ def _play(
 
 def _fingerprints(batch: Any) -> list[int]:
     return [fingerprint(example) for example in rows.examples(batch)]
+
+
+def _first_difference(expected: list[Any], got: list[Any]) -> str:
+    counts = len(expected[0]), len(got[0])
+    if counts[0] != counts[1]:
+        return f"expected {counts[0]} more steps, got {counts[1]}."
+    step, worker = next(
+        (step, worker)
+        for step in range(counts[0])
+        for worker in range(len(expected))
+        if expected[worker][step] != got[worker][step]
+    )
+    return (
+        f"step {step} after it is not the same on worker {worker}. Are the examples the same "
+        "whenever they are read?"
+    )
 
 
 def _check_elsewhere(

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.data.jagged import jagged
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile
 from torch_distinput.data.readers.npy import widened
 from torch_distinput.data.structure import Batch
@@ -287,7 +288,7 @@ def _jagged(array: Any, where: str) -> torch.Tensor:
     values = torch.from_numpy(_numbers(array.flatten(), where))
     # A copy: neighbouring slices share the offset at their border.
     offsets = np.array(array.offsets.to_numpy(zero_copy_only=True), np.int64)
-    return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets - offsets[0]))
+    return jagged(values, torch.from_numpy(offsets - offsets[0]))
 
 
 def _objects(array: Any) -> np.ndarray[Any, Any]:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.jagged import jagged
+
 Wanted: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 """All columns, some, or some with their types."""
 
@@ -147,7 +149,7 @@ def rows_of_lists(
     """
     if ragged:
         offsets = torch.from_numpy(np.concatenate(([0], lengths.cumsum())))
-        return torch.nested.nested_tensor_from_jagged(values, offsets)
+        return jagged(values, offsets)
     if (lengths != lengths[0]).any():
         msg = (
             f"Expected lists of one length in column {name!r}, got {lengths.min()} to "

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.jagged import jagged
 from torch_distinput.data.readers.protobuf import (
     BYTES,
     FLOATS,
@@ -220,7 +221,7 @@ class _Column:
         lengths = np.zeros(self._num_rows + 1, np.int64)
         lengths[self._rows + 1] = counts
         offsets = torch.from_numpy(lengths.cumsum())
-        return torch.nested.nested_tensor_from_jagged(flat, offsets)
+        return jagged(flat, offsets)
 
     def _filled(self, dense: torch.Tensor) -> torch.Tensor:
         if len(dense) == self._num_rows:
