@@ -16,6 +16,7 @@ A message has three parts: what was expected, what came (with numbers), what to 
 
 from __future__ import annotations
 
+import copy
 import traceback
 
 
@@ -69,6 +70,16 @@ class AuditError(DistinputError, RuntimeError):
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)
 """Errors that are about another rank: what happened there comes first."""
+
+
+def again(error: BaseException) -> BaseException:
+    """The same error, to be raised another time: without the frames that keep the first."""
+    try:
+        same = copy.copy(error)
+    except Exception:  # noqa: BLE001 - a class of the user's that cannot be copied
+        same = UsageError(f"This ended with {type(error).__name__}: {error}")
+    same.__cause__ = error.__cause__
+    return same
 
 
 def let_go(error: BaseException) -> None:

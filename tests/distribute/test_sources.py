@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import itertools
+import multiprocessing
 import random
 import re
 from collections import namedtuple
@@ -212,6 +215,26 @@ class TestLoaders:
             words = r"step 0: worker_init_fn\(0\) raised ValueError: out of order$"
             with pytest.raises(tdi.SourceError, match=words):
                 list(dataset)
+
+    @pytest.mark.parametrize("broken", [False, True])
+    def test_processes_end_with_their_dataset(self, broken):
+        """Not when garbage is collected: then torch waits five seconds for each of them."""
+        gc.collect()
+        gc.disable()
+        try:
+            dataset = one().distribute_dataset(
+                DataLoader(
+                    Squares(9), batch_size=4, num_workers=2, persistent_workers=True,
+                    worker_init_fn=out_of_order if broken else None,
+                )
+            )  # fmt: skip
+            with contextlib.suppress(tdi.SourceError):
+                list(dataset)
+            assert multiprocessing.active_children()
+            del dataset
+            assert not multiprocessing.active_children()
+        finally:
+            gc.enable()
 
     def test_own_sampler(self):
         """Taken as the global order: the same on all ranks, whatever it draws from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import json
 import logging
 import os
@@ -216,8 +217,12 @@ def test_a_stopped_rank(tmp_path, known, coupled):
     check(outcomes, coupled=coupled, names=("worker 1", "of iteration 0", "last heard of"))
 
 
-@pytest.mark.parametrize("kind", ["SIGKILL", "SIGSTOP"])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    itertools.product(["SIGKILL", "SIGSTOP"], [True, False])
+    if LONG
+    else [("SIGKILL", False), ("SIGSTOP", True)],
+)
 def test_the_rank_that_hosts_the_store(tmp_path, kind, known):
     """Whoever waits for its answer is a thread; ``next`` says what happened."""
     outcomes = play_processes(

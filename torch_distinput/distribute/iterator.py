@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,12 @@ import torch
 
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, empty_step
-from torch_distinput.data.structure import (
-    Batch,
-    Structure,
-    flatten,
-    flatten_values,
-    unflatten,
-)
 from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
 from torch_distinput.distribute import current
-from torch_distinput.errors import MismatchError, SourceError, UsageError, let_go
+from torch_distinput.distribute.regroup import regroup_batches
+from torch_distinput.errors import SourceError, UsageError, again, let_go
 from torch_distinput.plan.state import to_state
-from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
+from torch_distinput.values import InputStats, OptionalStep, StepInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -97,21 +91,32 @@ class DistributedIterator(Iterator[Any]):
         """
         current.check_may_iterate(self._strategy)
         if self._ending is not None:
-            raise self._ending
+            raise again(self._ending)
         started = time.perf_counter()
         try:
             self._watch.enter(self._progress.steps)
             replicas = self._next()
-        except BaseException as ending:  # noqa: BLE001 - raised again below
-            # Asked again, it says the same: an error must not turn into an end of data.
-            if self._ending is None:  # else it was closed meanwhile
-                self._ending = StopIteration() if isinstance(ending, StopIteration) else ending
-            let_go(ending)
-            self._watch.end(ending)
-            self._finalizer()
-            raise self._ending from ending.__cause__
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            ending = self._end(error)
+            try:
+                raise ending from error.__cause__
+            finally:
+                del ending  # which keeps this frame
         self._record(replicas.note, time.perf_counter() - started)
         return regroup_batches(replicas.batches)
+
+    def _end(self, error: BaseException) -> BaseException:
+        """Note how it ends. Asked again, it says the same: an error must not become an end.
+
+        In other words: what is raised keeps the frame of the loop, and that keeps this iterator.
+        Were it kept here, loader processes would wait for the garbage collector, and it for them.
+        """
+        ending = error if self._ending is None else again(self._ending)  # closed meanwhile
+        self._ending = self._ending or again(error)
+        let_go(error)
+        self._watch.end(error)
+        self._finalizer()
+        return ending
 
     def _next(self) -> ReplicaBatches:
         """Take the next step; an end that the audit finds fault with is an error."""
@@ -228,7 +233,6 @@ class DistributedIterator(Iterator[Any]):
 
 
 _HOST = (torch.device("cpu"),)
-_PLAIN = (str, bytes, bool, int, float, complex)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,48 +289,6 @@ def _completed(
         num_examples=delivery.num_examples, sizes=step.sizes, ids=ids, where=delivery.where
     )
     return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
-
-
-def regroup_batches(batches: Sequence[Batch]) -> Any:
-    """From one batch per replica to one batch of :class:`PerReplica` leaves; one stays bare."""
-    return batches[0] if len(batches) == 1 else _regrouped([flatten(b) for b in batches])
-
-
-def regroup_values(values: Sequence[Any], keep: Callable[..., bool] | None = None) -> Any:
-    """From one structure per replica to one structure of :class:`PerReplica` leaves.
-
-    One replica's structure is returned as it is; so is a leaf of which ``keep(*leaf)`` says so.
-    """
-    if len(values) == 1:
-        return values[0]
-    return _regrouped([flatten_values(value) for value in values], keep)
-
-
-def is_shared(first: Any, *others: Any) -> bool:
-    """Whether replicas have one object; of plain values Python may or may not keep only one."""
-    return type(first) not in _PLAIN and all(other is first for other in others)
-
-
-def is_common(first: Any, *others: Any) -> bool:
-    """Whether replicas have one object or one plain value: a setting, say."""
-    if type(first) not in _PLAIN:
-        return is_shared(first, *others)
-    return all(type(other) is type(first) and other == first for other in others)
-
-
-def _regrouped(
-    flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None = None
-) -> Any:
-    structure = flat[0][1]
-    if any(other != structure for _, other in flat):
-        msg = "Expected one structure on all local replicas, got structures that differ."
-        raise MismatchError(msg)
-    columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return unflatten(structure, [_leaf(column, keep) for column in columns])
-
-
-def _leaf(column: tuple[Any, ...], keep: Callable[..., bool] | None) -> Any:
-    return column[0] if keep is not None and keep(*column) else PerReplica(column)
 
 
 def no_spec() -> SourceError:

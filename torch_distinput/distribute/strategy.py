@@ -18,7 +18,7 @@ from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
-from torch_distinput.distribute.iterator import is_common, is_shared, regroup_values
+from torch_distinput.distribute.regroup import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
