@@ -124,18 +124,20 @@ def play(scene, known, coupled, strategy):
         scene.mark(worker)
 
 
-@settings(max_examples=1000 if LONG else 40)
+@pytest.mark.parametrize("part", range(10 if LONG else 1))  # each within a test's time limit
+@settings(max_examples=100 if LONG else 40)
 @given(
     st.lists(st.none() | faults, min_size=1, max_size=4),
     st.booleans(),
     st.booleans(),
     st.integers(1, 4),
 )
-def test_every_worker_ends(planned, known, coupled, afterwards):
+def test_every_worker_ends(part, planned, known, coupled, afterwards):
     """With a whole epoch or with a clear error, in bounded time; and no thread stays.
 
     From the last step that all of them saved, any number of workers finishes the epoch.
     """
+    del part
     scene = Scene(dict(enumerate(planned)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "_ROLL_CALL_SECONDS", 0.4)
