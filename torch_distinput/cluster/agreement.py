@@ -191,7 +191,8 @@ def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> 
     """Vote once; whether the voting goes on."""
     with desk.changed:
         desk.changed.wait_for(desk.may_vote)
-        vote, news = _vote_of(desk), desk.news()
+        news = desk.news()
+        vote = _vote_of(desk, has_news=news is not None)
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
     verdict = decide(votes, shared=shared)
     told: list[Bookmark | None] = [None] * len(votes)
@@ -209,7 +210,7 @@ def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> 
     return False
 
 
-def _vote_of(desk: Desk[S]) -> Vote:
+def _vote_of(desk: Desk[S], *, has_news: bool) -> Vote:
     spoken_of = list(desk.ready)[:WINDOW]
     # An end is told only when all that comes before it fits into the window.
     known = desk.state if len(desk.ready) <= WINDOW else State.RUNNING
@@ -218,7 +219,7 @@ def _vote_of(desk: Desk[S]) -> Vote:
         counts=tuple(step.count for step in spoken_of),
         marks=tuple(step.mark for step in spoken_of),
         reaches=tuple(step.reach for step in spoken_of),
-        has_news=desk.news() is not None,
+        has_news=has_news,
     )
 
 

@@ -21,7 +21,6 @@ from torch_distinput.plan.position import (
     Position,
     grid_of,
 )
-from torch_distinput.plan.sharding import check_enough_shards
 from torch_distinput.plan.state import Recipe
 
 
@@ -41,10 +40,8 @@ class ReadySteps(Steps):
 
     def facts(self, position: Position) -> dict[str, object]:
         """The shards."""
-        shards, num_workers = self._source.num_shards, self._splitter.topology.num_workers
-        again = position.generation or position.grid.num_workers != num_workers
-        if self._policy is AutoShardPolicy.FILE and not again:
-            check_enough_shards(shards or 0, num_workers, what=self._source.name)
+        shards = self._source.num_shards
+        self._check_shards(position, shards or 0, self._source.name)
         return {"shards": shards}
 
     def resumed(self, position: Position) -> Position:

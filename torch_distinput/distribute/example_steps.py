@@ -28,7 +28,6 @@ from torch_distinput.plan.position import (
     Segment,
     StreamPosition,
 )
-from torch_distinput.plan.sharding import check_enough_shards
 from torch_distinput.plan.state import Recipe
 
 
@@ -55,10 +54,8 @@ class ExampleSteps(Steps):
     def facts(self, position: Position) -> dict[str, object]:
         """The files or shards that were found; they are looked for once."""
         prepared = self._prepared or self._source.prepare()
-        num_workers = self._splitter.topology.num_workers
-        again = position.generation or position.grid.num_workers != num_workers
-        if self._policy is AutoShardPolicy.FILE and prepared.num_shards is not None and not again:
-            check_enough_shards(prepared.num_shards, num_workers, what=self._source.name)
+        if prepared.num_shards is not None:
+            self._check_shards(position, prepared.num_shards, self._source.name)
         self._prepared = prepared
         return {"files": _digest(prepared)}
 

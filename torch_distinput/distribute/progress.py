@@ -13,7 +13,7 @@ class Progress:
 
     def __init__(self, before: Position) -> None:
         """Start where the iterator starts."""
-        self._before = before
+        self.before = before
         self._where: Callable[[], Position] | None = None
         self.steps = before.steps
         self.examples = before.examples
@@ -25,13 +25,8 @@ class Progress:
         self._where = where
 
     @property
-    def before(self) -> Position:
-        """Where the iterator started."""
-        return self._before
-
-    @property
     def position(self) -> Position:
         """Where the epoch stands after the last step; as it was given before the first."""
         if self._where is None:
-            return self._before
+            return self.before
         return replace(self._where(), steps=self.steps, examples=self.examples)

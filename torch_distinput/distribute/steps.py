@@ -32,6 +32,7 @@ from torch_distinput.plan.position import (
     first_position,
     grid_of,
 )
+from torch_distinput.plan.sharding import check_enough_shards
 from torch_distinput.plan.state import Recipe
 from torch_distinput.plan.topology import Topology
 
@@ -101,6 +102,13 @@ class Steps(ABC):
             return position.redealt(grid, self._reaches(position))
         raise not_elastic(position, grid, f"AutoShardPolicy.{self._policy.name}")
 
+    def _check_shards(self, position: Position, num_shards: int, what: str) -> None:
+        """Refuse FILE with too few files or shards, unless an epoch goes on with other workers."""
+        num_workers = self._splitter.topology.num_workers
+        again = position.generation or position.grid.num_workers != num_workers
+        if self._policy is AutoShardPolicy.FILE and not again:
+            check_enough_shards(num_shards, num_workers, what=what)
+
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker of the cluster that a position is from, to be played here.
 
@@ -136,7 +144,7 @@ class Steps(ABC):
     @property
     def spread(self) -> int:
         """Steps that one batch is played in."""
-        return 1 if self._splitter.shared else self._splitter.topology.num_workers
+        return self._splitter.spread
 
     def _reaches(self, position: Position) -> tuple[int, ...]:
         """How many files of its own lane each worker has touched."""

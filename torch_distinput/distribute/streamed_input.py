@@ -86,7 +86,7 @@ class StreamedInput:
         ledger = Ledger(
             position, topology.num_workers, shared=shared, spread=self._steps.spread
         )
-        where = partial(_voted_position, position, shared=shared)
+        where = partial(Standing.position, before=position, shared=shared)
         if topology.num_workers == 1:
             return OwnFeed(steps, ledger, where, first_step=position.steps)
         try:
@@ -154,10 +154,6 @@ class StreamedInput:
 def _known_position(before: Position, known: KnownSteps, rounds: int) -> Position:
     """Where an epoch of known lengths stands: nobody needs to be asked."""
     return replace(before, rounds=rounds, rows=known.delivered(rounds), reaches=())
-
-
-def _voted_position(before: Position, standing: Standing, *, shared: bool) -> Position:
-    return standing.position(before, shared=shared)
 
 
 def _raising(error: Exception) -> Iterator[LocalStep]:

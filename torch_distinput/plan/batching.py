@@ -59,6 +59,11 @@ class Splitter:
     global_batch_size: int | None
     shared: bool
 
+    @property
+    def spread(self) -> int:
+        """Steps that one batch is played in."""
+        return 1 if self.shared else self.topology.num_workers
+
     def cuts(self, num_examples: int) -> tuple[Cut, ...]:
         """Return this worker's steps of a global batch of ``num_examples`` rows."""
         sizes = self._sizes(num_examples)

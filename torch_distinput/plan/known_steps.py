@@ -45,14 +45,14 @@ class KnownSteps:
     def pieces(self) -> Iterator[Piece]:
         """Yield this worker's part of each step to come that has an example in sync."""
         cut_sizes, steps = None, []
-        first_batch, first_step = divmod(self.rounds, self._spread)
+        first_batch, first_step = divmod(self.rounds, self.splitter.spread)
         for number in range(first_batch, self._num_batches):
             sizes = self._batch_sizes(number)
             if sizes != cut_sizes:  # else it is a full batch like the one before
                 cuts = self.splitter.cuts(sizes[self._own])
                 steps = list(enumerate(zip(cuts, _totals(self.splitter, sizes), strict=True), 1))
                 cut_sizes = sizes
-            first_row, rounds = number * self._full, number * self._spread
+            first_row, rounds = number * self._full, number * self.splitter.spread
             for step, (cut, total) in steps[first_step:]:
                 if total:
                     yield Piece(
@@ -65,7 +65,7 @@ class KnownSteps:
 
     def delivered(self, rounds: int) -> tuple[int, ...]:
         """How many rows of each stream are delivered when so many steps are over."""
-        batch, step = divmod(rounds, self._spread)
+        batch, step = divmod(rounds, self.splitter.spread)
         return tuple(
             min(self._kept(length), batch * self._full) + self._rows_before(worker, batch, step)
             for worker, length in enumerate(self.lengths)
@@ -103,11 +103,6 @@ class KnownSteps:
 
     def _kept(self, length: int) -> int:
         return length - length % self._full if self.drop_last else length
-
-    @property
-    def _spread(self) -> int:
-        """Steps that one batch is played in."""
-        return 1 if self.splitter.shared else self.splitter.topology.num_workers
 
     @property
     def _own(self) -> int:

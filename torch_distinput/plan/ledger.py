@@ -101,11 +101,14 @@ class Ledger:
 
 def _not_passed(bookmarks: Bookmarks, batch: int) -> Bookmarks:
     """The last bookmark that is not after a batch, and those after it."""
-    passed = sum(bookmark.batch <= batch for bookmark in bookmarks)
-    return bookmarks[max(0, passed - 1) :]
+    return bookmarks[max(0, _num_passed(bookmarks, batch) - 1) :]
 
 
 def _last(bookmarks: Bookmarks, batch: int, stream: StreamPosition) -> StreamPosition:
     """What is to be read of a stream from the last bookmark on that is not after a batch."""
-    passed = [bookmark for bookmark in bookmarks if bookmark.batch <= batch]
-    return passed[-1].position(stream) if passed else stream
+    passed = _num_passed(bookmarks, batch)
+    return bookmarks[passed - 1].position(stream) if passed else stream
+
+
+def _num_passed(bookmarks: Bookmarks, batch: int) -> int:
+    return sum(bookmark.batch <= batch for bookmark in bookmarks)
