@@ -7,13 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_distinput.plan.order import (
-    LARGEST_EXACT,
-    EpochOrder,
-    GivenBatches,
-    UniformBatches,
-    permutation,
-)
+from torch_distinput.plan import permutation as permutations
+from torch_distinput.plan.order import EpochOrder, GivenBatches, Run, UniformBatches
+from torch_distinput.plan.permutation import LARGEST_EXACT, FeistelNetwork, permutation
 
 
 def shuffled(num_examples, seed=0, epoch=0):
@@ -59,6 +55,34 @@ def test_a_huge_epoch_needs_no_table():
     last = order.indices(10**9 - 5, 10**9 + 5)
     assert 5 == len(set(last.tolist()))
     assert last.max() < 10**9
+
+
+@given(
+    num_examples=st.integers(0, 300_000),
+    size=st.integers(1, 90_000),
+    first=st.integers(0, 1000),
+    part=st.tuples(st.integers(0, 100_000), st.integers(0, 100_000)),
+    shuffle=st.booleans(),
+)
+def test_parts_of_many_batches_are_parts_of_each(num_examples, size, first, part, shuffle):
+    """In blocks, whatever their length, come the indices that each batch has by itself."""
+    order = EpochOrder(num_examples=num_examples, shuffle=shuffle, seed=3)
+    batches = UniformBatches(
+        order=order, global_batch_size=size, first=min(first, num_examples)
+    )
+    for run in batches.runs:
+        start, stop = sorted(min(bound, run.size) for bound in part)
+        for number, rows in enumerate(batches.rows(run, start, stop), run.first):
+            assert np.array_equal(batches.indices(number)[start:stop], rows)
+        assert number == run.first + run.count - 1
+
+
+def test_tables_change_nothing(monkeypatch):
+    """They hold what is worked out for each item where a table would be too long."""
+    positions = np.arange(0, 10**9, 9_999_999)
+    expected = FeistelNetwork(10**9, (1, 2))(positions)
+    monkeypatch.setattr(permutations, "_LARGEST_TABLE", 0)
+    assert np.array_equal(expected, FeistelNetwork(10**9, (1, 2))(positions))
 
 
 def test_epochs_and_seeds_differ():
@@ -121,15 +145,15 @@ def test_uniform_batches():
     kept = UniformBatches(order=order, global_batch_size=4)
     dropped = UniformBatches(order=order, global_batch_size=4, drop_last=True)
     assert [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]] == [kept.indices(k).tolist() for k in range(3)]
-    assert (3, 0, {4: 2, 2: 1}) == (kept.num_batches, kept.num_dropped, kept.size_counts)
-    assert (2, 2, {4: 2}) == (dropped.num_batches, dropped.num_dropped, dropped.size_counts)
-    assert [4, 4, 2] == [kept.size(k) for k in range(3)]
+    full, partial = Run(0, 2, 4), Run(2, 1, 2)
+    assert (3, 0, (full, partial)) == (kept.num_batches, kept.num_dropped, kept.runs)
+    assert (2, 2, (full,)) == (dropped.num_batches, dropped.num_dropped, dropped.runs)
 
 
 def test_given_batches():
     """Batches of a user's batch sampler keep their sizes."""
     batches = GivenBatches((np.array([3, 1]), np.array([2])))
-    assert (2, {2: 1, 1: 1}) == (batches.num_batches, batches.size_counts)
+    assert (2, (Run(0, 1, 2), Run(1, 1, 1))) == (batches.num_batches, batches.runs)
 
 
 def test_permutation_is_keyed():

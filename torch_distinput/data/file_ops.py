@@ -19,7 +19,7 @@ from torch_distinput.data import rows
 from torch_distinput.data.files import FileInfo
 from torch_distinput.data.stream import Chunk, ChunkReader, Place, source_error
 from torch_distinput.data.structure import Examples
-from torch_distinput.plan.order import permutation
+from torch_distinput.plan.permutation import permutation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,7 +46,7 @@ from torch_distinput.data.units import (
     joined_units,
 )
 from torch_distinput.plan.interleaving import num_opened
-from torch_distinput.plan.order import Indices, permutation
+from torch_distinput.plan.permutation import Indices, permutation
 from torch_distinput.plan.position import Start
 from torch_distinput.plan.sharding import dealt
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Collate, source_error
 from torch_distinput.data.structure import Batch, map_leaves
-from torch_distinput.plan.order import Indices
+from torch_distinput.plan.permutation import Indices
 
 
 @dataclass(frozen=True, slots=True)

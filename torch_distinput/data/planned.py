@@ -10,8 +10,9 @@ from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
 from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.structure import Batch
-from torch_distinput.plan.batching import Cut, Splitter, totals
-from torch_distinput.plan.order import GlobalBatches, Indices
+from torch_distinput.plan.batching import Splitter, totals
+from torch_distinput.plan.order import GlobalBatches
+from torch_distinput.plan.permutation import Indices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,19 +46,23 @@ class StepFetch:
 
 def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
     """Yield this worker's steps; one without any example in sync is left out on all workers."""
-    for number in range(batches.num_batches):
-        size = batches.size(number)
-        indices = batches.indices(number)
-        for cut, total in zip(splitter.cuts(size), totals(splitter, size), strict=True):
-            if total:
-                yield _planned(indices, cut, total)
+    for run in batches.runs:
+        cuts = splitter.cuts(run.size)
+        start, stop = cuts[0].start, cuts[-1].stop
+        steps = [
+            (cut.start - start, cut.stop - start, cut.sizes, total)
+            for cut, total in zip(cuts, totals(splitter, run.size), strict=True)
+            if total
+        ]
+        for rows in batches.rows(run, start, stop):
+            for first, last, sizes, total in steps:
+                yield PlannedStep(indices=rows[first:last], sizes=sizes, num_examples=total)
 
 
 def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
     """Count the steps without making them."""
     return sum(
-        count * sum(total > 0 for total in totals(splitter, size))
-        for size, count in batches.size_counts.items()
+        run.count * sum(total > 0 for total in totals(splitter, run.size)) for run in batches.runs
     )
 
 
@@ -67,11 +72,6 @@ def fetch_steps(
     """Yield the steps with their examples, and the number of examples in sync."""
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     return _merged(loader.run(_tasks(planned, waiting)), waiting)
-
-
-def _planned(indices: Indices, cut: Cut, total: int) -> PlannedStep:
-    mine = indices[cut.start : cut.start + cut.num_rows]
-    return PlannedStep(indices=mine, sizes=cut.sizes, num_examples=total)
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Indices]:

@@ -16,9 +16,9 @@ from torch_distinput.plan.order import (
     GivenBatches,
     GivenOrder,
     GlobalBatches,
-    Indices,
     UniformBatches,
 )
+from torch_distinput.plan.permutation import Indices
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, 
 from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
-from torch_distinput.plan.order import Indices
+from torch_distinput.plan.permutation import Indices
 
 KINDS = (
     "a DataLoader; a FileDataset; a tensor, array, or tuple or dict of them; a map-style dataset "

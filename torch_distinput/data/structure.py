@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from torch_distinput.data.straight_line import compile_build, compile_leaves
 from torch_distinput.values import PerReplica, TensorSpec
 
 Batch = Any
@@ -25,7 +27,7 @@ class Examples(list[Any]):
     """Examples of a stream that are not collated yet: a leaf with one example a row."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Structure:
     """The containers of a tree, without its leaves."""
 
@@ -34,8 +36,21 @@ class Structure:
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
 
+    @cached_property
+    def build(self) -> Callable[[Sequence[Any]], Any]:
+        """Puts leaves back."""
+        return compile_build(self)
+
+    def __reduce__(self) -> Any:
+        """Leave the code behind: it is made again where it is needed."""
+        return Structure, (self.kind, self.keys, self.children)
+
 
 _LEAF = Structure(None)
+_LeavesOf = Callable[[Any], "list[Any] | None"]
+_Known = dict[type, list[tuple[_LeavesOf, Structure]]]
+_MOST_KNOWN = 8
+"""Structures of one outer type for which code is made; what looks different each time is walked."""
 _LEAVES = {torch.Tensor, np.ndarray, str, bytes}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
@@ -43,14 +58,12 @@ _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """Return the leaves in order, and the structure that puts them back."""
-    leaves: list[Any] = []
-    return leaves, _walk(tree, leaves, _parts)
+    return _flatten(tree, _parts, _known_batches)
 
 
 def flatten_example(example: Any) -> tuple[list[Any], Structure]:
     """Flatten one example: it has no rows, so a list in it is a container like a tuple."""
-    leaves: list[Any] = []
-    return leaves, _walk(example, leaves, _example_parts)
+    return _flatten(example, _example_parts, _known_examples)
 
 
 def example_leaves(example: Any, like: Structure) -> list[Any] | None:
@@ -90,7 +103,7 @@ def flatten_values(tree: Any) -> tuple[list[Any], Structure]:
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """Put leaves back into a structure."""
-    return _build(structure, iter(leaves))
+    return structure.build(leaves)
 
 
 def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -106,6 +119,24 @@ def leaf_names(structure: Structure, prefix: str = "batch") -> list[str]:
         return [prefix]
     pairs = zip(structure.keys, structure.children, strict=True)
     return [name for key, child in pairs for name in leaf_names(child, f"{prefix}[{key!r}]")]
+
+
+def _flatten(
+    tree: Any, parts_of: Callable[[Any], _Parts], known: _Known
+) -> tuple[list[Any], Structure]:
+    """Try the code of structures seen before; walk over the first tree of another."""
+    same_type = known.get(type(tree), ())
+    for leaves_of, structure in same_type:
+        leaves = leaves_of(tree)
+        if leaves is not None:
+            return leaves, structure
+    leaves = []
+    structure = _walk(tree, leaves, parts_of)
+    if len(same_type) < _MOST_KNOWN:
+        leaves_of = compile_leaves(structure, lambda leaf: parts_of(leaf) is None, is_row_list)
+        if leaves_of(tree) is not None:  # else a class stands for another, as dict for defaultdict
+            known[type(tree)] = [*same_type, (leaves_of, structure)]
+    return leaves, structure
 
 
 def _walk(tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts]) -> Structure:
@@ -165,26 +196,5 @@ def is_row_list(value: list[Any]) -> bool:
     return not isinstance(first, whole) and _parts(first) is None
 
 
-def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
-    kind = structure.kind
-    if kind is None:
-        return next(leaves)
-    if kind is type(None):
-        return None
-    values = [_build(child, leaves) for child in structure.children]
-    if issubclass(kind, Mapping):
-        pairs = dict(zip(structure.keys, values, strict=True))
-        return pairs if kind is dict else kind(pairs)  # type: ignore[call-arg]
-    if issubclass(kind, tuple) and hasattr(kind, "_make"):
-        return kind._make(values)
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(kind, structure.keys, values)
-    return kind(values)  # type: ignore[call-arg]
-
-
-def _build_dataclass(kind: type, names: tuple[str, ...], values: list[Any]) -> Any:
-    """Set the fields directly: ``__post_init__`` was written for examples, not for batches."""
-    instance: Any = object.__new__(kind)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(instance, name, value)
-    return instance
+_known_batches: _Known = {}
+_known_examples: _Known = {}

@@ -33,6 +33,11 @@ class Cut:
         """Rows of this worker in the step."""
         return sum(self.sizes)
 
+    @property
+    def stop(self) -> int:
+        """The row after the last one."""
+        return self.start + self.num_rows
+
     def filled(self, num_rows: int) -> tuple[int, ...]:
         """The sizes when only the first ``num_rows`` rows of the step exist."""
         bounds = [min(num_rows, bound) for bound in accumulate(self.sizes, initial=0)]
