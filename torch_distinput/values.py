@@ -10,7 +10,7 @@ import torch
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -26,10 +26,6 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
     """
 
     __slots__ = ()
-
-    def __new__(cls, values: Iterable[T_co]) -> PerReplica[T_co]:
-        """Take the values in local replica order."""
-        return super().__new__(cls, tuple(values))
 
     @property
     def values(self) -> tuple[T_co, ...]:

@@ -105,7 +105,7 @@ def test_a_part_does_not_keep_the_whole(ready):
         cut = RebatchDataset(Columns(), ROUTE, splitter=splitter)
         dataset = map(Finish(Columns(), Shard(), splitter), cut)
     (step,) = dataset
-    data, _ = step.parts[0]
+    data = step.parts[0].batch
     assert 100 * 8 == data["x"].untyped_storage().nbytes()
     assert 200 * 4 == data["jagged"].values().untyped_storage().nbytes()
     assert data["names"].base is None  # its own memory

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 import torch_distinput as tdi
 from torch_distinput.device import prefetch
 from torch_distinput.device.backend import AcceleratorBackend, CpuBackend
-from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
+from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 
 
 class Recorder:
@@ -57,8 +57,7 @@ META = torch.device("meta")  # any device that is not the CPU
 
 def step(number):
     """A step of one replica with a tensor, names and nothing."""
-    batch = {"x": torch.tensor([number]), "name": [str(number)], "none": None}
-    return ReplicaBatches(batches=(batch,), note=number)
+    return ReplicaLeaves(leaves=([torch.tensor([number]), [str(number)], None],), note=number)
 
 
 @pytest.mark.parametrize("buffer_size", [0, 1, 2, 5])
@@ -66,8 +65,8 @@ def test_all_steps_in_order(recorder, buffer_size):
     """Whatever the look-ahead; tensors are copied, other leaves pass through."""
     steps = list(Prefetcher(map(step, range(7)), [META], buffer_size=buffer_size))
     assert list(range(7)) == [s.note for s in steps]
-    assert [[str(k)] for k in range(7)] == [s.batches[0]["name"] for s in steps]
-    assert [[k] for k in range(7)] == [s.batches[0]["x"].tolist() for s in steps]
+    assert [[str(k)] for k in range(7)] == [s.leaves[0][1] for s in steps]
+    assert [[k] for k in range(7)] == [s.leaves[0][0].tolist() for s in steps]
 
 
 def test_a_step_is_waited_for_before_it_is_handed_over(recorder):
@@ -154,9 +153,9 @@ def test_on_the_cpu_everything_happens_at_the_call():
 
 def test_a_batch_for_each_replica(recorder):
     """Several replicas may share a device, and so its stream."""
-    both = ReplicaBatches(batches=(torch.tensor([1]), torch.tensor([2])))
+    both = ReplicaLeaves(leaves=([torch.tensor([1])], [torch.tensor([2])]))
     (out,) = Prefetcher(iter([both]), [META, META], buffer_size=0)
-    assert [[1], [2]] == [batch.tolist() for batch in out.batches]
+    assert [[1], [2]] == [leaves[0].tolist() for leaves in out.leaves]
 
 
 class TestOnTheWay:

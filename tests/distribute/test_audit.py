@@ -92,8 +92,9 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
             step = delivery.step if delivery else None
             if step is None or step.parts[0] is None:
                 return delivery
-            ((batch, ids),) = step.parts
-            again = LocalStep(parts=((batch, ids[[0] * len(ids)]),), sizes=step.sizes)
+            (part,) = step.parts
+            twice = part._replace(ids=part.ids[[0] * len(part.ids)])
+            again = LocalStep(parts=(twice,), sizes=step.sizes)
             return feed.Delivery(
                 step=again, num_examples=delivery.num_examples, where=delivery.where
             )

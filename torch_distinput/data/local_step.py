@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Ids
-from torch_distinput.data.structure import Batch
+from torch_distinput.data.structure import Batch, Structure, flatten
 from torch_distinput.plan.position import Bookmark
 
-Part = tuple[Batch, Ids]
-"""A replica batch and the names of its rows, ``(rows,)`` or ``(rows, k)``: one tree."""
+
+class Part(NamedTuple):
+    """A replica batch, taken apart once: it is put together when it is handed to the user.
+
+    Attributes:
+        leaves: with a row for each example.
+        structure: puts them together.
+        ids: the names of the rows, ``(rows,)`` or ``(rows, k)``.
+    """
+
+    leaves: Sequence[Any]
+    structure: Structure
+    ids: Ids
+
+    @property
+    def batch(self) -> Batch:
+        """The batch as a tree."""
+        return self.structure.build(self.leaves)
+
+
+def part_of(batch: Batch, ids: Ids) -> Part:
+    """Take a batch apart."""
+    leaves, structure = flatten(batch)
+    return Part(leaves, structure, ids)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +59,7 @@ class LocalStep:
     """The replica batches of this worker's replicas in one step.
 
     Attributes:
-        parts: for each local replica its batch with ids; None where it has no rows.
+        parts: for each local replica its rows; None where it has none.
         sizes: rows of each local replica.
         mark: fingerprint of the whole global batch where all workers must have read it alike;
             0 where they need not, or it was not taken.
@@ -64,23 +88,30 @@ class LocalStep:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the batches in host memory."""
-        return sum(rows.num_bytes(part) for part in self.parts if part is not None)
+        """Bytes of the batches in host memory, and of their ids."""
+        return sum(
+            sum(map(rows.leaf_bytes, part.leaves)) + part.ids.nbytes
+            for part in self.parts
+            if part is not None
+        )
 
 
 def cut_step(
     part: Part, sizes: tuple[int, ...], *, mark: int = 0, trace: Trace = NO_TRACE
 ) -> LocalStep:
-    """Cut a batch, whose rows belong to the local replicas in order, into views for each."""
-    if len(sizes) == 1:
-        only = part if sizes[0] else None
-        return LocalStep(parts=(only,), sizes=sizes, mark=mark, trace=trace)
-    bounds = list(accumulate(sizes, initial=0))
-    parts = tuple(
-        rows.slice_rows(part, start, stop) if stop > start else None
-        for start, stop in pairwise(bounds)
-    )
+    """Cut rows, which belong to the local replicas in order, into views for each."""
+    parts: tuple[Part | None, ...] = (part if sizes[0] else None,)
+    if len(sizes) > 1:
+        parts = tuple(_cut(part, sizes))
     return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace)
+
+
+def _cut(part: Part, sizes: tuple[int, ...]) -> list[Part | None]:
+    columns = [rows.split_leaf(leaf, sizes) for leaf in part.leaves]
+    bounds = pairwise(accumulate(sizes, initial=0))
+    ids = [part.ids[start:stop] for start, stop in bounds]
+    pieces = zip(zip(*columns, strict=True), ids, sizes, strict=True)
+    return [Part(leaves, part.structure, own) if size else None for leaves, own, size in pieces]
 
 
 def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch_distinput.data.loader import TaskLoader
-from torch_distinput.data.local_step import LocalStep, cut_step, empty_step
+from torch_distinput.data.local_step import LocalStep, cut_step, empty_step, part_of
 from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.structure import Batch
 from torch_distinput.plan.batching import Splitter, totals
@@ -90,4 +90,4 @@ def _merged(
             yield empty_step(len(step.sizes)), step.num_examples
         else:
             check_row_count(batch, len(step.indices))
-            yield cut_step((batch, step.indices), step.sizes), step.num_examples
+            yield cut_step(part_of(batch, step.indices), step.sizes), step.num_examples

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch_distinput.data import rows
 from torch_distinput.data.chain import Route, bookmark_of
 from torch_distinput.data.fingerprint import fingerprint
-from torch_distinput.data.local_step import LocalStep, Part, Trace, cut_step
+from torch_distinput.data.local_step import LocalStep, Part, Trace, cut_step, part_of
 from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.stream import Chunk
 from torch_distinput.plan.batching import Splitter
@@ -47,7 +47,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
                 data = rows.copied(mine.data) if lent else mine.data
-                yield cut_step((data, mine.ids), cut.sizes, mark=mark, trace=trace)
+                yield cut_step(part_of(data, mine.ids), cut.sizes, mark=mark, trace=trace)
             first_step = 0
 
     def _chunks(self) -> Iterator[Chunk]:
@@ -92,7 +92,7 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
         parts = [part for chunks in taken for part in self._parts(chunks)]
-        sizes = tuple(0 if part is None else len(part[1]) for part in parts)
+        sizes = tuple(0 if part is None else len(part.ids) for part in parts)
         starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
         bookmark = None
         if all(starts):  # each stream can be started again from here
@@ -105,7 +105,7 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def _parts(self, chunks: list[Chunk]) -> list[Part | None]:
         """The replica batches of a stream; None where it has ended."""
-        taken: list[Part | None] = [(chunk.data, chunk.ids) for chunk in chunks]
+        taken: list[Part | None] = [part_of(chunk.data, chunk.ids) for chunk in chunks]
         return taken + [None] * (self._per_stream - len(taken))
 
 

@@ -14,7 +14,14 @@ from torch.utils.data import IterableDataset, Sampler
 
 from torch_distinput.data import rows
 from torch_distinput.data.chain import ChainReader, Route, bookmark_of
-from torch_distinput.data.local_step import NO_TRACE, LocalStep, Trace, cut_step, empty_step
+from torch_distinput.data.local_step import (
+    NO_TRACE,
+    LocalStep,
+    Trace,
+    cut_step,
+    empty_step,
+    part_of,
+)
 from torch_distinput.data.read_log import Notes
 from torch_distinput.data.ready_batches import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.rows import check_row_count
@@ -289,7 +296,8 @@ class Finish:
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
                 batch = rows.copied(batch)
-        return cut_step((batch, item.chunk.ids), item.sizes, mark=item.mark, trace=item.trace)
+        part = part_of(batch, item.chunk.ids)
+        return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

@@ -7,6 +7,7 @@ lists. Slices are views; a batch without rows never keeps the storage of a large
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,14 @@ def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     return map_leaves(lambda leaf: _slice(leaf, start, stop), batch)
 
 
+def split_leaf(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    """Cut the rows of a leaf into views, one for each size."""
+    if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
+        return _pieces(leaf, sizes)
+    bounds = pairwise(accumulate(sizes, initial=0))
+    return [_slice(leaf, start, stop) for start, stop in bounds]
+
+
 def take_rows(batch: Batch, indices: NDArray[np.int64]) -> Batch:
     """Return the rows at ``indices``, in that order, as copies."""
     rows = torch.from_numpy(indices)
@@ -162,7 +171,7 @@ def compact(batch: Batch) -> Batch:
 
 def num_bytes(batch: Batch) -> int:
     """Bytes held by tensors and arrays, and roughly by strings."""
-    return sum(_leaf_bytes(leaf) for leaf in flatten(batch)[0])
+    return sum(map(leaf_bytes, flatten(batch)[0]))
 
 
 def _is_shareable(leaf: Any) -> bool:
@@ -188,12 +197,13 @@ def _unbound(leaf: Any) -> Iterable[Any]:
     return leaf.unbind() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _leaf_bytes(leaf: Any) -> int:
+def leaf_bytes(leaf: Any) -> int:
+    """Bytes of one leaf."""
     if isinstance(leaf, torch.Tensor):
         dense = leaf.values() if leaf.is_nested else leaf
         return int(dense.nbytes) if dense.layout is torch.strided else 0
     if isinstance(leaf, np.ndarray):
-        return int(leaf.nbytes) + (_leaf_bytes(leaf.tolist()) if leaf.dtype == object else 0)
+        return int(leaf.nbytes) + (leaf_bytes(leaf.tolist()) if leaf.dtype == object else 0)
     if isinstance(leaf, (str, bytes)):
         return len(leaf) + _OBJECT_BYTES
     if isinstance(leaf, (list, tuple)):
@@ -207,8 +217,19 @@ def _slice(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         offsets = leaf.offsets()[start : stop + 1]  # type: ignore[attr-defined]
         return _jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
+    if isinstance(leaf, torch.Tensor):
+        return _pieces(leaf, (start, stop - start, len(leaf) - stop))[1]
     rows = leaf[start:stop]
     return Examples(rows) if isinstance(leaf, Examples) else rows
+
+
+def _pieces(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor]:
+    """Cut a tensor into tensors that share its memory, and nothing else.
+
+    To autograd ordinary views are one tensor: what a user changes in place in one replica's batch,
+    or in one step's, would invalidate what was saved for backward of another's.
+    """
+    return torch.unsafe_split_with_sizes(tensor, sizes)
 
 
 def _take(leaf: Any, rows: torch.Tensor) -> Any:

@@ -16,15 +16,14 @@ from typing import Any
 import torch
 
 from torch_distinput.background import Thread, start_thread
-from torch_distinput.data.structure import Batch, flatten, unflatten
 from torch_distinput.device.backend import Backend, backend_for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaBatches:
-    """One step: a batch for each local replica, and whatever belongs to it."""
+class ReplicaLeaves:
+    """One step: the leaves of a batch for each local replica, and whatever belongs to it."""
 
-    batches: tuple[Batch, ...]
+    leaves: tuple[Sequence[Any], ...]
     note: Any = None
 
 
@@ -32,7 +31,7 @@ class ReplicaBatches:
 class _Copied:
     """A step whose copies have been started."""
 
-    step: ReplicaBatches
+    step: ReplicaLeaves
     tensors: tuple[list[torch.Tensor], ...]
     markers: tuple[Any, ...]
 
@@ -54,7 +53,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        steps: Iterator[ReplicaBatches],
+        steps: Iterator[ReplicaLeaves],
         devices: Sequence[torch.device],
         *,
         buffer_size: int,
@@ -67,11 +66,11 @@ class Prefetcher:
         self._ahead = _Ahead(ahead) if ahead else None
         self._thread: Thread | None = None
 
-    def __iter__(self) -> Iterator[ReplicaBatches]:
+    def __iter__(self) -> Iterator[ReplicaLeaves]:
         """Return itself."""
         return self
 
-    def __next__(self) -> ReplicaBatches:
+    def __next__(self) -> ReplicaLeaves:
         """Return the next step, safe to use on the caller's current streams."""
         copied = next(self._steps) if self._ahead is None else self._taken(self._ahead)
         parts = zip(self._backends, copied.tensors, copied.markers, strict=True)
@@ -132,16 +131,14 @@ class _Ahead:
         raise StopIteration
 
 
-def _copied(step: ReplicaBatches, backends: Sequence[Backend]) -> _Copied:
+def _copied(step: ReplicaLeaves, backends: Sequence[Backend]) -> _Copied:
     """Start the copies of a step: all tensors, also without rows; other leaves pass through."""
-    batches, tensors, markers = [], [], []
-    for batch, backend in zip(step.batches, backends, strict=True):
-        leaves, structure = flatten(batch)
-        moved = [_start(leaf, backend) for leaf in leaves]
-        batches.append(unflatten(structure, moved))
-        tensors.append([leaf for leaf in moved if isinstance(leaf, torch.Tensor)])
+    moved, tensors, markers = [], [], []
+    for leaves, backend in zip(step.leaves, backends, strict=True):
+        moved.append([_start(leaf, backend) for leaf in leaves])
+        tensors.append([leaf for leaf in moved[-1] if isinstance(leaf, torch.Tensor)])
         markers.append(backend.mark())
-    moved_step = ReplicaBatches(batches=tuple(batches), note=step.note)
+    moved_step = ReplicaLeaves(leaves=tuple(moved), note=step.note)
     return _Copied(step=moved_step, tensors=tuple(tensors), markers=tuple(markers))
 
 

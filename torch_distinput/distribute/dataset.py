@@ -225,8 +225,8 @@ class DistributedDataset:
         return ReplayedStep(
             index=number,
             num_examples=sum(worker.count for worker in found),
-            batches=tuple(None if part is None else part[0] for part in parts),
-            ids=tuple(None if part is None else part[1] for part in parts),
+            batches=tuple(None if part is None else part.batch for part in parts),
+            ids=tuple(None if part is None else part.ids for part in parts),
         )
 
     def _start(self, progress: Progress) -> DistributedIterator:

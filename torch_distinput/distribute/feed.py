@@ -280,7 +280,7 @@ class VotedFeed:
 def introduction(step: LocalStep) -> Any:
     """The spec of a step's first batch and its ids; None without one."""
     part = next((part for part in step.parts if part is not None), None)
-    return None if part is None else spec_of(part)
+    return None if part is None else spec_of((part.batch, part.ids))
 
 
 def _origin(error: BaseException) -> BaseException:

@@ -14,7 +14,7 @@ import numpy as np
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.loader import TaskLoader
-from torch_distinput.data.local_step import LocalStep, cut_step
+from torch_distinput.data.local_step import LocalStep, cut_step, part_of
 from torch_distinput.data.planned import (
     PlannedStep,
     StepFetch,
@@ -125,7 +125,7 @@ class IndexedInput:
             return None
         indices = batches.indices(number)
         (cut,) = splitter.cuts(len(indices))
-        return [cut_step((self._source.fetch(indices), indices), cut.sizes)]
+        return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
 
     def expected_ids(self, before: Position, after: Position) -> IdSum | None:  # noqa: ARG002
         """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_distinput.data.element_spec import merged, spec_of, zero_rows
-from torch_distinput.data.local_step import Part, empty_step
-from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
+from torch_distinput.data.local_step import empty_step
+from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import current
-from torch_distinput.distribute.regroup import regroup_batches
-from torch_distinput.errors import SourceError, UsageError, again, let_go
+from torch_distinput.distribute.regroup import regroup_leaves
+from torch_distinput.distribute.shapes import Shapes, no_spec
+from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.state import to_state
-from torch_distinput.values import InputStats, OptionalStep, StepInfo
+from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from torch_distinput.cluster.watch import Watch
     from torch_distinput.data.read_log import Tally
+    from torch_distinput.data.stream import Ids
+    from torch_distinput.data.structure import Structure
     from torch_distinput.distribute.audit import Audit
-    from torch_distinput.distribute.feed import Delivery, Feed
+    from torch_distinput.distribute.feed import Feed
     from torch_distinput.distribute.progress import Progress
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.plan.position import Position
@@ -65,14 +67,13 @@ class DistributedIterator(Iterator[Any]):
         self._watch = watch
         self._tally = tally
         self._audit = audit
-        self._shapes = _Shapes(spec)
-        self._stats = InputStats(
-            steps=0, examples=0, zero_row_batches=0, wait_seconds=0.0
-        )
+        self._shapes = Shapes(spec)
+        self._num_examples = self._num_empty = 0  # of this worker's replicas
+        self._waited = 0.0
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = strategy.devices if fetch_to_device else _HOST * len(strategy.devices)
-        host_steps = _host_steps(feed, self._shapes, len(devices))
+        host_steps = _host_steps(feed, self._shapes, len(devices), progress.steps)
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
@@ -95,15 +96,15 @@ class DistributedIterator(Iterator[Any]):
         started = time.perf_counter()
         try:
             self._watch.enter(self._progress.steps)
-            replicas = self._next()
+            step = self._next()
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
             try:
                 raise ending from error.__cause__
             finally:
                 del ending  # which keeps this frame
-        self._record(replicas.note, time.perf_counter() - started)
-        return regroup_batches(replicas.batches)
+        self._record(step.note, time.perf_counter() - started)
+        return regroup_leaves(step.note.structures, step.leaves)
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
@@ -118,7 +119,7 @@ class DistributedIterator(Iterator[Any]):
         self._finalizer()
         return ending
 
-    def _next(self) -> ReplicaBatches:
+    def _next(self) -> ReplicaLeaves:
         """Take the next step; an end that the audit finds fault with is an error."""
         step = next(self._prefetcher, None)
         if step is not None:
@@ -175,8 +176,14 @@ class DistributedIterator(Iterator[Any]):
 
     def stats(self) -> InputStats:
         """Counters since this iterator was made."""
-        tally = self._tally
-        return replace(self._stats, retries=tally.retries, skipped=tally.skipped)
+        return InputStats(
+            steps=self._progress.steps - self._progress.before.steps,
+            examples=self._num_examples,
+            zero_row_batches=self._num_empty,
+            wait_seconds=self._waited,
+            retries=self._tally.retries,
+            skipped=self._tally.skipped,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
@@ -211,23 +218,13 @@ class DistributedIterator(Iterator[Any]):
         self.close()
 
     def _record(self, note: _Note, waited: float) -> None:
-        info = StepInfo(
-            index=self._progress.steps,
-            num_examples=note.num_examples,
-            local_counts=note.sizes,
-            ids=regroup_batches(note.ids),
-        )
-        self._last_step = info
+        info = self._last_step = note.info
         if self._audit is not None:
             self._audit.add(note.ids)
-        self._progress.deliver(note.num_examples, note.where)
-        stats = self._stats
-        self._stats = InputStats(
-            steps=stats.steps + 1,
-            examples=stats.examples + sum(note.sizes),
-            zero_row_batches=stats.zero_row_batches + note.sizes.count(0),
-            wait_seconds=stats.wait_seconds + waited,
-        )
+        self._progress.deliver(info.num_examples, note.where)
+        self._num_examples += sum(info.local_counts)
+        self._num_empty += info.local_counts.count(0)
+        self._waited += waited
         self._watch.leave(info.index)
         current.delivered(self._strategy, info)
 
@@ -235,69 +232,39 @@ class DistributedIterator(Iterator[Any]):
 _HOST = (torch.device("cpu"),)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Note:
+class _Note(NamedTuple):
     """What travels with a step through the prefetcher."""
 
-    num_examples: int
-    sizes: tuple[int, ...]
-    ids: tuple[Any, ...]
+    info: StepInfo
+    structures: tuple[Structure, ...]
+    ids: tuple[Ids, ...]
     where: Callable[[], Position]
 
 
-class _Shapes:
-    """What batches and ids of this worker look like, for those without rows."""
-
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
-        self._last: Any = None
-
-    def observe(self, part: Part) -> None:
-        """Note a real batch: the next zero-row batch gets its trailing sizes."""
-        seen = spec_of(part)
-        if seen == self._last:
-            return
-        self._last = seen
-        self.spec = seen if self.spec is None else merged(self.spec, seen)
-
-    def zero_rows(self, feed: Feed) -> Part:
-        """Make a zero-row batch like the last real one on this worker, or like the spec."""
-        if self._last is None and self.spec is None:
-            self.spec = feed.spec()
-        spec = self._last if self._last is not None else self.spec
-        if spec is None:
-            raise no_spec()
-        return zero_rows(spec)  # type: ignore[no-any-return]
-
-
-def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[ReplicaBatches]:
+def _host_steps(
+    feed: Feed, shapes: Shapes, num_replicas: int, first_step: int
+) -> Iterator[ReplicaLeaves]:
     """Complete each delivery: every replica gets a batch."""
-    while (delivery := feed.next()) is not None:
-        yield _completed(delivery, feed, shapes, num_replicas)
-
-
-def _completed(
-    delivery: Delivery, feed: Feed, shapes: _Shapes, num_replicas: int
-) -> ReplicaBatches:
-    step = delivery.step or empty_step(num_replicas)
-    for part in step.parts:
-        if part is not None:
-            shapes.observe(part)
-    full = [shapes.zero_rows(feed) if p is None else p for p in step.parts]
-    ids = tuple(part[1] for part in full)
-    note = _Note(
-        num_examples=delivery.num_examples, sizes=step.sizes, ids=ids, where=delivery.where
-    )
-    return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
-
-
-def no_spec() -> SourceError:
-    """The error for a source that has shown no example to anybody."""
-    msg = (
-        "Expected at least one step to know the structure of a batch, got none from any worker: "
-        "the source is empty, or drop_last left all of it out."
-    )
-    return SourceError(msg)
+    for index in itertools.count(first_step):
+        delivery = feed.next()
+        if delivery is None:
+            return
+        step = delivery.step or empty_step(num_replicas)
+        for part in step.parts:
+            if part is not None:
+                shapes.observe(part)
+        parts = [
+            shapes.empty(replica, feed.spec) if part is None else part
+            for replica, part in enumerate(step.parts)
+        ]
+        leaves, structures, ids = zip(*parts, strict=True)
+        info = StepInfo(
+            index=index,
+            num_examples=delivery.num_examples,
+            local_counts=step.sizes,
+            ids=ids[0] if num_replicas == 1 else PerReplica(ids),
+        )
+        yield ReplicaLeaves(leaves=leaves, note=_Note(info, structures, ids, delivery.where))
 
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:

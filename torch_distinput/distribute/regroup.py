@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_distinput.data.structure import (
-    Batch,
-    Structure,
-    flatten,
-    flatten_values,
-    unflatten,
-)
+from torch_distinput.data.structure import Structure, flatten_values, unflatten
 from torch_distinput.errors import MismatchError
 from torch_distinput.values import PerReplica
 
 _PLAIN = (str, bytes, bool, int, float, complex)
 
 
-def regroup_batches(batches: Sequence[Batch]) -> Any:
-    """From one batch per replica to one batch of :class:`PerReplica` leaves; one stays bare."""
-    return batches[0] if len(batches) == 1 else _regrouped([flatten(b) for b in batches])
+def regroup_leaves(structures: Sequence[Structure], leaves: Sequence[Sequence[Any]]) -> Any:
+    """Put one batch together whose leaves are :class:`PerReplica`; of one replica they are bare."""
+    structure = structures[0]
+    if len(leaves) == 1:
+        return structure.build(leaves[0])
+    _check_alike(structures)
+    return structure.build([PerReplica(column) for column in zip(*leaves, strict=True)])
 
 
 def regroup_values(values: Sequence[Any], keep: Callable[..., bool] | None = None) -> Any:
@@ -49,11 +47,16 @@ def _regrouped(
     flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None = None
 ) -> Any:
     structure = flat[0][1]
-    if any(other != structure for _, other in flat):
-        msg = "Expected one structure on all local replicas, got structures that differ."
-        raise MismatchError(msg)
+    _check_alike([other for _, other in flat])
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
     return unflatten(structure, [_leaf(column, keep) for column in columns])
+
+
+def _check_alike(structures: Sequence[Structure]) -> None:
+    first = structures[0]
+    if any(other is not first and other != first for other in structures):
+        msg = "Expected one structure on all local replicas, got structures that differ."
+        raise MismatchError(msg)
 
 
 def _leaf(column: tuple[Any, ...], keep: Callable[..., bool] | None) -> Any:
