@@ -723,7 +723,7 @@ class TestMended:
         """Read-only columns are not read before their rows are asked for."""
         np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
         mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-        assert ColumnFetch.of({"x": mapped}).columns["x"] is mapped
+        assert ColumnFetch.of({"x": mapped}).columns[0].leaf is mapped
         batch = first((mapped, torch.arange(6)), 2, shuffle=True)
         assert all(isinstance(leaf, torch.Tensor) for leaf in batch)
         assert [[2 * k, 2 * k + 1] for k in batch[1].tolist()] == batch[0].tolist()

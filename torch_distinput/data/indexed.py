@@ -3,38 +3,79 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
+import torch
+
 from torch_distinput.data import rows
+from torch_distinput.data.buffers import LARGE, Buffers
 from torch_distinput.data.stream import Collate, source_error
-from torch_distinput.data.structure import Batch, map_leaves
+from torch_distinput.data.structure import Batch, Structure, flatten
 from torch_distinput.plan.permutation import Indices
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFetch:
-    """Batches from columns: one ``index_select`` per tensor, no example ever made."""
+    """Batches from columns: one gathering per leaf, no example ever made."""
 
-    columns: Batch
+    structure: Structure
+    columns: tuple[_Column, ...]
 
     @staticmethod
     def of(columns: Batch) -> ColumnFetch:
         """Take a tree of tensors and arrays. None is copied: it may be a file mapped to memory."""
-        return ColumnFetch(rows.with_shared_tensors(columns))
+        rows.num_rows(columns)  # refuses different ones
+        leaves, structure = flatten(rows.with_shared_tensors(columns))
+        return ColumnFetch(structure, tuple(map(_Column.of, leaves)))
 
     @property
     def num_examples(self) -> int:
-        """Rows of the columns. Raises ValueError where they differ."""
-        return rows.num_rows(self.columns)
+        """Rows of the columns."""
+        return rows.leaf_rows(self.columns[0].leaf)
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
-        return rows.with_tensors(rows.take_rows(self.columns, indices))
+        wanted, count = torch.from_numpy(indices), len(indices)
+        return self.structure.build([column.take(wanted, count) for column in self.columns])
 
     def example(self, index: int) -> Any:
         """Return one row as an example."""
-        row = rows.with_tensors(rows.slice_rows(self.columns, index, index + 1))
-        return map_leaves(lambda column: column[0], row)
+        return self.structure.build([_row(column.leaf, index) for column in self.columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A leaf with all examples.
+
+    Attributes:
+        leaf: of whatever kind.
+        row_bytes: bytes of a row.
+        buffers: memory to gather rows into; None where they cannot be gathered into any.
+    """
+
+    leaf: Any
+    row_bytes: int = 0
+    buffers: Buffers | None = None
+
+    @staticmethod
+    def of(leaf: Any) -> _Column:
+        if not rows.is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
+            return _Column(leaf)
+        return _Column(leaf, leaf[:1].nbytes, Buffers())
+
+    def take(self, wanted: torch.Tensor, count: int) -> Any:
+        leaf = self.leaf
+        if self.buffers is None:
+            return rows.as_tensor(rows.take_leaf(leaf, wanted))
+        if count * self.row_bytes < LARGE:
+            return leaf.index_select(0, wanted)
+        out = self.buffers.empty((count, *leaf.shape[1:]), leaf.dtype)
+        return torch.index_select(leaf, 0, wanted, out=out)
+
+
+def _row(leaf: Any, index: int) -> Any:
+    return rows.as_tensor(rows.slice_rows(leaf, index, index + 1))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +86,24 @@ class ExampleFetch:
     collate: Collate
 
     def __call__(self, indices: Indices) -> Batch:
-        """Return the collated examples at the indices."""
-        return rows.with_tensors(self.collate(self._examples(indices.tolist())))
+        """Return the collated examples at the indices; refuse more rows, or fewer."""
+        batch = rows.with_tensors(self.collate(self._examples(indices.tolist())))
+        rows.check_row_count(batch, len(indices))
+        return batch
 
     def _examples(self, indices: list[int]) -> list[Any]:
         many = getattr(self.dataset, "__getitems__", None)
         if many is None:
-            return [self._example(index) for index in indices]
+            return self._one_by_one(indices)
         try:
             return many(indices)  # type: ignore[no-any-return]
         except Exception as error:
             raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
 
-    def _example(self, index: int) -> Any:
+    def _one_by_one(self, indices: list[int]) -> list[Any]:
+        dataset, left = self.dataset, iter(indices)
         try:
-            return self.dataset[index]
+            return [dataset[index] for index in left]
         except Exception as error:
-            raise source_error(error, f"example {index}") from error
+            failed = indices[-1 - length_hint(left)]
+            raise source_error(error, f"example {failed}") from error

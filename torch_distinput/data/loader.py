@@ -12,7 +12,8 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import repeat
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torch.utils.data import (
@@ -22,6 +23,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from torch_distinput.data.slots import Parcel, Receiver, Sender
 from torch_distinput.data.stream import source_error
 from torch_distinput.errors import SourceError
 
@@ -64,6 +66,7 @@ class TaskLoader(Generic[Task, T]):
         self._options = options
         self._tasks: _Tasks[Task] = _Tasks()
         self._loader: DataLoader[T] | None = None
+        self._receiver = Receiver()
 
     def run(self, tasks: Iterator[Task]) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread."""
@@ -71,8 +74,8 @@ class TaskLoader(Generic[Task, T]):
             return map(self._fetch, tasks)
         if self._loader is None:
             self._loader = self._make()
-        self._tasks.pending = tasks
-        return _results(iter(self._loader), self._forget)
+        self._tasks.begin(tasks)
+        return _results(iter(self._loader), self._receiver, self._forget)
 
     def _make(self) -> DataLoader[T]:
         return DataLoader(
@@ -106,7 +109,7 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
         num_workers=1,
         **options.keywords,
     )
-    return _results(iter(loader), lambda: None)
+    return _results(iter(loader), Receiver(), lambda: None)
 
 
 def run_stages(
@@ -167,11 +170,14 @@ class LoaderProcessTraceback(Exception):  # noqa: N818 - it is a text, not an er
     """What a loader process printed; the ``__cause__`` of a SourceError."""
 
 
-def _results(iterator: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any]:
+def _results(
+    iterator: Iterator[Parcel], receiver: Receiver, forget: Callable[[], None]
+) -> Iterator[Any]:
     """Raise what loader processes raised; say when they were lost, and ``forget`` them."""
     number = 0
     try:
-        for result in iterator:
+        for parcel in iterator:
+            result = receiver.open(parcel)
             if isinstance(result, _Raised):
                 result.again()
             yield result
@@ -195,12 +201,19 @@ def _as_it_is(value: T) -> T:
 
 
 class _Tasks(Generic[Task]):
-    """The tasks of the epoch that starts next; DataLoader asks for them twice when it starts."""
+    """The tasks of the run that starts next; DataLoader asks for them twice when it starts."""
 
-    pending: Iterator[Task] = iter(())
+    def __init__(self) -> None:
+        self._pending: Iterator[tuple[int, Task]] = iter(())
+        self._num_runs = 0
 
-    def __iter__(self) -> Iterator[Task]:
-        return self.pending
+    def begin(self, tasks: Iterator[Task]) -> None:
+        """Number the run, so that loader processes know when nobody waits for another any more."""
+        self._num_runs += 1
+        self._pending = zip(repeat(self._num_runs), tasks)
+
+    def __iter__(self) -> Iterator[tuple[int, Task]]:
+        return self._pending
 
 
 class _Start:
@@ -230,14 +243,21 @@ class _Fetching(Dataset[Any]):
 
     def __init__(self, fetch: Callable[[Any], Any]) -> None:
         self._fetch = fetch
+        self._run = 0
 
-    def __getitem__(self, task: Any) -> Any:
-        if self.failed:
-            return self.failed
+    @cached_property
+    def _sender(self) -> Sender:
+        return _sender()
+
+    def __getitem__(self, numbered: tuple[int, Any]) -> Parcel:
+        run, task = numbered
+        if run != self._run:
+            self._run = run
+            self._sender.forget_unopened()
         try:
-            return self._fetch(task)
+            return self._sender.pack(self.failed or self._fetch(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            return _raised(source_error(error, "a batch"), error)
+            return self._sender.pack(_raised(source_error(error, "a batch"), error))
 
 
 class _Finished(IterableDataset[Any]):
@@ -259,14 +279,22 @@ class _Streaming(IterableDataset[Any]):
     def __init__(self, stream: IterableDataset[Any]) -> None:
         self._stream = stream
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Parcel]:
+        sender = _sender()
         if self.failed:
-            yield self.failed
+            yield sender.pack(self.failed)
             return
         try:
-            yield from self._stream
+            yield from map(sender.pack, self._stream)
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            yield _raised(source_error(error, "a batch"), error)
+            yield sender.pack(_raised(source_error(error, "a batch"), error))
+
+
+def _sender() -> Sender:
+    """Of this loader process."""
+    info = get_worker_info()
+    assert info is not None, "made in a loader process only"
+    return Sender(info.id)
 
 
 def _raised(said: SourceError, error: Exception) -> _Raised:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step, part_of
-from torch_distinput.data.rows import check_row_count
 from torch_distinput.data.structure import Batch
 from torch_distinput.plan.batching import Splitter, totals
 from torch_distinput.plan.order import GlobalBatches
 from torch_distinput.plan.permutation import Indices
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedStep:
+class PlannedStep(NamedTuple):
     """One step of this worker, before its examples are fetched.
 
     Attributes:
@@ -56,7 +55,7 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
         ]
         for rows in batches.rows(run, start, stop):
             for first, last, sizes, total in steps:
-                yield PlannedStep(indices=rows[first:last], sizes=sizes, num_examples=total)
+                yield PlannedStep(rows[first:last], sizes, total)
 
 
 def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
@@ -89,5 +88,4 @@ def _merged(
         if batch is None:
             yield empty_step(len(step.sizes)), step.num_examples
         else:
-            check_row_count(batch, len(step.indices))
             yield cut_step(part_of(batch, step.indices), step.sizes), step.num_examples

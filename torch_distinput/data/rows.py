@@ -100,12 +100,12 @@ def _check_layout(tensor: torch.Tensor) -> None:
 
 def with_tensors(batch: Batch) -> Batch:
     """Turn NumPy arrays into tensors, as ``default_convert`` does; shares memory if it can."""
-    return map_leaves(_as_tensor, batch)
+    return map_leaves(as_tensor, batch)
 
 
 def with_shared_tensors(batch: Batch) -> Batch:
     """Turn into tensors the NumPy arrays whose memory torch can share; copy none of them."""
-    return map_leaves(lambda leaf: _as_tensor(leaf) if _is_shareable(leaf) else leaf, batch)
+    return map_leaves(lambda leaf: as_tensor(leaf) if _is_shareable(leaf) else leaf, batch)
 
 
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
@@ -126,7 +126,7 @@ def split_leaf(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
 def take_rows(batch: Batch, indices: NDArray[np.int64]) -> Batch:
     """Return the rows at ``indices``, in that order, as copies."""
     rows = torch.from_numpy(indices)
-    return map_leaves(lambda leaf: _take(leaf, rows), batch)
+    return map_leaves(lambda leaf: take_leaf(leaf, rows), batch)
 
 
 def concat_rows(batches: Sequence[Batch]) -> Batch:
@@ -182,7 +182,8 @@ def _is_shareable(leaf: Any) -> bool:
     return bool(leaf.dtype.isnative and leaf.flags.writeable and forwards)
 
 
-def _as_tensor(leaf: Any) -> Any:
+def as_tensor(leaf: Any) -> Any:
+    """Turn an array into a tensor that shares its memory if it can."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     if not _is_shareable(leaf):
@@ -232,7 +233,8 @@ def _pieces(tensor: torch.Tensor, sizes: Sequence[int]) -> Sequence[torch.Tensor
     return torch.unsafe_split_with_sizes(tensor, sizes)
 
 
-def _take(leaf: Any, rows: torch.Tensor) -> Any:
+def take_leaf(leaf: Any, rows: torch.Tensor) -> Any:
+    """Return the rows of a leaf, as a copy."""
     if isinstance(leaf, list):
         taken = [leaf[row] for row in rows.tolist()]
         return Examples(taken) if isinstance(leaf, Examples) else taken
@@ -240,10 +242,14 @@ def _take(leaf: Any, rows: torch.Tensor) -> Any:
         return np.take(leaf, rows.numpy(), axis=0)
     if leaf.is_nested:
         return _concat([_slice(leaf, row, row + 1) for row in rows.tolist()])
-    # Indexing keeps a memory format such as channels_last, and knows all types; index_select is
-    # faster.
-    fast = leaf.is_contiguous() and leaf.dtype not in _INDEXED_ONLY
-    return leaf.index_select(0, rows) if fast else leaf[rows]
+    return leaf.index_select(0, rows) if is_selectable(leaf) else leaf[rows]
+
+
+def is_selectable(leaf: Any) -> bool:
+    """Whether ``index_select`` serves; indexing is slower, but keeps memory formats."""
+    if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
+        return False
+    return leaf.is_contiguous() and leaf.dtype not in _INDEXED_ONLY
 
 
 def _concat(leaves: Sequence[Any]) -> Any:

@@ -61,6 +61,7 @@ class Prefetcher:
         """Start nothing yet: the thread, if there is something to copy ahead, comes with a step."""
         made: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
         self._backends = tuple(made[device] for device in devices)
+        self._host = steps if all(device.type == "cpu" for device in devices) else None
         self._steps = (_copied(step, self._backends) for step in steps)
         ahead = buffer_size if any(device.type != "cpu" for device in devices) else 0
         self._ahead = _Ahead(ahead) if ahead else None
@@ -72,6 +73,8 @@ class Prefetcher:
 
     def __next__(self) -> ReplicaLeaves:
         """Return the next step, safe to use on the caller's current streams."""
+        if self._host is not None:
+            return next(self._host)
         copied = next(self._steps) if self._ahead is None else self._taken(self._ahead)
         parts = zip(self._backends, copied.tensors, copied.markers, strict=True)
         for backend, tensors, marker in parts:

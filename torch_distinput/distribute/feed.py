@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.desk import Agreed, Ending
@@ -31,8 +30,7 @@ _POLL_SECONDS = 0.2
 """Time between two looks at the board while a step is waited for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One step.
 
     Attributes:

@@ -1,0 +1,154 @@
+"""Results of loader processes, carried in shared memory that is used again.
+
+A loader process writes tensors and arrays into a slot, which it shares with the main process once;
+from then on only the slot's number and a short text travel. Torch by itself makes a file of shared
+memory for each tensor of each batch, which costs more than most batches.
+
+The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
+process makes it OPENED when it takes the result out, and FREE when nothing of the result is
+referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
+never sees it change; while all slots are taken, results travel torch's way.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import weakref
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+FREE, SENT, OPENED = range(3)
+
+_ALIGN = 64
+"""The header of a slot, and what the places in it are multiples of: a cache line."""
+_MOST_SLOTS = 8
+"""For each loader process; it fills no more than are on their way or in use."""
+
+
+class Parcel(NamedTuple):
+    """A result under way.
+
+    Attributes:
+        process: the loader process.
+        slot: number of its slot; None where the result travels torch's way, in ``text``.
+        memory: the slot itself, the first time.
+        text: the result, pickled, without what is in the slot.
+        places: start and stop in the slot of each buffer that the text lacks.
+    """
+
+    process: int
+    slot: int | None
+    memory: torch.Tensor | None
+    text: Any
+    places: tuple[tuple[int, int], ...] = ()
+
+
+class Sender:
+    """The end in a loader process."""
+
+    def __init__(self, process: int) -> None:
+        """Share nothing yet."""
+        self._process = process
+        self._slots: dict[int, NDArray[np.uint8]] = {}
+        self._made = 0
+
+    def forget_unopened(self) -> None:
+        """Nobody will open what was sent before: the main process has begun anew."""
+        for slot in self._slots.values():
+            if slot[0] == SENT:
+                slot[0] = FREE
+
+    def pack(self, result: Any) -> Parcel:
+        """Write a result into a slot."""
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        _Pickler(file, 5, False, buffers.append).dump(result)  # ForkingPickler takes no names
+        views = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
+        places, end = [], _ALIGN
+        for view in views:
+            places.append((end, end + view.nbytes))
+            end = -(-(end + view.nbytes) // _ALIGN) * _ALIGN
+        number, memory = self._free(end)
+        if number is None:
+            return Parcel(self._process, None, None, result)
+        slot = self._slots[number]
+        for view, (start, stop) in zip(views, places, strict=True):
+            slot[start:stop] = view
+        slot[0] = SENT
+        return Parcel(self._process, number, memory, file.getvalue(), tuple(places))
+
+    def _free(self, num_bytes: int) -> tuple[int | None, torch.Tensor | None]:
+        """Number of a slot with room, and its memory if it is new."""
+        free = [number for number, slot in self._slots.items() if slot[0] == FREE]
+        for number in free:
+            if self._slots[number].nbytes >= num_bytes:
+                return number, None
+        if free:  # too small
+            del self._slots[free[0]]
+        elif len(self._slots) == _MOST_SLOTS:
+            return None, None
+        memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
+        memory.share_memory_()
+        self._made += 1
+        self._slots[self._made] = memory.numpy()
+        return self._made, memory
+
+
+class Receiver:
+    """The end in the main process."""
+
+    def __init__(self) -> None:
+        """Know no slot yet."""
+        self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def open(self, parcel: Parcel) -> Any:
+        """Take a result out; its tensors and arrays lie in the slot until all are dropped."""
+        if parcel.slot is None:
+            return parcel.text
+        key = (parcel.process, parcel.slot)
+        if parcel.memory is not None:
+            self._slots[key] = parcel.memory.numpy()
+        slot = self._slots[key]
+        slot[0] = OPENED
+        # Everything in the result refers to `lent`; when that goes, so does the last of it.
+        lent: Any = slot[:]
+        weakref.finalize(lent, _release, slot, os.getpid()).atexit = False
+        buffers = [memoryview(lent)[start:stop] for start, stop in parcel.places]
+        return pickle.loads(parcel.text, buffers=buffers)  # noqa: S301 - our own process wrote it
+
+
+def _release(slot: NDArray[np.uint8], owner: int) -> None:
+    """Give a slot back; a process that was forked meanwhile shares it, but not the say."""
+    if os.getpid() == owner:
+        slot[0] = FREE
+
+
+class _Pickler(ForkingPickler):
+    """Leaves the contents of dense tensors, as pickle does those of arrays, to its callback."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not torch.Tensor or not _is_plain(value):
+            return NotImplemented
+        content: Any = value.view(-1).view(torch.uint8).numpy()
+        return _tensor, (pickle.PickleBuffer(content), value.dtype, value.shape)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its bytes, its dtype and its shape."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.is_contiguous()
+        and tensor.numel() > 0
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _tensor(content: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    return torch.frombuffer(content, dtype=dtype).view(shape)
