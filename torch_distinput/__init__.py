@@ -7,15 +7,16 @@ replica once per epoch, and all ranks make the same number of steps.
     |---------- data ----------------|    |----- cluster -----|    |--- device ---|   distribute
     |------------------------- plan: who gets what, integers only ------------------------------|
 
-Each folder is a station of that street and imports only what lies beneath it.
+Each folder is a station of that street and imports only what lies beneath it. What not every
+script needs (files, the test kit) is imported when it is asked for.
 """
 
-from torch_distinput import errors, readers, testing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.collate import collate
-from torch_distinput.data.file_dataset import FileDataset
-from torch_distinput.data.rebatch import RebatchSampler
-from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
 from torch_distinput.distribute.current import get_replica_context, get_strategy
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
@@ -48,6 +49,12 @@ from torch_distinput.values import (
     StepInfo,
     TensorSpec,
 )
+
+if TYPE_CHECKING:
+    from torch_distinput import readers, testing
+    from torch_distinput.data.file_dataset import FileDataset
+    from torch_distinput.data.rebatch import RebatchSampler
+    from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
 
 __all__ = [
     "AuditError",
@@ -91,3 +98,27 @@ __all__ = [
     "readers",
     "testing",
 ]
+
+_LATE = {
+    "DataShardDataset": "data.sharded",
+    "FileDataset": "data.file_dataset",
+    "FileShardDataset": "data.sharded",
+    "RebatchSampler": "data.rebatch",
+}
+_LATE_MODULES = ("readers", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for the first time."""
+    if name in _LATE_MODULES:
+        return import_module(f"torch_distinput.{name}")
+    if name not in _LATE:
+        msg = f"module 'torch_distinput' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = globals()[name] = getattr(import_module(f"torch_distinput.{_LATE[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """What there is, whether it is imported yet or not."""
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,6 @@ import gc
 import pickle
 import threading
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -27,20 +26,20 @@ SHARING = {
     "every second row": lambda x: x[::2],
     "transposed": lambda x: x.T,
     "detached": lambda x: x.detach(),
-    "a parameter": lambda x: torch.nn.Parameter(x),
+    "a parameter": torch.nn.Parameter,
     "another dtype": lambda x: x.view(torch.int32),
     "a storage": lambda x: x.untyped_storage(),
     "an array": lambda x: x.numpy(),
     "a part of an array": lambda x: x.numpy()[1:2],
     "a memoryview": lambda x: memoryview(x.numpy()),
     "a tensor of an array": lambda x: torch.from_numpy(x.numpy()),
-    "dlpack": lambda x: torch.from_dlpack(x),
+    "dlpack": torch.utils.dlpack.from_dlpack,
     "a shallow copy": copy.copy,
     "saved for backward": lambda x: (x * torch.ones(1, requires_grad=True)).sum(),
     "a closure": lambda x: lambda: x,
 }
 COPIES = {
-    "pickled": lambda x: pickle.dumps(x),
+    "pickled": pickle.dumps,
     "a clone": lambda x: x.clone(),
     "a deep copy": copy.deepcopy,
     "numbers": lambda x: x.tolist(),

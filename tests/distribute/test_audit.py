@@ -9,7 +9,7 @@ import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.local_step import LocalStep, empty_step
-from torch_distinput.distribute import feed
+from torch_distinput.distribute import feed, streamed_feeds
 from torch_distinput.plan.audit import IdSum, summed
 from torch_distinput.testing import simulate
 
@@ -58,7 +58,7 @@ def test_a_good_epoch_passes(tmp_path, name, cluster):
 def test_a_lost_step(tmp_path, monkeypatch, name):
     """One worker's examples of one step vanish behind the cut."""
     source = sources(tmp_path)[name]
-    whole = feed.PlannedFeed.next, feed.VotedFeed.next
+    whole = feed.PlannedFeed.next, streamed_feeds.VotedFeed.next
 
     def losing(inner):
         def lost(self):
@@ -72,7 +72,7 @@ def test_a_lost_step(tmp_path, monkeypatch, name):
         return lost
 
     monkeypatch.setattr(feed.PlannedFeed, "next", losing(whole[0]))
-    monkeypatch.setattr(feed.VotedFeed, "next", losing(whole[1]))
+    monkeypatch.setattr(streamed_feeds.VotedFeed, "next", losing(whole[1]))
 
     def work(strategy):
         with pytest.raises(tdi.AuditError, match=r"but the replicas got .*worker 0: \d+, worker 1"):
@@ -101,7 +101,7 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
 
         return repeated
 
-    for kind in (feed.PlannedFeed, feed.VotedFeed):
+    for kind in (feed.PlannedFeed, streamed_feeds.VotedFeed):
         monkeypatch.setattr(kind, "next", repeating(kind.next))
 
     def work(strategy):

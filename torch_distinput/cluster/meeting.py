@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.desk import S
 from torch_distinput.cluster.heartbeat import Heartbeat, Stage
 from torch_distinput.communicator import Channel, Communicator
 from torch_distinput.errors import PeerTimeoutError
-from torch_distinput.plan.ledger import Ledger
+
+if TYPE_CHECKING:
+    from torch_distinput.cluster.agreement import Agreement
+    from torch_distinput.cluster.desk import S
+    from torch_distinput.plan.ledger import Ledger
 
 
 class Meeting:
@@ -34,6 +36,9 @@ class Meeting:
         timeout: float,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        # Imported here, because where lengths are known nobody has to agree.
+        from torch_distinput.cluster.agreement import Agreement  # noqa: PLC0415
+
         here = self._heartbeat.outside = Stage(
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,10 @@ T = TypeVar("T")
 Task = TypeVar("Task")
 
 _log = logging.getLogger(__name__)
+
+_SWITCH_SECONDS = 0.0002
+"""In a loader process a thread of torch's queue sends results. It would have to wait for the one
+that works for 5 ms, Python's default, while the main process waits for the result."""
 
 # A forked process inherits garbage that it must not collect: objects of torch that would wait for
 # threads which were not forked with them, such as those of a process group.
@@ -224,6 +229,7 @@ class _Start:
         self._init_fn = options.init_fn
 
     def __call__(self, process: int) -> None:
+        sys.setswitchinterval(_SWITCH_SECONDS)
         info: Any = get_worker_info()
         ours = info.dataset
         if self._dataset is not None:

@@ -17,7 +17,7 @@ import os
 import pickle
 import weakref
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,34 +29,26 @@ _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
 _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
+_NUMBERS = 1_000_000
 
 
-class Parcel(NamedTuple):
-    """A result under way.
+Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"]
+"""A result under way; a plain tuple, which travels fastest.
 
-    Attributes:
-        process: the loader process.
-        slot: number of its slot; None where the result travels torch's way, in ``text``.
-        memory: the slot itself, the first time.
-        text: the result, pickled, without what is in the slot.
-        places: start and stop in the slot of each buffer that the text lacks.
-    """
-
-    process: int
-    slot: int | None
-    memory: torch.Tensor | None
-    text: Any
-    places: tuple[tuple[int, int], ...] = ()
+    number of the slot; None where the result travels torch's way
+    the result, pickled but for what is in the slot; there the result itself
+    start and stop in the slot of each buffer that is missing
+    the slot itself, the first time
+"""
 
 
 class Sender:
     """The end in a loader process."""
 
     def __init__(self, process: int) -> None:
-        """Share nothing yet."""
-        self._process = process
+        """Share nothing yet; slots are numbered from a million for each process."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
-        self._made = 0
+        self._made = process * _NUMBERS
 
     def forget_unopened(self) -> None:
         """Nobody will open what was sent before: the main process has begun anew."""
@@ -73,15 +65,15 @@ class Sender:
         places, end = [], _ALIGN
         for view in views:
             places.append((end, end + view.nbytes))
-            end = -(-(end + view.nbytes) // _ALIGN) * _ALIGN
+            end = -(-places[-1][1] // _ALIGN) * _ALIGN
         number, memory = self._free(end)
         if number is None:
-            return Parcel(self._process, None, None, result)
+            return None, result, [], None
         slot = self._slots[number]
         for view, (start, stop) in zip(views, places, strict=True):
             slot[start:stop] = view
         slot[0] = SENT
-        return Parcel(self._process, number, memory, file.getvalue(), tuple(places))
+        return number, file.getvalue(), places, memory
 
     def _free(self, num_bytes: int) -> tuple[int | None, torch.Tensor | None]:
         """Number of a slot with room, and its memory if it is new."""
@@ -105,22 +97,23 @@ class Receiver:
 
     def __init__(self) -> None:
         """Know no slot yet."""
-        self._slots: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._slots: dict[int, NDArray[np.uint8]] = {}
 
     def open(self, parcel: Parcel) -> Any:
         """Take a result out; its tensors and arrays lie in the slot until all are dropped."""
-        if parcel.slot is None:
-            return parcel.text
-        key = (parcel.process, parcel.slot)
-        if parcel.memory is not None:
-            self._slots[key] = parcel.memory.numpy()
-        slot = self._slots[key]
+        number, text, places, memory = parcel
+        if number is None:
+            return text
+        if memory is not None:
+            self._slots[number] = memory.numpy()
+        slot = self._slots[number]
         slot[0] = OPENED
         # Everything in the result refers to `lent`; when that goes, so does the last of it.
         lent: Any = slot[:]
         weakref.finalize(lent, _release, slot, os.getpid()).atexit = False
-        buffers = [memoryview(lent)[start:stop] for start, stop in parcel.places]
-        return pickle.loads(parcel.text, buffers=buffers)  # noqa: S301 - our own process wrote it
+        whole = memoryview(lent)
+        buffers = [whole[start:stop] for start, stop in places]
+        return pickle.loads(text, buffers=buffers)  # noqa: S301 - our own process wrote it
 
 
 def _release(slot: NDArray[np.uint8], owner: int) -> None:
@@ -136,7 +129,8 @@ class _Pickler(ForkingPickler):
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
         content: Any = value.view(-1).view(torch.uint8).numpy()
-        return _tensor, (pickle.PickleBuffer(content), value.dtype, value.shape)
+        name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
+        return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape))
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -150,5 +144,5 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _tensor(content: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    return torch.frombuffer(content, dtype=dtype).view(shape)
+def _tensor(content: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.frombuffer(content, dtype=getattr(torch, dtype)).view(shape)

@@ -7,9 +7,10 @@ a :class:`StreamSource` is read in order; a :class:`ReadySource` streams ready g
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +18,6 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data import user_loader
 from torch_distinput.data.collate import collate_examples
-from torch_distinput.data.file_dataset import FileDataset, with_shuffled_files
-from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.loader import LoaderOptions
 from torch_distinput.data.ready_stream import ReadyStream
@@ -27,6 +26,9 @@ from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.permutation import Indices
+
+if TYPE_CHECKING:
+    from torch_distinput.data.file_dataset import FileDataset
 
 KINDS = (
     "a DataLoader; a FileDataset; a tensor, array, or tuple or dict of them; a map-style dataset "
@@ -127,9 +129,10 @@ def open_source(source: Any, request: Request) -> Source:
     if user_loader.is_loader(source):
         return _from_loader(source, request)
     columns = _columns(source)
-    if isinstance(source, FileDataset) or columns is not None or _is_indexable(source):
+    has_files = _is_file_dataset(source)
+    if has_files or columns is not None or _is_indexable(source):
         _need_batch_size(request, type(source).__name__)
-    if isinstance(source, FileDataset):
+    if has_files:
         return _from_files(source, request)
     if columns is not None:
         return _from_columns(columns, type(source).__name__, request)
@@ -181,7 +184,16 @@ def _refuse_twice(request: Request) -> None:
             raise ConfigurationError(msg)
 
 
+def _is_file_dataset(source: Any) -> bool:
+    """Who has one has imported it; the others need no files, and no fsspec."""
+    module = sys.modules.get("torch_distinput.data.file_dataset")
+    return module is not None and isinstance(source, module.FileDataset)
+
+
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
+    from torch_distinput.data.file_dataset import with_shuffled_files  # noqa: PLC0415 - see above
+    from torch_distinput.data.file_stream import FileStream  # noqa: PLC0415
+
     dataset = with_shuffled_files(source) if request.shuffle else source
 
     def prepare() -> Prepared:

@@ -13,12 +13,9 @@ from torch_distinput.data.source import (
     is_stream,
     open_source,
 )
-from torch_distinput.distribute.batch_steps import PlayedSteps, ReadySteps
 from torch_distinput.distribute.dataset import DistributedDataset
-from torch_distinput.distribute.example_steps import ExampleSteps
 from torch_distinput.distribute.indexed_input import IndexedInput
 from torch_distinput.distribute.inputs import Input
-from torch_distinput.distribute.streamed_input import StreamedInput
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
 from torch_distinput.plan.batching import Splitter
@@ -80,6 +77,9 @@ def played(
     strategy: Strategy, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
 ) -> DistributedDataset:
     """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
+    from torch_distinput.distribute.batch_steps import PlayedSteps  # noqa: PLC0415 - as in _input
+    from torch_distinput.distribute.streamed_input import StreamedInput  # noqa: PLC0415
+
     if not callable(dataset_fn):
         msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
         raise TypeError(msg)
@@ -133,6 +133,11 @@ def _rebatch(options: InputOptions, source: Source) -> Rebatch:
 def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int) -> Input:
     if isinstance(source, IndexedSource):
         return IndexedInput(source, splitter, seed=seed)
+    # Imported here, because columns and datasets with an index need none of it.
+    from torch_distinput.distribute.batch_steps import ReadySteps  # noqa: PLC0415
+    from torch_distinput.distribute.example_steps import ExampleSteps  # noqa: PLC0415
+    from torch_distinput.distribute.streamed_input import StreamedInput  # noqa: PLC0415
+
     if isinstance(source, ReadySource):
         return StreamedInput(ReadySteps(source, splitter, policy=policy, seed=seed), splitter)
     return StreamedInput(ExampleSteps(source, splitter, policy=policy, seed=seed), splitter)

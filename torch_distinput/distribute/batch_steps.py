@@ -12,7 +12,7 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.ready_batches import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.source import ReadySource
-from torch_distinput.distribute.steps import Steps, not_elastic
+from torch_distinput.distribute.steps import Steps
 from torch_distinput.errors import UsageError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.batching import Splitter
@@ -20,6 +20,7 @@ from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
     Position,
     grid_of,
+    not_elastic,
 )
 from torch_distinput.plan.state import Recipe
 

@@ -1,33 +1,19 @@
 """Three ways to this worker's next step, by what is known of the lengths.
 
 PlannedFeed   all workers know all lengths: arithmetic, no communication per step
-OwnFeed       one worker: nobody to ask
-VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
+OwnFeed       one worker: nobody to ask (in streamed_feeds)
+VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (there, too)
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.desk import Agreed, Ending
 from torch_distinput.cluster.watch import Watch
-from torch_distinput.communicator import named_workers
-from torch_distinput.data.element_spec import merged, same_kinds, spec_of
 from torch_distinput.data.local_step import LocalStep
-from torch_distinput.errors import MismatchError, PeerFailedError, SourceError
-from torch_distinput.plan.end_of_data import Outcome, State, Vote
-from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.errors import SourceError
 from torch_distinput.plan.position import Position
-
-Where = Callable[[Standing], Position]
-
-_LEAVE_SECONDS = 1.0
-_POLL_SECONDS = 0.2
-"""Time between two looks at the board while a step is waited for."""
 
 
 class Delivery(NamedTuple):
@@ -85,7 +71,7 @@ class PlannedFeed:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
-            raise _located(error, self._worker, self._number) from _origin(error)
+            raise located(error, self._worker, self._number) from origin_of(error)
         self._number += 1
         return planned
 
@@ -98,195 +84,12 @@ class PlannedFeed:
         self._steps = iter(())
 
 
-class OwnFeed:
-    """The steps of a single worker."""
-
-    def __init__(
-        self, steps: Iterator[LocalStep], ledger: Ledger, where: Where, *, first_step: int
-    ) -> None:
-        """Take the worker's steps; one without examples is not delivered."""
-        self._steps = _delivered(steps, ledger, where)
-        self._first: Delivery | None = None
-        self._begun = False
-        self._number = first_step
-
-    def next(self) -> Delivery | None:
-        """Read the next step."""
-        delivery = self._first or self._read()
-        self._first = None
-        return delivery
-
-    def spec(self) -> Any:
-        """Read the first step if need be."""
-        if self._first is None and not self._begun:
-            self._first = self._read()
-        if self._first is None or self._first.step is None:
-            return None
-        return introduction(self._first.step)
-
-    def close(self) -> None:
-        """Drop the steps."""
-        self._steps = iter(())
-
-    def _read(self) -> Delivery | None:
-        self._begun = True
-        try:
-            delivery = next(self._steps, None)
-        except Exception as error:  # noqa: BLE001 - raised again with its place
-            raise _located(error, 0, self._number) from _origin(error)
-        self._number += 1
-        return delivery
-
-
-def _delivered(steps: Iterator[LocalStep], ledger: Ledger, where: Where) -> Iterator[Delivery]:
-    """What a single worker delivers: it has only itself to agree with."""
-    for step in steps:
-        vote = Vote(state=State.RUNNING, counts=(step.count,), reaches=(step.reach,))
-        (standing,) = ledger.enter([vote], [step.bookmark], 1)
-        if step.count:
-            yield Delivery(step=step, num_examples=step.count, where=partial(where, standing))
-
-
-class VotedFeed:
-    """The steps that all workers agreed on."""
-
-    def __init__(
-        self,
-        agreement: Agreement[LocalStep],
-        watch: Watch,
-        *,
-        worker: int,
-        first_step: int,
-        timeout: float,
-        where: Where,
-    ) -> None:
-        """Take a running agreement."""
-        self._agreement = agreement
-        self._where = where
-        self._compared = False
-        self._watch = watch
-        self._worker = worker
-        self._timeout = timeout
-        self._number = first_step
-
-    def next(self) -> Delivery | None:
-        """Wait for the next step, and look for failures meanwhile."""
-        deadline = time.monotonic() + self._timeout
-        self._note_wait()
-        while (taken := self._take()) is None:
-            self._watch.look()
-            self._check_time(deadline)
-        if isinstance(taken, Agreed):
-            if not self._compared:
-                self._compared = True
-                self._check_kinds()
-            self._number += 1
-            where = partial(self._where, taken.standing)
-            return Delivery(step=taken.step, num_examples=taken.num_examples, where=where)
-        self._end(taken)
-        return None
-
-    def spec(self) -> Any:
-        """What the workers' first steps introduced, in worker order."""
-        deadline = time.monotonic() + self._timeout
-        self._note_wait()
-        while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
-            self._watch.look()
-            self._check_time(deadline)
-            ending = self._agreement.ending
-            if ending is not None:
-                self._end(ending)
-        specs = [spec for spec in introduced if spec is not None]
-        spec = specs[0] if specs else None
-        for other in specs[1:]:
-            spec = merged(spec, other)
-        return spec
-
-    def close(self) -> None:
-        """Leave the agreement; the others hear of it.
-
-        Where all workers leave at one step the threads end within milliseconds; a worker that is
-        late is not waited for long.
-        """
-        self._agreement.close()
-        self._agreement.join(_LEAVE_SECONDS)
-
-    def _check_kinds(self) -> None:
-        """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
-        introduced = self._agreement.introductions(_POLL_SECONDS) or []
-        known = [(worker, spec) for worker, spec in enumerate(introduced) if spec is not None]
-        odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
-        if odd:
-            first, expected = known[0]
-            msg = (
-                f"Expected batches of one structure and dtype on all workers, got {expected[0]!r} "
-                f"on worker {first} and {introduced[odd[0]][0]!r} on {named_workers(odd)}. Give "
-                "the files or the sources of all workers the same columns and types."
-            )
-            raise MismatchError(msg)
-
-    def _end(self, ending: Ending) -> None:
-        """Return at the end of data; raise anything else."""
-        if ending.outcome is Outcome.ENDED:
-            return
-        if ending.outcome is Outcome.FAILED:
-            self._raise_failed(ending)
-        if ending.outcome is Outcome.DIFFER:
-            msg = (
-                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
-                f"after step {self._number} the data of {named_workers(ending.workers)} is not "
-                "that of the others. Shuffle by a seed that is the same on all ranks, let nothing "
-                "depend on the process, or deal out files (FILE)."
-            )
-            raise MismatchError(msg)
-        if ending.error is not None:
-            self._watch.call_roll(ending.error)
-        self._watch.ask_why(
-            ending.workers, f"a step from every worker after step {self._number}"
-        )
-
-    def _raise_failed(self, ending: Ending) -> None:
-        if ending.error is not None:
-            error = ending.error
-            if not ending.words:
-                self._watch.tell(error)  # the voting itself broke off here
-            raise _located(error, self._worker, self._number) from _origin(error)
-        words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
-        msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
-        raise PeerFailedError(msg)
-
-    def _take(self) -> Agreed[LocalStep] | Ending | None:
-        try:
-            return self._agreement.next(_POLL_SECONDS)
-        except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
-            self._agreement.fail(error)
-            return None
-
-    def _note_wait(self) -> None:
-        self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
-
-    def _check_time(self, deadline: float) -> None:
-        self._note_wait()
-        if time.monotonic() >= deadline:
-            self._watch.give_up(
-                f"all workers to agree on step {self._number}",
-                self._number,
-                "Raise InputOptions.timeout if a source is only slow.",
-            )
-
-
-def introduction(step: LocalStep) -> Any:
-    """The spec of a step's first batch and its ids; None without one."""
-    part = next((part for part in step.parts if part is not None), None)
-    return None if part is None else spec_of((part.batch, part.ids))
-
-
-def _origin(error: BaseException) -> BaseException:
+def origin_of(error: BaseException) -> BaseException:
     """What the source raised, without our own error around it."""
     return error.__cause__ if isinstance(error, SourceError) and error.__cause__ else error
 
 
-def _located(error: BaseException, worker: int, step: int) -> BaseException:
+def located(error: BaseException, worker: int, step: int) -> BaseException:
     """Say on which worker and at which step; what is no error of the data stays what it is."""
     if not isinstance(error, Exception):
         return error

@@ -30,13 +30,12 @@ from torch_distinput.distribute.feed import (
     PlannedFeed,
 )
 from torch_distinput.distribute.inputs import Opening
-from torch_distinput.distribute.steps import not_elastic
 from torch_distinput.errors import UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.audit import IdSum, sum_of_range, summed
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
-from torch_distinput.plan.position import Position, first_position, grid_of
+from torch_distinput.plan.position import Position, first_position, grid_of, not_elastic
 from torch_distinput.plan.sharding import dealt
 from torch_distinput.plan.state import Recipe
 from torch_distinput.plan.topology import Topology

@@ -9,9 +9,7 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Tally
-from torch_distinput.distribute.feed import (
-    Feed,
-)
+from torch_distinput.distribute.feed import Feed
 from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe

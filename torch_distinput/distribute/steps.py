@@ -18,19 +18,18 @@ from torch_distinput.data.chain import Leg, Route
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.stream import Shard
-from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
     ALL,
-    Grid,
     Position,
     Segment,
     dealt_files,
     first_position,
     grid_of,
+    not_elastic,
 )
 from torch_distinput.plan.sharding import check_enough_shards
 from torch_distinput.plan.state import Recipe
@@ -186,15 +185,3 @@ class Steps(ABC):
             index=segment.index,
             dealt=files if position.generation else None,
         )
-
-
-def not_elastic(position: Position, grid: Grid, what: str) -> ConfigurationError:
-    """The error for a state that only the cluster it is from can continue."""
-    before = position.grid
-    msg = (
-        f"Expected the workers and replicas that the state is from ({before.num_workers} x "
-        f"{before.replicas_per_worker}), because with {what} each worker has a stream of its own "
-        f"that no other can continue; got {grid.num_workers} x {grid.replicas_per_worker}. Start "
-        "as many, or start a new epoch without the state."
-    )
-    return ConfigurationError(msg)

@@ -10,16 +10,10 @@ from itertools import zip_longest
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.local_step import LocalStep, empty_step
 from torch_distinput.data.read_log import Tally
-from torch_distinput.distribute.feed import (
-    Delivery,
-    Feed,
-    OwnFeed,
-    PlannedFeed,
-    VotedFeed,
-    introduction,
-)
+from torch_distinput.distribute.feed import Delivery, Feed, PlannedFeed
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.distribute.steps import Steps
+from torch_distinput.distribute.streamed_feeds import OwnFeed, VotedFeed, introduction
 from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps

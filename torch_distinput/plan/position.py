@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.batching import Splitter
 
 ALL = 1 << 31
@@ -223,3 +224,15 @@ def dealt_files(
         turn, worker = np.divmod(np.arange(len(rest)), len(reaches))
         rest = rest[turn >= np.array(reaches)[worker]]
     return rest[segment.index :: num_workers][: segment.taken]
+
+
+def not_elastic(position: Position, grid: Grid, what: str) -> ConfigurationError:
+    """The error for a state that only the cluster it is from can continue."""
+    before = position.grid
+    msg = (
+        f"Expected the workers and replicas that the state is from ({before.num_workers} x "
+        f"{before.replicas_per_worker}), because with {what} each worker has a stream of its own "
+        f"that no other can continue; got {grid.num_workers} x {grid.replicas_per_worker}. Start "
+        "as many, or start a new epoch without the state."
+    )
+    return ConfigurationError(msg)
