@@ -50,7 +50,6 @@ class Figure:
         floor: what the floor took in the same rounds; None where there is none.
         floor_unit: what that number is.
         target: ours shall not be above it; None for peers.
-        note: what a reader should know beside it.
     """
 
     workload: str
@@ -62,7 +61,6 @@ class Figure:
     floor: float | None = None
     floor_unit: str = ""
     target: float | None = None
-    note: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -162,6 +160,25 @@ def installed(peers: Mapping[str, Callable[..., T]], *arguments: Any) -> dict[st
         except ModuleNotFoundError as missing:
             print(f"{name} is left out: {missing.name} is not installed", file=sys.stderr)
     return made
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+def forget_peak() -> float:
+    """Start a new peak of this process's memory, and return what it holds now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory_mb("VmRSS")
+
+
+def peak_mb() -> float:
+    """The most that it has held since."""
+    return _memory_mb("VmHWM")
+
+
+def _memory_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 # ------------------------------------------------------------------------------ command line

@@ -18,10 +18,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, product
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
-from measuring import OURS, Figure, command_line, figure, run
+from measuring import OURS, Figure, command_line, figure, forget_peak, peak_mb, run
 from torch.utils.data import DistributedSampler
 
 from torch_distinput.plan.order import EpochOrder
@@ -49,7 +48,7 @@ def window(num_examples: int, start: int, stop: int, seed: int) -> object:
 
 def our_cost(num_examples: int, seed: int) -> Cost:
     """Any rank, any place."""
-    before = _start_of_peak()
+    before = forget_peak()
     share = BATCH // NUM_RANKS
     slowest = 0.0
     for rank, eighth in product((0, 3, 7), range(8)):
@@ -61,13 +60,13 @@ def our_cost(num_examples: int, seed: int) -> Cost:
     for block in range(16):
         window(num_examples, block * BLOCK, (block + 1) * BLOCK, seed)
     passed = time.perf_counter() - began
-    return Cost(1e3 * slowest, 1e6 * passed / (16 * BLOCK), _peak_mb() - before)
+    return Cost(1e3 * slowest, 1e6 * passed / (16 * BLOCK), peak_mb() - before)
 
 
 def sampler_cost(num_examples: int, seed: int) -> Cost:
     """torch's DistributedSampler."""
     data: Sized = range(num_examples)
-    before = _start_of_peak()
+    before = forget_peak()
     sampler = DistributedSampler(data, NUM_RANKS, 0, seed=seed)  # type: ignore[arg-type, var-annotated]
     began = time.perf_counter()
     indices = iter(sampler)
@@ -77,12 +76,12 @@ def sampler_cost(num_examples: int, seed: int) -> Cost:
     began = time.perf_counter()
     list(islice(indices, more))
     passed = time.perf_counter() - began
-    return Cost(1e3 * first, 1e6 * passed / more, _peak_mb() - before)
+    return Cost(1e3 * first, 1e6 * passed / more, peak_mb() - before)
 
 
 def permutation_cost(num_examples: int, seed: int) -> Cost:
     """A table of integers, as small and fast as torch makes one."""
-    before = _start_of_peak()
+    before = forget_peak()
     began = time.perf_counter()
     table = torch.randperm(num_examples, generator=torch.Generator().manual_seed(seed))
     table[: BATCH : NUM_RANKS].clone()
@@ -92,22 +91,7 @@ def permutation_cost(num_examples: int, seed: int) -> Cost:
     for start in range(0, num_examples, BLOCK):
         count += len(table[start : start + BLOCK].clone())
     passed = time.perf_counter() - began
-    return Cost(1e3 * first, 1e6 * passed / count, _peak_mb() - before)
-
-
-def _memory_mb(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-
-def _start_of_peak() -> float:
-    """Forget the peak so far, and return what is held now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _memory_mb("VmRSS")
-
-
-def _peak_mb() -> float:
-    return _memory_mb("VmHWM")
+    return Cost(1e3 * first, 1e6 * passed / count, peak_mb() - before)
 
 
 def costs(cost: Callable[[int, int], Cost], num_examples: int, rounds: int) -> list[Cost]:

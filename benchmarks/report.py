@@ -1,0 +1,178 @@
+"""The page and the chart, both of them from ``results.json``.
+
+    python benchmarks/report.py [--results benchmarks/results.json] [--folder docs]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from measuring import Figure, rounded, table
+
+FOLDER = Path(__file__).parent
+PAGE, CHART = "benchmarks.md", "benchmarks.png"
+COLOURS = {"ours": "#0072b2", "peer": "#9a9a9a", "other": "#c8c8c8", "target": "#d55e00"}
+PANELS = {
+    "ratio": "times the floor (1 is the floor itself)",
+    "us": "microseconds, beyond the floor where there is one",
+    "ms": "milliseconds",
+    "MB": "megabytes",
+}
+
+INTRODUCTION = """\
+# Benchmarks
+
+Made by `make bench`, text, tables and chart; do not edit. `make bench-quick` prints the tables after
+less than two minutes, from less data.
+
+![Ours, the best peer and the target, for each workload that a peer does too](benchmarks.png)
+
+## How to read the figures
+
+- A figure without a unit is a *ratio*: the time of the case over the time of the *floor*, the
+  least code that does the same work on the same machine. 1 is as fast as that; less is better, in all
+  tables. Each section says what its floor is.
+- Floor and case take turns in one process with one thread. The figure is the median over the rounds,
+  *from* and *to* are the smallest and the largest of them. With several ranks the slowest one counts.
+- *Peers* are other packages that do the same, measured in the same run; one that was not installed is
+  missing. In the chart the grey bar is the best of them, and the dots are the others.
+- A *target* is a number that was set before; `met` and `missed` compare the median with it.
+- Machines differ, and so does one machine from hour to hour. Ratios move less than times, but where
+  *from* and *to* are far apart, the figure says little.
+"""
+
+
+def read(results: dict[str, Any]) -> dict[str, list[Figure]]:
+    """The figures of each script."""
+    return {
+        script: [Figure(**row) for row in rows] for script, rows in results["scripts"].items()
+    }
+
+
+# ------------------------------------------------------------------------------ page
+
+
+def page(results: dict[str, Any]) -> str:
+    """The whole page."""
+    scripts = read(results)
+    parts = [INTRODUCTION, _targets(scripts), _machine(results["machine"])]
+    for script, figures in scripts.items():
+        title, text = _documented(script)
+        parts.append(f"## {title}\n\n{text}\n\n{table(figures)}\n")
+    return "\n".join(parts)
+
+
+def _targets(scripts: dict[str, list[Figure]]) -> str:
+    wanted = [one for figures in scripts.values() for one in figures if one.verdict]
+    missed = [one for one in wanted if one.verdict == "missed"]
+    lines = ["## Targets\n", f"{len(wanted) - len(missed)} of {len(wanted)} targets are met."]
+    if missed:
+        lines += ["These are missed:\n", "| workload | figure | target |", "|---|---:|---:|"]
+    for one in missed:
+        unit = "" if one.unit == "ratio" else f" {one.unit}"
+        lines.append(f"| {one.workload} | {rounded(one.value)}{unit} | {one.target:g}{unit} |")
+    return "\n".join(lines) + "\n"
+
+
+def _machine(facts: dict[str, str]) -> str:
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return f"## The machine\n\n| what | which |\n|---|---|\n{rows}\n"
+
+
+def _documented(script: str) -> tuple[str, str]:
+    """A script's own title and explanation, without its command line."""
+    doc = ast.get_docstring(ast.parse((FOLDER / f"{script}.py").read_text())) or script
+    title, _, rest = doc.replace("``", "`").partition("\n\n")
+    paragraphs = [part for part in rest.split("\n\n") if not part.startswith("    ")]
+    return title.rstrip("."), "\n\n".join([*paragraphs, f"`python benchmarks/{script}.py`"])
+
+
+# ------------------------------------------------------------------------------ chart
+
+
+def compared(figures: Sequence[Figure]) -> list[tuple[Figure, list[Figure]]]:
+    """Ours, and the peers from the best on, for each workload that has both."""
+    found = []
+    for ours in figures:
+        peers = [one for one in figures if one.workload == ours.workload and not one.is_ours]
+        if ours.is_ours and ours.target is not None and peers:
+            found.append((ours, sorted(peers, key=lambda one: one.value)))
+    return found
+
+
+def draw(results: dict[str, Any], file: Path) -> None:
+    """One panel for each unit, one row for each workload, on logarithmic axes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = compared([one for figures in read(results).values() for one in figures])
+    panels = {unit: [row for row in rows if row[0].unit == unit] for unit in PANELS}
+    panels = {unit: chosen for unit, chosen in panels.items() if chosen}
+    heights = [len(chosen) + 1 for chosen in panels.values()]
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(
+        len(panels), 1, squeeze=False, figsize=(9, 0.48 * sum(heights) + 0.6),
+        height_ratios=heights, layout="constrained",
+    )  # fmt: skip
+    for (unit, chosen), axis in zip(panels.items(), axes[:, 0], strict=True):
+        _draw_panel(axis, unit, chosen)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    figure.savefig(file, dpi=150, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _draw_panel(axis: Any, unit: str, rows: list[tuple[Figure, list[Figure]]]) -> None:
+    values = [one.value for ours, peers in rows for one in (ours, *peers)]
+    targets = [ours.target for ours, _ in rows if ours.target is not None]
+    lowest = min(value for value in (*values, *targets) if value > 0) / 2
+    start = 1.0 if unit == "ratio" else lowest
+    axis.set_xscale("log")
+    axis.set_xlim(min(lowest, start / 2), 6 * max(*values, *targets))
+    for place, (ours, peers) in enumerate(rows):
+        for offset, one, kind in ((-0.2, ours, "ours"), (0.2, peers[0], "peer")):
+            value = max(one.value, lowest)  # a difference may be below nothing
+            axis.barh(
+                place + offset, value - start, 0.36, left=start, color=COLOURS[kind],
+                label={"ours": "torch_distinput", "peer": "the best peer"}[kind],
+            )  # fmt: skip
+            name = "" if one.is_ours else f"  {one.case}"
+            text = f" {rounded(one.value)}{name}"
+            axis.text(max(value, start), place + offset, text, va="center", fontsize=8)
+        others = [one.value for one in peers[1:]]
+        axis.plot(
+            others, [place + 0.2] * len(others), "o", ms=4, color=COLOURS["other"],
+            mec="#707070", mew=0.6, label="other peers", zorder=3,
+        )  # fmt: skip
+        axis.plot(
+            [ours.target] * 2, [place - 0.44, place + 0.02], color=COLOURS["target"], lw=2.5,
+            label="target", zorder=4,
+        )  # fmt: skip
+    if unit == "ratio":
+        axis.axvline(1, color="black", lw=0.8)
+    axis.set_yticks(range(len(rows)), [ours.workload for ours, _ in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_title(PANELS[unit], fontsize=9, loc="left")
+
+
+def main() -> None:
+    """Write both."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=FOLDER / "results.json")
+    parser.add_argument("--folder", type=Path, default=FOLDER.parent / "docs")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text())
+    draw(results, arguments.folder / CHART)
+    (arguments.folder / PAGE).write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()
