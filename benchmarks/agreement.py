@@ -144,14 +144,14 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
                 },
             ),
         ]
-        for floor, cases in compared:
-            turns_of = take_turns(floor, cases, arguments.rounds, clock=steady)
+        for alone, cases in compared:
+            turns_of = take_turns(alone, cases, arguments.rounds, clock=steady)
             for name, turns in turns_of.items():
                 extra = [1e6 * (case - without) / (steps - 1) for without, case in turns]
                 figures.append(
                     figure(
                         workload(work_seconds), name, "us", extra,
-                        floor=1e6 * statistics.median(without for without, _ in turns) / (steps - 1),
+                        floor=1e6 * statistics.median(floor for floor, _ in turns) / (steps - 1),
                         floor_unit="us per step", target=target if name == OURS else None,
                     )
                 )  # fmt: skip

@@ -98,10 +98,11 @@ def columns(name: str, size: str) -> Columns:
     """The data of a workload; the same in every run."""
     count, source = COUNTS[name][size], np.random.default_rng(0)
     if name == "tensors":
-        examples = source.standard_normal((count, 64), dtype=np.float32)
+        examples = torch.from_numpy(source.standard_normal((count, 64), dtype=np.float32))
     else:
-        examples = source.integers(0, 255, (count, 3, 64, 64), dtype=np.uint8)
-    return Columns(torch.from_numpy(examples), torch.arange(count))
+        images = source.integers(0, 255, (count, 3, 64, 64), dtype=np.uint8)
+        examples = torch.from_numpy(images)
+    return Columns(examples, torch.arange(count))
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -121,7 +122,7 @@ def column_floor(data: Columns) -> Callable[[], int]:
     def epoch() -> int:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
         mine = order[rank::world].contiguous()
-        for number, chosen in enumerate(mine.split(size)):
+        for number, chosen in enumerate(torch.split(mine, size)):
             examples, labels = pair[number % 2]
             torch.index_select(data.examples, 0, chosen, out=examples[: len(chosen)])
             torch.index_select(data.labels, 0, chosen, out=labels[: len(chosen)])
@@ -177,7 +178,7 @@ def stateful_by_batch(data: Columns) -> Epochs:
 
 
 def nodes_by_batch(data: Columns) -> Epochs:
-    """torchdata's nodes over lists of indices."""
+    """Nodes of torchdata over lists of indices."""
     from torchdata import nodes
 
     sampler = sampler_of(data)
@@ -188,7 +189,7 @@ def nodes_by_batch(data: Columns) -> Epochs:
 
 
 def accelerate_by_batch(data: Columns) -> Epochs:
-    """accelerate cuts the global batch sampler; it fills the last batch up by repetition."""
+    """Its shards of the global batch sampler; it fills the last batch up by repetition."""
     loader = DataLoader(data, COLUMN_BATCH, shuffle=True, collate_fn=as_it_is)
     prepared = accelerated(loader)
     return Epochs(lambda: prepared)
@@ -269,9 +270,7 @@ def our_python(data: PythonExamples, processes: int) -> Epochs:
 
 def torch_python(data: PythonExamples, processes: int) -> Epochs:
     """DataLoader."""
-    loader = DataLoader(
-        data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes
-    )
+    loader = DataLoader(data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes)
     return Epochs(lambda: loader)
 
 
@@ -286,7 +285,7 @@ def stateful_python(data: PythonExamples, processes: int) -> Epochs:
 
 
 def nodes_python(data: PythonExamples, processes: int) -> Epochs:
-    """torchdata's nodes; with two threads where the others have two loader processes."""
+    """Nodes of torchdata; with two threads where the others have two loader processes."""
     from torchdata import nodes
 
     def batch_of(indices: Sequence[int]) -> Any:
@@ -303,7 +302,7 @@ def nodes_python(data: PythonExamples, processes: int) -> Epochs:
 
 
 def accelerate_python(data: PythonExamples, processes: int) -> Epochs:
-    """accelerate."""
+    """Its wrapper around a DataLoader."""
     loader = accelerated(
         DataLoader(data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes)
     )

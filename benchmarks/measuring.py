@@ -101,9 +101,10 @@ def take_turns(
     rounds: int,
     *,
     clock: Callable[[Callable[[], Any]], float] = seconds,
+    warm_up: bool = True,
 ) -> dict[str, list[Turn]]:
     """Measure each case with a floor right before it, round after round, once all are warm."""
-    for work in (floor, *cases.values()):
+    for work in (floor, *cases.values()) if warm_up else ():
         work()
     turns: dict[str, list[Turn]] = {name: [] for name in cases}
     for _ in range(rounds):
@@ -122,9 +123,7 @@ def repeated(work: Callable[[], object], times: int) -> Callable[[], None]:
     return loop
 
 
-def figure(
-    workload: str, case: str, unit: str, values: Sequence[float], **keywords: Any
-) -> Figure:
+def figure(workload: str, case: str, unit: str, values: Sequence[float], **keywords: Any) -> Figure:
     """Make the figure of the values of all rounds."""
     low, value, high = min(values), statistics.median(values), max(values)
     return Figure(
@@ -184,9 +183,7 @@ def _memory_mb(name: str) -> float:
 # ------------------------------------------------------------------------------ command line
 
 
-def command_line(
-    doc: str | None, *, rounds: Mapping[str, int] = ROUNDS
-) -> argparse.ArgumentParser:
+def command_line(doc: str | None, *, rounds: Mapping[str, int] = ROUNDS) -> argparse.ArgumentParser:
     """The options that every script has; how many rounds there are depends on the size."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the figures as a JSON list")

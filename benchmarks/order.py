@@ -64,7 +64,7 @@ def our_cost(num_examples: int, seed: int) -> Cost:
 
 
 def sampler_cost(num_examples: int, seed: int) -> Cost:
-    """torch's DistributedSampler."""
+    """A list of all indices, and a rank's part of it."""
     data: Sized = range(num_examples)
     before = forget_peak()
     sampler = DistributedSampler(data, NUM_RANKS, 0, seed=seed)  # type: ignore[arg-type, var-annotated]
@@ -84,7 +84,7 @@ def permutation_cost(num_examples: int, seed: int) -> Cost:
     before = forget_peak()
     began = time.perf_counter()
     table = torch.randperm(num_examples, generator=torch.Generator().manual_seed(seed))
-    table[: BATCH : NUM_RANKS].clone()
+    table[:BATCH:NUM_RANKS].clone()
     first = time.perf_counter() - began
     began = time.perf_counter()
     count = 0

@@ -1,13 +1,11 @@
-"""The page and the chart, both of them from ``results.json``.
-
-    python benchmarks/report.py [--results benchmarks/results.json] [--folder docs]
-"""
+"""The page and the chart, both of them from ``results.json``, which ``run.py`` writes."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,20 +25,20 @@ PANELS = {
 INTRODUCTION = """\
 # Benchmarks
 
-Made by `make bench`, text, tables and chart; do not edit. `make bench-quick` prints the tables after
-less than two minutes, from less data.
+Made by `make bench`, text, tables and chart; do not edit. `make bench-quick` prints the tables
+within two minutes, from less data.
 
 ![Ours, the best peer and the target, for each workload that a peer does too](benchmarks.png)
 
 ## How to read the figures
 
 - A figure without a unit is a *ratio*: the time of the case over the time of the *floor*, the
-  least code that does the same work on the same machine. 1 is as fast as that; less is better, in all
-  tables. Each section says what its floor is.
-- Floor and case take turns in one process with one thread. The figure is the median over the rounds,
-  *from* and *to* are the smallest and the largest of them. With several ranks the slowest one counts.
-- *Peers* are other packages that do the same, measured in the same run; one that was not installed is
-  missing. In the chart the grey bar is the best of them, and the dots are the others.
+  least code that does the same work on the same machine. 1 is as fast as that; less is better, in
+  all tables. Each section says what its floor is.
+- Floor and case take turns in one process with one thread. The figure is the median over the
+  rounds; *from* and *to* are their smallest and largest. Of several ranks the slowest one counts.
+- *Peers* are other packages that do the same, measured in the same run; one that was not installed
+  is missing. In the chart the grey bar is the best of them, and the dots are the others.
 - A *target* is a number that was set before; `met` and `missed` compare the median with it.
 - Machines differ, and so does one machine from hour to hour. Ratios move less than times, but where
   *from* and *to* are far apart, the figure says little.
@@ -49,9 +47,7 @@ less than two minutes, from less data.
 
 def read(results: dict[str, Any]) -> dict[str, list[Figure]]:
     """The figures of each script."""
-    return {
-        script: [Figure(**row) for row in rows] for script, rows in results["scripts"].items()
-    }
+    return {script: [Figure(**row) for row in rows] for script, rows in results["scripts"].items()}
 
 
 # ------------------------------------------------------------------------------ page
@@ -170,8 +166,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER.parent / "docs")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text())
-    draw(results, arguments.folder / CHART)
     (arguments.folder / PAGE).write_text(page(results))
+    try:
+        draw(results, arguments.folder / CHART)
+    except ModuleNotFoundError as missing:
+        print(f"The chart stays as it was: {missing.name} is not installed", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -155,9 +155,7 @@ def stateful_start(count: int, num_batches: int) -> Start:
 
     def loader() -> StatefulDataLoader[Any]:
         torch.manual_seed(0)
-        return StatefulDataLoader(
-            MapStyle(count), BATCH, shuffle=True, collate_fn=torch.tensor
-        )
+        return StatefulDataLoader(MapStyle(count), BATCH, shuffle=True, collate_fn=torch.tensor)
 
     played = loader()
     for _ in islice(iter(played), num_batches):

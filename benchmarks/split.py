@@ -88,7 +88,7 @@ def windows() -> list[slice]:
 
 
 def accelerate_split(batch: Any) -> Work:
-    """accelerate's function for it, once a replica."""
+    """A function of accelerate, once a replica."""
     from accelerate.utils import slice_tensors
 
     return lambda: [slice_tensors(batch, rows) for rows in windows()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
@@ -59,7 +60,7 @@ def first_batch(code: str) -> float:
     return float(done.stdout)
 
 
-def own_clock(turn: partial[float]) -> float:
+def own_clock(turn: Callable[[], float]) -> float:
     """The process has measured itself."""
     return turn()
 
@@ -74,7 +75,7 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
         elif arguments.size != "tiny" or name == OURS:
             cases[name] = partial(first_batch, code)
     floor = partial(first_batch, FLOOR)
-    turns = take_turns(floor, cases, arguments.rounds, clock=own_clock)
+    turns = take_turns(floor, cases, arguments.rounds, clock=own_clock, warm_up=False)
     return ratios("start-up", turns, target=TARGET, count=1, per="process")
 
 
