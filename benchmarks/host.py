@@ -8,9 +8,9 @@ that returns ``row * 2 + 1`` and a label, 100,000 of them in batches of 256. The
 two draws a permutation and gathers into two buffers that are used in turn; that of the third is a
 plain loop over the examples with one ``np.stack`` for each batch, in one process.
 
-Peers get the best we know: for tensors and images a dataset that fetches a whole batch
-(``__getitems__``), and for Python examples the floor's own collate function. The plain DataLoader
-also stands for the script that most people have.
+Peers get the best we know: for tensors and images a dataset that fetches *by batch*
+(``__getitems__``), and for Python examples the floor's own collate function. DataLoader is measured
+without that too, as most scripts have it.
 """
 
 from __future__ import annotations
@@ -209,10 +209,10 @@ def accelerated(loader: DataLoader[Any]) -> Iterable[Any]:
 COLUMN_CASES: dict[str, Callable[[Columns], Epochs]] = {
     OURS: our_columns,
     "DataLoader": torch_plain,
-    "DataLoader, __getitems__": torch_by_batch,
-    "StatefulDataLoader, __getitems__": stateful_by_batch,
-    "torchdata nodes, __getitems__": nodes_by_batch,
-    "accelerate, __getitems__": accelerate_by_batch,
+    "DataLoader, by batch": torch_by_batch,
+    "StatefulDataLoader, by batch": stateful_by_batch,
+    "torchdata nodes, by batch": nodes_by_batch,
+    "accelerate, by batch": accelerate_by_batch,
 }
 
 

@@ -14,9 +14,9 @@ from measuring import Figure, rounded, table
 
 FOLDER = Path(__file__).parent
 PAGE, CHART = "benchmarks.md", "benchmarks.png"
-COLOURS = {"ours": "#0072b2", "peer": "#9a9a9a", "other": "#c8c8c8", "target": "#d55e00"}
+COLOURS = {"ours": "#0072b2", "peer": "#a6a6a6", "target": "#d55e00"}  # told apart by all eyes
 PANELS = {
-    "ratio": "times the floor (1 is the floor itself)",
+    "ratio": "times the floor (1 is the floor itself); less is better, in all panels",
     "us": "microseconds, beyond the floor where there is one",
     "ms": "milliseconds",
     "MB": "megabytes",
@@ -38,7 +38,7 @@ within two minutes, from less data.
 - Floor and case take turns in one process with one thread. The figure is the median over the
   rounds; *from* and *to* are their smallest and largest. Of several ranks the slowest one counts.
 - *Peers* are other packages that do the same, measured in the same run; one that was not installed
-  is missing. In the chart the grey bar is the best of them, and the dots are the others.
+  is missing. In the chart the grey bar is the best of them, and the rings are the others.
 - A *target* is a number that was set before; `met` and `missed` compare the median with it.
 - Machines differ, and so does one machine from hour to hour. Ratios move less than times, but where
   *from* and *to* are far apart, the figure says little.
@@ -98,7 +98,12 @@ def compared(figures: Sequence[Figure]) -> list[tuple[Figure, list[Figure]]]:
         peers = [one for one in figures if one.workload == ours.workload and not one.is_ours]
         if ours.is_ours and ours.target is not None and peers:
             found.append((ours, sorted(peers, key=lambda one: one.value)))
-    return found
+    data = [_data(ours) for ours, _ in found]
+    return sorted(found, key=lambda row: data.index(_data(row[0])))  # 2 ranks below 1 rank
+
+
+def _data(figure: Figure) -> str:
+    return figure.workload.partition(",")[0]
 
 
 def draw(results: dict[str, Any], file: Path) -> None:
@@ -114,49 +119,58 @@ def draw(results: dict[str, Any], file: Path) -> None:
     heights = [len(chosen) + 1 for chosen in panels.values()]
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(
-        len(panels), 1, squeeze=False, figsize=(9, 0.48 * sum(heights) + 0.6),
+        len(panels), 1, squeeze=False, figsize=(9.5, 0.46 * sum(heights) + 0.6),
         height_ratios=heights, layout="constrained",
     )  # fmt: skip
     for (unit, chosen), axis in zip(panels.items(), axes[:, 0], strict=True):
         _draw_panel(axis, unit, chosen)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(file, dpi=150, metadata={"Software": None})
+    known = dict(zip(labels, handles, strict=True))
+    names = ["torch_distinput", "the best peer", "other peers", "target"]
+    figure.legend(
+        [known[name] for name in names], names, loc="outside upper center", ncols=4, frameon=False
+    )
+    figure.savefig(file, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
 def _draw_panel(axis: Any, unit: str, rows: list[tuple[Figure, list[Figure]]]) -> None:
     values = [one.value for ours, peers in rows for one in (ours, *peers)]
-    targets = [ours.target for ours, _ in rows if ours.target is not None]
-    lowest = min(value for value in (*values, *targets) if value > 0) / 2
-    start = 1.0 if unit == "ratio" else lowest
+    values += [ours.target for ours, _ in rows if ours.target is not None]
+    lowest = min(value for value in values if value > 0) / 2
+    start = 1.0 if unit == "ratio" else lowest  # what is faster than the floor goes to the left
     axis.set_xscale("log")
-    axis.set_xlim(min(lowest, start / 2), 6 * max(*values, *targets))
+    axis.set_xlim(min(lowest, start / 2), 1.5 * max(values))
     for place, (ours, peers) in enumerate(rows):
-        for offset, one, kind in ((-0.2, ours, "ours"), (0.2, peers[0], "peer")):
-            value = max(one.value, lowest)  # a difference may be below nothing
-            axis.barh(
-                place + offset, value - start, 0.36, left=start, color=COLOURS[kind],
-                label={"ours": "torch_distinput", "peer": "the best peer"}[kind],
-            )  # fmt: skip
-            name = "" if one.is_ours else f"  {one.case}"
-            text = f" {rounded(one.value)}{name}"
-            axis.text(max(value, start), place + offset, text, va="center", fontsize=8)
+        _draw_bar(axis, place - 0.2, start, ours)
+        _draw_bar(axis, place + 0.2, start, peers[0])
         others = [one.value for one in peers[1:]]
         axis.plot(
-            others, [place + 0.2] * len(others), "o", ms=4, color=COLOURS["other"],
-            mec="#707070", mew=0.6, label="other peers", zorder=3,
+            others, [place + 0.2] * len(others), "o", ms=4.5, color="white", mec="#606060",
+            label="other peers", zorder=3,
         )  # fmt: skip
         axis.plot(
-            [ours.target] * 2, [place - 0.44, place + 0.02], color=COLOURS["target"], lw=2.5,
+            [ours.target] * 2, [place - 0.46, place + 0.06], color=COLOURS["target"], lw=2.5,
             label="target", zorder=4,
         )  # fmt: skip
     if unit == "ratio":
         axis.axvline(1, color="black", lw=0.8)
     axis.set_yticks(range(len(rows)), [ours.workload for ours, _ in rows])
+    axis.tick_params(axis="y", length=0)
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_title(PANELS[unit], fontsize=9, loc="left")
+    axis.set_title(PANELS[unit], fontsize=9, loc="left", fontweight="bold")
+
+
+def _draw_bar(axis: Any, place: float, start: float, one: Figure) -> None:
+    """A bar from the start, and at the right what it is."""
+    label, colour = ("torch_distinput", "ours") if one.is_ours else ("the best peer", "peer")
+    end = max(one.value, axis.get_xlim()[0])  # a difference of times may be below nothing
+    axis.barh(place, end - start, 0.36, left=start, color=COLOURS[colour], label=label)
+    axis.text(
+        1.01, place, f"{rounded(one.value)}  {one.case}", transform=axis.get_yaxis_transform(),
+        va="center", fontsize=8, color=COLOURS["ours"] if one.is_ours else "#404040",
+    )  # fmt: skip
 
 
 def main() -> None:

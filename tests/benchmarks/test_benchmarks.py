@@ -46,7 +46,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "order": {"order: first batch": "ms", "order: an index": "us", "order: memory": "MB"},
 }  # fmt: skip
 PEERS = {  # of packages that every user has
-    "host": ("tensors, 2 ranks", "DataLoader, __getitems__"),
+    "host": ("tensors, 2 ranks", "DataLoader, by batch"),
     "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),
     "agreement": ("agreement, no work", "all_reduce in each step"),
     "resume": ("resume at 50 %, map-style", "StatefulDataLoader"),
