@@ -9,8 +9,8 @@ two draws a permutation and gathers into two buffers that are used in turn; that
 plain loop over the examples with one ``np.stack`` for each batch, in one process.
 
 Peers get the best we know: for tensors and images a dataset that fetches *by batch*
-(``__getitems__``), and for Python examples the floor's own collate function. DataLoader is measured
-without that too, as most scripts have it.
+(``__getitems__``), and for Python examples the floor's own collate function, where ours has its
+default. DataLoader is measured without ``__getitems__`` too, as most scripts have it.
 """
 
 from __future__ import annotations
