@@ -1,19 +1,21 @@
-"""What it costs to go on inside an epoch: from iter() to the first batch, after a load and fresh.
+"""What it costs to go on inside an epoch: from iter() to the first batch, after a load.
 
-    python benchmarks/resume.py [--examples 1000000] [--percent 90] [--rounds 5] [--json]
+    python benchmarks/resume.py [--quick] [--json] [--rounds 5]
 
-One rank, batches of 100, files in the page cache. The floor is a fresh start of the same dataset in
-the same run; what a source must read again to get to its place comes on top of that.
+A million shuffled examples in batches of 100, of which 0, 50 or 90 % are over; one rank, files in
+the page cache. The time is that from ``load_state_dict`` to the first batch. The floor is a fresh
+start of the same dataset in the same run; what a source must read again comes on top of that. Peers
+resume the map-style dataset: by a state where they have one, else by passing over the batches.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,18 +24,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from measuring import OURS, Figure, Turn, command_line, figure, installed, run
+from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
 
 BATCH = 100
 NUM_FILES = 10
-TARGETS = {"a tensor": 2.0, "map-style": 2.0}  # milliseconds
-OTHER_TARGET = 50.0
+COUNTS = {"full": 1_000_000, "quick": 100_000, "tiny": 4000}
+TARGETS_MS = {"a tensor": 2.0, "map-style": 2.0}
+OTHER_TARGET_MS = 50.0
 
 Source = Callable[[], Any]
+Start = Callable[[], float]
+"""Makes a first batch and returns how many milliseconds that took."""
 
 
-class MapStyle:
+class MapStyle(Dataset[int]):
     """Examples by index, made one by one."""
 
     def __init__(self, count: int) -> None:
@@ -77,8 +84,8 @@ def sources(folder: Path, count: int) -> dict[str, Source]:
     }
 
 
-def measure(source: Source, count: int, percent: int, rounds: int) -> tuple[float, float]:
-    """Median milliseconds to the first batch: resumed, and fresh."""
+def ours(source: Source, num_batches: int) -> tuple[Start, Start]:
+    """A start after ``num_batches`` of an epoch are over, and a fresh one."""
     strategy = tdi.OneDeviceStrategy("cpu")
 
     def dataset() -> tdi.DistributedDataset:
@@ -86,48 +93,119 @@ def measure(source: Source, count: int, percent: int, rounds: int) -> tuple[floa
         shuffle = not callable(data)
         return strategy.distribute_dataset(data, global_batch_size=BATCH, shuffle=shuffle)
 
-    def first_batch(state: dict[str, Any] | None) -> float:
+    played = dataset()
+    with iter(played) as iterator:
+        for _ in islice(iterator, num_batches):
+            pass
+        state = iterator.state_dict()
+        expected = next(iterator)
+
+    def start(state: dict[str, Any] | None) -> float:
         made = dataset()
-        started = time.perf_counter()
+        began = time.perf_counter()
         if state is not None:
             made.load_state_dict(state)
         with iter(made) as iterator:
-            next(iterator)
-            return 1e3 * (time.perf_counter() - started)
+            batch = next(iterator)
+            passed = 1e3 * (time.perf_counter() - began)
+        if state is not None:
+            assert str(batch) == str(expected), "resumed at another place"
+        return passed
 
-    played = dataset()
-    for _ in islice(played, count * percent // 100 // BATCH):
+    return partial(start, state), partial(start, None)
+
+
+def loader_and_count(count: int) -> DataLoader[Any]:
+    """A DataLoader that draws the same order again after the same seed."""
+    return DataLoader(MapStyle(count), BATCH, shuffle=True, collate_fn=torch.tensor)
+
+
+def torch_start(count: int, num_batches: int) -> Start:
+    """DataLoader: go through the batches again."""
+
+    def start() -> float:
+        torch.manual_seed(0)
+        loader = loader_and_count(count)
+        began = time.perf_counter()
+        next(islice(iter(loader), num_batches, None))
+        return 1e3 * (time.perf_counter() - began)
+
+    return start
+
+
+def accelerate_start(count: int, num_batches: int) -> Start:
+    """accelerate: its function passes over lists of indices, and fetches none of them."""
+    from accelerate import Accelerator, skip_first_batches
+
+    accelerator = Accelerator(cpu=True)
+
+    def start() -> float:
+        torch.manual_seed(0)
+        loader = accelerator.prepare_data_loader(loader_and_count(count))
+        began = time.perf_counter()
+        next(iter(skip_first_batches(loader, num_batches)))
+        return 1e3 * (time.perf_counter() - began)
+
+    return start
+
+
+def stateful_start(count: int, num_batches: int) -> Start:
+    """StatefulDataLoader."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader() -> StatefulDataLoader[Any]:
+        torch.manual_seed(0)
+        return StatefulDataLoader(MapStyle(count), BATCH, shuffle=True, collate_fn=torch.tensor)
+
+    played = loader()
+    for _ in islice(iter(played), num_batches):
         pass
     state = played.state_dict()
-    turns = [(first_batch(state), first_batch(None)) for _ in range(rounds)]
-    resumed, fresh = (statistics.median(times) for times in zip(*turns, strict=True))
-    return resumed, fresh
+
+    def start() -> float:
+        made = loader()
+        began = time.perf_counter()
+        made.load_state_dict(state)
+        next(iter(made))
+        return 1e3 * (time.perf_counter() - began)
+
+    return start
 
 
-def main() -> None:
-    """Measure every source."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--examples", type=int, default=1_000_000)
-    parser.add_argument("--percent", type=int, default=90, help="of the epoch that is over")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print the figures alone")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    rows = []
+PEERS: dict[str, Callable[[int, int], Start]] = {
+    "DataLoader, islice": torch_start,
+    "accelerate, skip_first_batches": accelerate_start,
+    "StatefulDataLoader": stateful_start,
+}
+
+
+def our_figure(workload: str, name: str, turns: list[Turn]) -> Figure:
+    """The milliseconds of resuming, beside those of a fresh start."""
+    return figure(
+        workload, OURS, "ms", [resumed for _, resumed in turns],
+        floor=statistics.median(fresh for fresh, _ in turns), floor_unit="ms",
+        target=TARGETS_MS.get(name, OTHER_TARGET_MS),
+    )  # fmt: skip
+
+
+def measure(arguments: argparse.Namespace) -> list[Figure]:
+    """Every source at 90 %; a tensor and a map-style dataset at 0 and 50 % too."""
+    count, figures = COUNTS[arguments.size], []
     with tempfile.TemporaryDirectory() as folder:
-        write_files(Path(folder), args.examples)
-        for name, source in sources(Path(folder), args.examples).items():
-            resumed, fresh = measure(source, args.examples, args.percent, args.rounds)
-            rows.append({"source": name, "resumed_ms": resumed, "fresh_ms": fresh})
-    if args.json:
-        print(json.dumps(rows))
-        return
-    print(f"{args.examples} examples, {args.percent} % over; milliseconds to the first batch")
-    print(f"{'source':24}{'resumed':>9}{'fresh':>9}{'target':>9}")
-    for row in rows:
-        target = TARGETS.get(row["source"], OTHER_TARGET)
-        print(f"{row['source']:24}{row['resumed_ms']:9.2f}{row['fresh_ms']:9.2f}{target:9.0f}")
+        write_files(Path(folder), count)
+        for name, source in sources(Path(folder), count).items():
+            for percent in (0, 50, 90) if name in TARGETS_MS else (90,):
+                workload = f"resume at {percent} %, {name}"
+                num_batches = count * percent // 100 // BATCH
+                resumed, fresh = ours(source, num_batches)
+                turns = [(fresh(), resumed()) for _ in range(arguments.rounds)]
+                figures.append(our_figure(workload, name, turns))
+                peers = installed(PEERS, count, num_batches) if name == "map-style" else {}
+                for peer, start in peers.items():
+                    values = [start() for _ in range(arguments.rounds)]
+                    figures.append(figure(workload, peer, "ms", values))
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, command_line(__doc__).parse_args())

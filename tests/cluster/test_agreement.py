@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 import torch_distinput as tdi
-from tests.distribute.street import options, shown, stream_of
+from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster import agreement
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.desk import Agreed, Ending
@@ -16,7 +16,7 @@ from torch_distinput.plan.end_of_data import WINDOW, Outcome
 from torch_distinput.plan.ledger import Ledger
 from torch_distinput.plan.position import Bookmark, Grid, first_position
 from torch_distinput.testing import simulate
-from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator
+from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
 
 LIMIT = 20.0
 
@@ -245,6 +245,36 @@ def test_known_lengths_open_no_channel(monkeypatch):
 
     simulate(work, num_workers=3)
     simulate(lambda strategy: work(strategy, "off"), num_workers=3)
+
+
+def num_exchanges(source, monkeypatch, **keywords):
+    """What two workers send each other for a whole epoch, by whatever means."""
+    calls = []
+    exchange = _Wire.exchange
+
+    def counted(self, key, *args):
+        calls.append(key)
+        return exchange(self, key, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Wire, "exchange", counted)
+        play(source, 4, workers=2, **keywords)
+    return len(calls)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"shuffle": True}, {"num_workers": 1}])
+def test_known_lengths_need_no_collective_per_step(monkeypatch, keywords):
+    """An epoch of a hundred steps sends as much as one of two: what iter() compares."""
+    few = num_exchanges(range(8), monkeypatch, **keywords)
+
+    assert 0 < few == num_exchanges(range(400), monkeypatch, **keywords)
+
+
+def test_unknown_lengths_are_voted_on(monkeypatch):
+    """What is counted above would be seen."""
+    few = num_exchanges(stream_of(range(8)), monkeypatch)
+
+    assert num_exchanges(stream_of(range(4000)), monkeypatch) > few
 
 
 def test_votes_are_shared_by_many_steps(monkeypatch):

@@ -148,7 +148,6 @@ class SimulatedChannel:
         self._wire = wire
         self._rank = rank
         self._name = name
-        self._number = 0
         self.num_collectives = 0
 
     def abandon(self) -> None:
@@ -160,8 +159,8 @@ class SimulatedChannel:
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather objects."""
-        self._number += 1
-        key = f"{self._name} {self._number}"
+        self.num_collectives += 1
+        key = f"{self._name} {self.num_collectives}"
         try:
             return self._wire.exchange(key, self._rank, value, _PATIENCE_SECONDS)
         except PeerTimeoutError as error:

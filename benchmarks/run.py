@@ -1,0 +1,76 @@
+"""Run all benchmarks, each in a process of its own, and print one table.
+
+    python benchmarks/run.py [--quick] [--only host,order] [--rounds 5]
+
+A full run of all of them keeps its figures in ``results.json``, from which ``report.py`` makes the
+page and the chart. A quick one leaves these alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from measuring import Figure, table
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results.json"
+SCRIPTS = ("host", "files", "split", "device", "agreement", "resume", "startup", "order")
+PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate")
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on."""
+    found = {"cores": str(len(os.sched_getaffinity(0))), "Python": sys.version.split()[0]}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def figures_of(script: str, options: list[str]) -> list[dict[str, Any]] | None:
+    """What a script has measured; None if it failed, which it has said itself."""
+    print(f"{script} ...", file=sys.stderr, flush=True)
+    command = [sys.executable, str(FOLDER / f"{script}.py"), "--json", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        print(f"{script} failed: exit code {done.returncode}", file=sys.stderr)
+        return None
+    return json.loads(done.stdout) or []  # {} from a script that lacks its device
+
+
+def main() -> None:
+    """Run, print, keep."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="less data, fewer rounds")
+    parser.add_argument("--rounds", type=int, help="how often floor and case take turns")
+    parser.add_argument("--only", help="some of the scripts, with commas between them")
+    arguments = parser.parse_args()
+    options = ["--quick"] if arguments.quick else []
+    options += [f"--rounds={arguments.rounds}"] if arguments.rounds else []
+    chosen = arguments.only.split(",") if arguments.only else SCRIPTS
+    found = {
+        script: figures_of(script, options)
+        for script in chosen
+        if (FOLDER / f"{script}.py").exists()
+    }
+    measured = {script: rows for script, rows in found.items() if rows}
+    print(table([Figure(**row) for rows in measured.values() for row in rows]))
+    if None in found.values():
+        sys.exit(1)
+    if not arguments.quick and not arguments.only:
+        results = {"machine": machine(), "scripts": measured}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""The benchmarks run and say what they should. How long anything takes is not asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TIMEOUT_SECONDS = 120
+# Ours, with a target: the unit of each workload.
+EXPECTED: dict[str, dict[str, str]] = {
+    "host": {
+        **{f"{data}, {ranks}": "ratio" for data in ("tensors", "images")
+           for ranks in ("1 rank", "2 ranks")},
+        **{f"Python examples, {count} loader processes": "ratio" for count in (0, 2)},
+    },
+    "files": {
+        f"{name}, {order}, 1 rank": "ratio"
+        for name in ("text", "jsonl", "tfrecord", "parquet", "arrow", "tar")
+        for order in ("sequential", "shuffled")
+    },
+    "split": {
+        "four views of 2 leaves": "ratio",
+        "four views of 12 leaves": "ratio",
+        "zero rows of 12 leaves": "us",
+    },
+    "agreement": {"agreement, no work": "us", "agreement, 2 ms of work": "us"},
+    "resume": {
+        **{f"resume at {percent} %, {source}": "ms" for source in ("a tensor", "map-style")
+           for percent in (0, 50, 90)},
+        **{f"resume at 90 %, {source}": "ms" for source in (
+            "npy", "npy, shuffle(10000)", "npy, interleave(4, 16)", "parquet", "text",
+            "text, split, filter", "a generator",
+        )},
+    },
+    "startup": {"start-up": "ratio"},
+    "order": {"order: first batch": "ms", "order: an index": "us", "order: memory": "MB"},
+}  # fmt: skip
+PEERS = {  # of packages that every user has
+    "host": ("tensors, 2 ranks", "DataLoader, by batch"),
+    "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),
+    "agreement": ("agreement, no work", "all_reduce in each step"),
+    "resume": ("resume at 50 %, map-style", "StatefulDataLoader"),
+    "order": ("order: memory", "DistributedSampler, 10^4"),
+}
+
+
+def run_script(script: str) -> str:
+    """What a script prints with its smallest data."""
+    with subprocess.Popen(
+        [sys.executable, BENCHMARKS / f"{script}.py", "--tiny", "--json"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
+            raise
+    assert process.returncode == 0, f"exit code {process.returncode}\n{printed}\n{errors}"
+    return printed
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[dict[str, Any]]]:
+    """The figures of each script; two scripts run at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        printed = zip(EXPECTED, pool.map(run_script, EXPECTED), strict=True)
+        return {script: json.loads(text) for script, text in printed}
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module that makes the page."""
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(BENCHMARKS)
+        import report
+
+        yield report
+
+
+@pytest.mark.parametrize("script", EXPECTED)
+def test_each_workload_has_a_figure_of_ours_with_a_target(measured, script):
+    ours = {row["workload"]: row["unit"] for row in measured[script] if row["target"] is not None}
+
+    assert EXPECTED[script] == ours
+    assert all(
+        row["case"].startswith("torch_distinput")
+        for row in measured[script]
+        if row["target"] is not None
+    )
+
+
+@pytest.mark.parametrize("script", PEERS)
+def test_peers_are_measured_beside_ours(measured, script):
+    assert PEERS[script] in [(row["workload"], row["case"]) for row in measured[script]]
+
+
+@pytest.mark.parametrize("script", EXPECTED)
+def test_figures_are_numbers_with_a_range(measured, script):
+    """A ratio is positive. A difference of times need not be, nor a growth of memory."""
+    for row in measured[script]:
+        assert all(isfinite(row[name]) for name in ("low", "value", "high"))
+        assert row["low"] <= row["value"] <= row["high"]
+        assert row["unit"] != "ratio" or row["low"] > 0
+        assert row["floor"] is None or row["floor"] > 0
+
+
+def test_the_page_names_what_is_met_and_missed(measured, report):
+    order = [{**row, "value": 1e9} for row in measured["order"]]
+    results = {"machine": {"cores": "2"}, "scripts": {"order": order}}
+
+    page = report.page(results)
+
+    assert "0 of 3 targets are met." in page
+    assert "| order: memory | 1000000000 MB | 5 MB |" in page
+    assert page.count("| missed |") == 3
+    assert "| cores | 2 |" in page
+    assert "DistributedSampler" in page
+
+
+def test_the_chart_is_drawn(measured, report, tmp_path):
+    pytest.importorskip("matplotlib", reason="comes with `make bench`")
+
+    report.draw({"scripts": measured}, tmp_path / "chart.png")
+
+    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_was_made_from_the_results(report):
+    """Whoever changes one makes the other anew: ``python benchmarks/report.py``."""
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+
+    assert report.page(results) == (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
