@@ -28,9 +28,9 @@ from measuring import (
 )
 from torch.utils import _pytree
 
-from torch_distinput.data.element_spec import spec_of, zero_rows
-from torch_distinput.data.local_step import cut_step
-from torch_distinput.distribute.regroup import regroup_batches
+from torch_distinput.data.local_step import cut_step, part_of
+from torch_distinput.distribute.regroup import regroup_leaves
+from torch_distinput.distribute.shapes import Shapes
 
 ROWS, REPLICAS = 256, 4
 TIMES = {"full": 1000, "quick": 300, "tiny": 2}
@@ -69,16 +69,18 @@ def our_split(batch: Any) -> Work:
     ids = torch.arange(ROWS).numpy()
 
     def split() -> Any:
-        step = cut_step((batch, ids), sizes)
-        return regroup_batches([part[0] for part in step.parts if part is not None])
+        step = cut_step(part_of(batch, ids), sizes)
+        parts = [part for part in step.parts if part is not None]
+        return regroup_leaves([p.structure for p in parts], [p.leaves for p in parts])
 
     return split
 
 
 def our_zero_rows(batch: Any) -> Work:
     """The zero-row batch that is like a batch seen before."""
-    spec = spec_of(batch)
-    return lambda: zero_rows(spec)
+    shapes = Shapes(None)
+    shapes.observe(part_of(batch, torch.arange(ROWS).numpy()))
+    return lambda: shapes.empty(0, lambda: None)
 
 
 def windows() -> list[slice]:

@@ -1,6 +1,6 @@
 """How many steps may everybody play? Votes ahead of use, where lengths are not known.
 
-Three threads meet in one :class:`Desk`, under one condition variable:
+Three threads meet in one :class:`Desk`:
 
     the reader     pulls this worker's steps and lays them on the pile of *ready* steps
     the voter      tells the others what is ready, hears what they have, and moves the steps that
@@ -18,14 +18,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, Generic
 
 from torch_distinput.background import start_thread
 from torch_distinput.cluster.desk import Agreed, Desk, Ending, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
-from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
-from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Vote, decide
+from torch_distinput.plan.ledger import Ledger
 from torch_distinput.plan.position import Bookmark
 
 
@@ -62,15 +63,7 @@ class Agreement(Generic[S]):
 
     def next(self, timeout: float) -> Agreed[S] | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
-        desk = self._desk
-        with desk.changed:
-            desk.changed.wait_for(lambda: desk.agreed or desk.ending, timeout)
-            if not desk.agreed:
-                return desk.ending
-            taken = desk.agreed.popleft()
-            desk.held_bytes -= taken.step.num_bytes if taken.step else 0
-            desk.changed.notify_all()
-            return taken
+        return self._desk.take(timeout)
 
     @property
     def ending(self) -> Ending | None:
@@ -81,7 +74,7 @@ class Agreement(Generic[S]):
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         desk = self._desk
-        with desk.changed:
+        with desk.lock:
             if desk.agreed:
                 return False
             return not (desk.may_vote() if desk.introduced else desk.can_introduce())
@@ -92,8 +85,10 @@ class Agreement(Generic[S]):
         Returns None altogether if the introductions did not take place in time.
         """
         desk = self._desk
-        with desk.changed:
-            desk.changed.wait_for(lambda: desk.introduced is not None or desk.ending, timeout)
+        with desk.lock:
+            desk.news_for_consumer.wait_for(
+                lambda: desk.introduced is not None or desk.ending, timeout
+            )
             return desk.introduced
 
     def fail(self, error: BaseException) -> None:
@@ -124,11 +119,7 @@ class Agreement(Generic[S]):
 
 def _read(desk: Desk[S], steps: Iterator[S]) -> None:
     """The reader: pull steps while there is room."""
-    while True:
-        with desk.changed:
-            desk.changed.wait_for(lambda: desk.has_room() or desk.is_over())
-            if desk.is_over():
-                break
+    while desk.wait_for_room():
         try:
             step = next(steps, None)
             num_bytes = 0 if step is None else step.num_bytes
@@ -139,10 +130,7 @@ def _read(desk: Desk[S], steps: Iterator[S]) -> None:
         if step is None:
             desk.leave(State.ENDED)
             break
-        with desk.changed:
-            desk.ready.append(step)
-            desk.held_bytes += num_bytes
-            desk.changed.notify_all()
+        desk.lay(step, num_bytes)
 
 
 def _vote(
@@ -159,16 +147,16 @@ def _vote(
         while going_on:
             going_on = _round(desk, channel, ledger, shared=shared)
     except ChannelBrokenError as error:
-        _end(desk, Ending(outcome=Outcome.LEFT, error=error))
+        desk.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
-        _end(desk, Ending(outcome=Outcome.FAILED, error=error))
+        desk.end(Ending(outcome=Outcome.FAILED, error=error))
 
 
 def _introduce(desk: Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> bool:
     """Introduce the workers' first steps to each other; whether all of them could."""
-    with desk.changed:
-        desk.changed.wait_for(desk.can_introduce)
-        first = next((step for step in desk.ready if step.count), None)
+    with desk.lock:
+        desk.votable.wait_for(desk.can_introduce)
+        first = next((step for step, _ in desk.ready if step.count), None)
     own, words, failure = b"", "", None
     try:  # before the collective, in which the others would wait
         own = pickle.dumps(None if first is None else introduce(first))
@@ -178,19 +166,19 @@ def _introduce(desk: Desk[S], channel: Channel, introduce: Callable[[S], Any]) -
     failed = tuple(worker for worker, (pickled, _) in enumerate(rows) if not pickled)
     if failed:
         said = tuple(words for _, words in rows)
-        _end(desk, Ending(outcome=Outcome.FAILED, workers=failed, words=said, error=failure))
+        desk.end(Ending(outcome=Outcome.FAILED, workers=failed, words=said, error=failure))
         return False
     introduced = [pickle.loads(pickled) for pickled, _ in rows]  # noqa: S301 - from our own workers
-    with desk.changed:
+    with desk.lock:
         desk.introduced = introduced
-        desk.changed.notify_all()
+        desk.news_for_consumer.notify_all()
     return True
 
 
 def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> bool:
     """Vote once; whether the voting goes on."""
-    with desk.changed:
-        desk.changed.wait_for(desk.may_vote)
+    with desk.lock:
+        desk.votable.wait_for(desk.may_vote)
         news = desk.news()
         vote = _vote_of(desk, has_news=news is not None)
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
@@ -200,18 +188,18 @@ def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> 
         told = channel.gather_objects(news)
     words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
     standings = ledger.enter(votes, told, len(verdict.totals))
-    with desk.changed:
+    with desk.lock:
         desk.told = news or desk.told
-        _move(desk, verdict, standings)
+        desk.move(verdict.totals, standings)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = desk.failure if verdict.outcome is Outcome.FAILED else None
-    _end(desk, Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
+    desk.end(Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
     return False
 
 
 def _vote_of(desk: Desk[S], *, has_news: bool) -> Vote:
-    spoken_of = list(desk.ready)[:WINDOW]
+    spoken_of = [step for step, _ in islice(desk.ready, WINDOW)]
     # An end is told only when all that comes before it fits into the window.
     known = desk.state if len(desk.ready) <= WINDOW else State.RUNNING
     return Vote(
@@ -233,18 +221,3 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _move(desk: Desk[S], verdict: Verdict, standings: list[Standing]) -> None:
-    """Move agreed steps on; one without any example in sync is not delivered."""
-    for total, standing in zip(verdict.totals, standings, strict=True):
-        step = desk.ready.popleft() if desk.ready else None
-        if total:
-            desk.agreed.append(Agreed(step=step, num_examples=total, standing=standing))
-        elif step is not None:
-            desk.held_bytes -= step.num_bytes
-    desk.changed.notify_all()
-
-
-def _end(desk: Desk[S], ending: Ending) -> None:
-    with desk.changed:
-        desk.ending = ending
-        desk.changed.notify_all()

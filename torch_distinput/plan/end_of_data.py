@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +123,8 @@ def decide(votes: list[Vote], *, shared: bool) -> Verdict:
 
 
 def _totals(votes: list[Vote], steps: int) -> tuple[int, ...]:
-    return tuple(sum(sum(vote.counts[step : step + 1]) for vote in votes) for step in range(steps))
+    columns = zip_longest(*(vote.counts[:steps] for vote in votes), fillvalue=0)
+    return tuple(map(sum, columns))
 
 
 def _workers(votes: list[Vote], state: State) -> tuple[int, ...]:
@@ -131,6 +133,8 @@ def _workers(votes: list[Vote], state: State) -> tuple[int, ...]:
 
 def _differing(votes: list[Vote]) -> tuple[int, ...]:
     """Workers whose mark differs from that of the lowest worker that has the step."""
+    if not any(any(vote.marks) for vote in votes):
+        return ()
     for step in range(max(len(vote.marks) for vote in votes)):
         marks = {w: vote.marks[step] for w, vote in enumerate(votes) if len(vote.marks) > step}
         first = next(iter(marks.values()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,7 @@ from torch_distinput.plan.position import Bookmark, Position, StreamPosition
 Bookmarks = tuple[Bookmark, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """Where the workers stand after one step.
 
     Attributes:
@@ -78,25 +78,26 @@ class Ledger:
         """Note the steps agreed on in one round, and what the workers told in it."""
         told = zip(self._bookmarks, news[: len(self._bookmarks)], strict=True)
         kept = tuple((*known, new) if new is not None else known for known, new in told)
-        standings = [self._step(votes, step, kept) for step in range(num_steps)]
+        rows = self._rows + np.cumsum(_columns([vote.counts for vote in votes], num_steps), axis=0)
+        reaches = _columns([vote.reaches for vote in votes], num_steps)
+        reaches = np.maximum(self._reaches, np.maximum.accumulate(reaches, axis=0))
+        standings = [
+            Standing(rounds, rounds // self._spread, rows[step], reaches[step], kept)
+            for step, rounds in enumerate(range(self._rounds + 1, self._rounds + 1 + num_steps))
+        ]
+        if standings:
+            self._rounds, self._rows, self._reaches = standings[-1].rounds, rows[-1], reaches[-1]
         batch = self._rounds // self._spread
         self._bookmarks = [_not_passed(bookmarks, batch) for bookmarks in kept]
         return standings
 
-    def _step(self, votes: Sequence[Vote], step: int, bookmarks: Sequence[Bookmarks]) -> Standing:
-        """Nothing is changed in place: the standings before are still in use."""
-        counts = [sum(vote.counts[step : step + 1]) for vote in votes]
-        reaches = [sum(vote.reaches[step : step + 1]) for vote in votes]
-        self._rounds += 1
-        self._rows = self._rows + counts
-        self._reaches = np.maximum(self._reaches, reaches)
-        return Standing(
-            rounds=self._rounds,
-            batch=self._rounds // self._spread,
-            rows=self._rows,
-            reaches=self._reaches,
-            bookmarks=bookmarks,
-        )
+
+def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:
+    """The numbers of each step, in a row; 0 for a worker that has not so many."""
+    matrix = np.zeros((len(votes), num_steps), dtype=np.int64)
+    for row, numbers in zip(matrix, votes, strict=True):
+        row[: len(numbers)] = numbers[:num_steps]
+    return matrix.T
 
 
 def _not_passed(bookmarks: Bookmarks, batch: int) -> Bookmarks:
