@@ -12,7 +12,8 @@ import torch
 
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, empty_step
-from torch_distinput.device.prefetch import Prefetcher, ReplicaBatches
+from torch_distinput.data.structure import Structure, flatten, unflatten
+from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import current
 from torch_distinput.distribute.regroup import regroup_batches
 from torch_distinput.errors import SourceError, UsageError, again, let_go
@@ -103,7 +104,8 @@ class DistributedIterator(Iterator[Any]):
             finally:
                 del ending  # which keeps this frame
         self._record(replicas.note, time.perf_counter() - started)
-        return regroup_batches(replicas.batches)
+        pairs = zip(replicas.note.structures, replicas.leaves, strict=True)
+        return regroup_batches(tuple(unflatten(structure, leaves) for structure, leaves in pairs))
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
@@ -118,7 +120,7 @@ class DistributedIterator(Iterator[Any]):
         self._finalizer()
         return ending
 
-    def _next(self) -> ReplicaBatches:
+    def _next(self) -> ReplicaLeaves:
         """Take the next step; an end that the audit finds fault with is an error."""
         step = next(self._prefetcher, None)
         if step is not None:
@@ -242,6 +244,7 @@ class _Note:
     num_examples: int
     sizes: tuple[int, ...]
     ids: tuple[Any, ...]
+    structures: tuple[Structure, ...]
     where: Callable[[], Position]
 
 
@@ -270,7 +273,7 @@ class _Shapes:
         return zero_rows(spec)  # type: ignore[no-any-return]
 
 
-def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[ReplicaBatches]:
+def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[ReplicaLeaves]:
     """Complete each delivery: every replica gets a batch."""
     while (delivery := feed.next()) is not None:
         yield _completed(delivery, feed, shapes, num_replicas)
@@ -278,17 +281,22 @@ def _host_steps(feed: Feed, shapes: _Shapes, num_replicas: int) -> Iterator[Repl
 
 def _completed(
     delivery: Delivery, feed: Feed, shapes: _Shapes, num_replicas: int
-) -> ReplicaBatches:
+) -> ReplicaLeaves:
     step = delivery.step or empty_step(num_replicas)
     for part in step.parts:
         if part is not None:
             shapes.observe(part)
     full = [shapes.zero_rows(feed) if p is None else p for p in step.parts]
     ids = tuple(part[1] for part in full)
+    flat = [flatten(batch) for batch, _ in full]
     note = _Note(
-        num_examples=delivery.num_examples, sizes=step.sizes, ids=ids, where=delivery.where
+        num_examples=delivery.num_examples,
+        sizes=step.sizes,
+        ids=ids,
+        structures=tuple(structure for _, structure in flat),
+        where=delivery.where,
     )
-    return ReplicaBatches(batches=tuple(batch for batch, _ in full), note=note)
+    return ReplicaLeaves(leaves=tuple(leaves for leaves, _ in flat), note=note)
 
 
 def no_spec() -> SourceError:
