@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
 
@@ -112,7 +112,8 @@ class Play:
     def turn(self):
         """The thread pulls a step and starts its copies, if there is room."""
         thread = self.thread
-        if thread and thread.goes_on and thread.ahead._free.acquire(blocking=False):
+        if thread and thread.goes_on and not thread.ahead._room.empty():
+            thread.ahead.wait_for_room()
             self.machine.party = "prefetch"
             thread.goes_on = prefetch._fill_one(thread.ahead, thread.copies)
             self.machine.party = "consumer"
@@ -196,12 +197,6 @@ def test_no_schedule_has_a_race(seed, devices, owned, buffer_size):
 # ------------------------------------------------------------------------------ mutants
 
 
-@contextmanager
-def changed(owner, name, mutant):
-    with mock.patch.object(owner, name, mutant):
-        yield
-
-
 def nothing(*_, **__):
     """What is left of a dropped operation."""
 
@@ -226,8 +221,7 @@ def drops_without_waiting(lane):
         slot.drop()
 
 
-real_hand_over = prefetch._Copies.hand_over
-real_start = Lane.start
+real_hand_over, real_start = prefetch._Copies.hand_over, Lane.start
 
 MUTANTS = {
     "the consumer does not wait for the copies": [(TracingBackend, "wait_on_consumer", nothing)],
@@ -247,43 +241,63 @@ MUTANTS = {
 }
 
 
-def outcomes(seeds, **settings):
-    """How plays end, by kind of failure."""
-    counts = {RaceError: 0, AssertionError: 0}
-    for seed in range(seeds):
-        try:
-            play(seed, **settings)
-        except AssertionError as error:
-            counts[type(error)] += 1
-    return counts
+def failures(kind, mutations, seeds):
+    """How many plays end with this kind of failure."""
+    with ExitStack() as mutated:
+        for mutation in mutations:
+            mutated.enter_context(mock.patch.object(*mutation))
+        return sum(
+            outcome(seed, owned=owned, buffer_size=size) is kind
+            for seed in range(seeds)
+            for owned in (False, True)
+            for size in (0, 2)
+        )
+
+
+def outcome(seed, **settings):
+    try:
+        play(seed, **settings)
+    except AssertionError as error:
+        return type(error)
+    return None
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_dropped_wait_is_a_race(name):
     """The clocks notice, whatever moment a copy was really done at."""
-    with ExitStack() as mutated:
-        for mutation in MUTANTS[name]:
-            mutated.enter_context(changed(*mutation))
-        races = [
-            outcomes(20, owned=owned, buffer_size=size)[RaceError]
-            for owned in (False, True)
-            for size in (0, 2)
-        ]
-    print(name, races)
-    assert sum(races) > 0
+    assert failures(RaceError, MUTANTS[name], seeds=20) > 0
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_dropped_wait_gives_wrong_values(name):
     """With the clocks turned off: the machine really runs late."""
-    with ExitStack() as mutated:
-        mutated.enter_context(changed(Machine, "_access", nothing))
-        for mutation in MUTANTS[name]:
-            mutated.enter_context(changed(*mutation))
-        wrong = [
-            outcomes(60, owned=owned, buffer_size=size)[AssertionError]
-            for owned in (False, True)
-            for size in (0, 2)
+    no_clocks = (Machine, "_access", nothing)
+    assert failures(AssertionError, [no_clocks, *MUTANTS[name]], seeds=40) > 0
+
+
+def test_the_machine_is_right_without_its_clocks():
+    """And the plays above fail for no other reason."""
+    assert failures(AssertionError, [(Machine, "_access", nothing)], seeds=40) == 0
+
+
+def test_a_thread_of_its_own():
+    """The same over the real thread, whose moments nobody chooses."""
+    for seed in range(20):
+        machine = Machine(seed)
+        backend = TracingBackend(machine, "cuda:0")
+        source = Source(machine, backend, owned=seed % 2 == 0)
+        steps = (
+            ReplicaLeaves(leaves=(source.leaves(value),), note=value, owned=source.owned)
+            for value in torch.arange(40.0).view(20, 1, 2)
+        )
+        with mock.patch.object(prefetch, "backend_for", lambda _, backend=backend: backend):
+            prefetcher = Prefetcher(steps, [torch.device("cuda:0")], buffer_size=1 + seed % 3)
+        seen = [
+            (step.note, machine.read(leaf, backend.stream))
+            for step in prefetcher
+            for leaf in step.leaves[0]
         ]
-    print(name, wrong)
-    assert sum(wrong) > 0
+        prefetcher.join()
+        machine.finish()
+        assert 60 == len(seen)
+        assert all(torch.equal(expected, found) for expected, found in seen)

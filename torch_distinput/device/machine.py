@@ -75,7 +75,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         """Choose the schedule."""
         self._random = random.Random(seed)  # noqa: S311 - a schedule, no secret
-        self._haste = self._random.choice((0, 1, 3))  # 0: streams do nothing unless they are waited for
+        self._haste = self._random.choice((0, 1, 3))  # 0: streams move only if waited for
         self._lock = threading.RLock()
         self._clocks: defaultdict[str, Clock] = defaultdict(dict)
         self._tasks: defaultdict[str, deque[_Task]] = defaultdict(deque)

@@ -8,6 +8,7 @@ nothing to do, and nothing is done.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ class Prefetcher:
     def stop(self) -> None:
         """Tell the thread to leave after the step that it is at."""
         if self._ahead is not None:
-            self._ahead.stopped.set()
+            self._ahead.stop()
 
     def join(self) -> None:
         """Wait for the thread, so that nobody else is in the source when it is started again.
@@ -93,7 +94,7 @@ class Prefetcher:
     def _taken(self, ahead: _Ahead) -> _Started:
         if self._thread is None:
             self._thread = start_thread(
-                _fill, ahead, self._copies, name="prefetch", stop=ahead.stopped.set
+                _fill, ahead, self._copies, name="prefetch", stop=ahead.stop
             )
         return ahead.take()
 
@@ -114,7 +115,6 @@ class _Failed:
 
 
 _END = object()
-_POLL_SECONDS = 0.1
 _LEAVE_SECONDS = 5.0
 
 
@@ -159,19 +159,22 @@ class _Copies:
 
 
 class _Ahead:
-    """Where the thread leaves steps for the consumer: at most ``size`` pulled and not yet taken."""
+    """Where the thread leaves steps for the consumer: at most ``size`` pulled and not yet taken.
+
+    Two queues and no lock: a garbage collection in either thread, at any moment, may call ``stop``.
+    """
 
     def __init__(self, size: int) -> None:
-        self.stopped = threading.Event()
-        self._free = threading.Semaphore(size)
+        self._stopped = False
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._left: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(size):
+            self._room.put(None)
 
     def wait_for_room(self) -> bool:
         """Called by the thread before it pulls a step; False when it has to leave."""
-        while not self.stopped.is_set():
-            if self._free.acquire(timeout=_POLL_SECONDS):
-                return True
-        return False
+        self._room.get()
+        return not self._stopped
 
     def leave(self, item: Any) -> None:
         """Called by the thread."""
@@ -179,23 +182,27 @@ class _Ahead:
 
     def take(self) -> _Started:
         """Called by the consumer; raises what the thread met, where the step would have come."""
-        while not self.stopped.is_set():
-            try:
-                item = self._left.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-            self._free.release()
+        if not self._stopped:
+            item = self._left.get()
+            if isinstance(item, _Started):
+                self._room.put(None)
+                return item
+            self.stop()
             if isinstance(item, _Failed):
                 raise item.error
-            if item is _END:
-                break
-            return item  # type: ignore[no-any-return]
         raise StopIteration
+
+    def stop(self) -> None:
+        """Free both sides from waiting."""
+        self._stopped = True
+        self._room.put(None)
+        self._left.put(_END)
 
     def clear(self) -> None:
         """Called when the thread has left: drop what nobody will take."""
-        while not self._left.empty():
-            self._left.get()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._left.get_nowait()
 
 
 def _fill(ahead: _Ahead, copies: _Copies) -> None:
