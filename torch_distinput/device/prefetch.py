@@ -199,10 +199,11 @@ class _Ahead:
         self._left.put(_END)
 
     def clear(self) -> None:
-        """Called when the thread has left: drop what nobody will take."""
+        """Called when the thread has left: drop what nobody will take, but not the end."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._left.get_nowait()
+        self._left.put(_END)  # the consumer may be another thread, still waiting
 
 
 def _fill(ahead: _Ahead, copies: _Copies) -> None:
