@@ -412,10 +412,13 @@ class TestAnAccelerator:
         assert moved is not there
         assert [("wait stream", self.current)] == self.backend._side.log
 
-    def test_the_consumers_stream_waits(self, lane):
-        """Not the host."""
-        marker = self.backend.mark()
-        lane.hand_over([torch.ones(2), "name"], marker)
+    def test_the_consumers_stream_waits(self, lane, monkeypatch):
+        """Not the host; and the memory of each tensor is kept for that stream."""
+        kept = []
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: kept.append(both))
+        marker, batch = self.backend.mark(), torch.ones(2)
+        lane.hand_over([batch, "name"], marker)
+        assert [(batch, self.current)] == kept
         assert [("wait event", id(marker))] == self.current.log
 
     def test_a_device_has_one_stream(self, accelerator):

@@ -43,11 +43,8 @@ class TracingBackend:
         return self.machine.host_buffer(num_bytes)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A dense copy."""
-        source = tensor.to_dense()
-        pinned = self.host_buffer(source.nbytes).view(source.dtype).view(source.shape)
-        self.write(pinned, source)
-        return pinned
+        """The machine has plain arrays only."""
+        raise NotImplementedError
 
     def write(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """By the calling thread."""
