@@ -458,6 +458,10 @@ class TestNothingIsLeft:
             torch.arange(12.0), global_batch_size=4, options=options
         )
         before = threading.active_count()
+        iterator = iter(dataset)
+        next(iterator)
+        assert {Stream, Event, torch.Tensor} == {type(one) for one in LIVE}
+        del iterator
         for number in range(1000):
             self.leave(number, dataset)
         del dataset
