@@ -17,7 +17,7 @@ FLOORS = {
     "plan": {*GROUND, "plan"},
     "data": {*GROUND, "plan", "data"},
     "cluster": {*GROUND, "plan", "cluster"},
-    "device": {*GROUND, "plan", "device", "data.structure", "data.element_spec"},
+    "device": {*GROUND, "plan", "device"},
     "distribute": {*GROUND, "plan", "data", "cluster", "device", "distribute"},
     "preprocessing": {*GROUND, "plan", "data", "preprocessing"},
 }
@@ -131,6 +131,7 @@ BROKEN = [
     ("data/x.py", "from torch_distinput import cluster", "data must not see cluster"),
     ("cluster/x.py", "from torch_distinput.data import rows", "cluster must not see data.rows"),
     ("device/x.py", "from torch_distinput.data import rows", "device must not see data.rows"),
+    ("device/x.py", "import torch_distinput.data.structure", "must not see data.structure"),
     ("distribute/x.py", "import torch_distinput as t\nt.testing.run()", "must not see testing.run"),
     ("preprocessing/x.py", "from torch_distinput import device", "must not see device"),
     ("preprocessing/x.py", "import torch.distributed", "torch.distributed belongs to cluster/"),
@@ -152,7 +153,7 @@ BROKEN = [
     ("data/x.py", "def f(a, b, c, d, e, f): ...", "f has more than 5 positional parameters"),
 ]
 SOUND = [
-    ("device/x.py", "from torch_distinput.data.structure import rows\nimport torch\ntorch.cuda.x"),
+    ("device/x.py", "from torch_distinput import background\nimport torch\ntorch.cuda.x"),
     ("cluster/x.py", "import torch\nfrom torch import distributed\ntorch.cuda.is_available()"),
     ("lightning/x.py", "import torch_distinput as tdi\nfrom torch_distinput import Strategy"),
     ("plan/x.py", "import math, numpy as np\nfrom torch_distinput import errors\nself.time.torch"),

@@ -5,42 +5,52 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-from unittest import mock
+import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
 
 import torch_distinput as tdi
+from torch_distinput.device import backend as backend_module
 from torch_distinput.device import prefetch
-from torch_distinput.device.backend import AcceleratorBackend, CpuBackend
+from torch_distinput.device.backend import AcceleratorBackend, CpuBackend, host_memory
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 
+META = torch.device("meta")  # any device that is not the CPU
+CPU = torch.device("cpu")
 
-class Recorder:
+
+class Recorder(CpuBackend):
     """A backend that stands for an accelerator."""
 
     def __init__(self):
         self.log = []
         self.count = itertools.count()
 
-    def start(self, tensor):
-        """Note a copy and make one."""
-        self.log.append(("start", tensor.tolist()))
-        return tensor.clone()
+    def holds(self, tensor):
+        return False
+
+    def copy(self, source):
+        self.log.append(("copy", source.tolist()))
+        return source.clone()
 
     def mark(self):
-        """Number the batches."""
         number = next(self.count)
         self.log.append(("mark", number))
         return number
 
-    def hand_over(self, tensors, marker):
-        """Note which marker the consumer waits for."""
-        self.log.append(("hand over", marker, [tensor.tolist() for tensor in tensors]))
+    def wait_on_host(self, marker):
+        self.log.append(("host waits", marker))
+
+    def wait_on_consumer(self, marker):
+        self.log.append(("consumer waits", marker))
+
+    def keep_for_consumer(self, tensor):
+        self.log.append(("keep", tensor.tolist()))
 
     def enter_thread(self):
-        """Note the thread."""
         self.log.append(("thread", threading.current_thread().name))
 
 
@@ -50,9 +60,6 @@ def recorder(monkeypatch):
     backend = Recorder()
     monkeypatch.setattr(prefetch, "backend_for", lambda device: backend)
     return backend
-
-
-META = torch.device("meta")  # any device that is not the CPU
 
 
 def step(number):
@@ -65,19 +72,30 @@ def test_all_steps_in_order(recorder, buffer_size):
     """Whatever the look-ahead; tensors are copied, other leaves pass through."""
     steps = list(Prefetcher(map(step, range(7)), [META], buffer_size=buffer_size))
     assert list(range(7)) == [s.note for s in steps]
-    assert [[str(k)] for k in range(7)] == [s.leaves[0][1] for s in steps]
-    assert [[k] for k in range(7)] == [s.leaves[0][0].tolist() for s in steps]
+    assert [[[k], [str(k)], None] for k in range(7)] == [
+        [s.leaves[0][0].tolist(), *s.leaves[0][1:]] for s in steps
+    ]
 
 
 def test_a_step_is_waited_for_before_it_is_handed_over(recorder):
-    """The marker of a batch comes behind its copies; the consumer waits for that very marker."""
+    """The marker comes behind the copies; the consumer waits for that very marker.
+
+    The one slot is used again when its copies are done, also where the end of data is found.
+    """
     list(Prefetcher(map(step, range(3)), [META], buffer_size=0))
-    expected = [
-        entry
-        for k in range(3)
-        for entry in (("start", [k]), ("mark", k), ("hand over", k, [[k]]))
-    ]
+    kinds = ("copy", "mark", "consumer waits", "keep", "host waits")
+    expected = [(kind, [k] if kind in ("copy", "keep") else k) for k in range(3) for kind in kinds]
     assert expected == recorder.log
+
+
+def test_slots_are_used_in_turn(recorder):
+    """With n steps ahead, the host waits for a copy when n + 1 others have been started."""
+    prefetcher = Prefetcher(map(step, range(6)), [META], buffer_size=2)
+    list(prefetcher)
+    prefetcher.join()
+    waits = [entry for entry in recorder.log if entry[0] in ("mark", "host waits")]
+    assert [("mark", k) for k in range(3)] == waits[:3]
+    assert [("host waits", 0), ("mark", 3), ("host waits", 1), ("mark", 4)] == waits[3:7]
 
 
 def test_look_ahead_is_bounded(recorder):
@@ -100,8 +118,9 @@ def test_look_ahead_is_bounded(recorder):
         assert len(pulled) == 1 + buffer_size
 
 
-def test_errors_come_where_the_step_would_have(recorder):
-    """After the good steps, with their own type."""
+@pytest.mark.parametrize("buffer_size", [0, 3])
+def test_errors_come_where_the_step_would_have(recorder, buffer_size):
+    """After the good steps, with their own type; then it is over."""
 
     def source():
         yield step(0)
@@ -109,10 +128,31 @@ def test_errors_come_where_the_step_would_have(recorder):
         msg = "broken"
         raise KeyError(msg)
 
-    prefetcher = Prefetcher(source(), [META], buffer_size=3)
+    prefetcher = Prefetcher(source(), [META], buffer_size=buffer_size)
     assert [0, 1] == [next(prefetcher).note, next(prefetcher).note]
     with pytest.raises(KeyError, match="broken"):
         next(prefetcher)
+    assert [] == list(prefetcher)
+
+
+def test_a_device_that_fails_in_the_thread(recorder, monkeypatch):
+    """Whatever the thread does first is reported too, instead of a hang."""
+
+    def broken():
+        msg = "no device"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(recorder, "enter_thread", broken)
+    with pytest.raises(RuntimeError, match="no device"):
+        next(Prefetcher(map(step, range(3)), [META], buffer_size=1))
+
+
+def test_the_thread_sets_its_device(recorder):
+    """Current devices are per thread; without a thread the caller's is left alone."""
+    for buffer_size in (0, 1):
+        list(Prefetcher(map(step, range(2)), [META], buffer_size=buffer_size))
+    names = [entry[1] for entry in recorder.log if entry[0] == "thread"]
+    assert ["torch_distinput-prefetch"] == names
 
 
 @pytest.mark.parametrize("how", ["stop", "end", "collect"])
@@ -134,19 +174,41 @@ def test_no_thread_stays(recorder, how):
     assert set() == set(threading.enumerate()) - before
 
 
+def test_a_consumer_that_waits_is_freed(recorder):
+    """By whoever stops it, in another thread: also when all that was ready is dropped."""
+    for _ in range(50):
+        inside, slow = threading.Event(), threading.Event()
+
+        def source(inside=inside, slow=slow):
+            inside.set()
+            slow.wait(10)
+            yield step(0)
+
+        prefetcher = Prefetcher(source(), [META], buffer_size=1)
+        consumer = threading.Thread(target=next, args=(prefetcher, None), daemon=True)
+        consumer.start()
+        inside.wait(10)
+        slow.set()
+        prefetcher.stop()
+        prefetcher.join()
+        consumer.join(10)
+        assert not consumer.is_alive()
+
+
 def test_on_the_cpu_everything_happens_at_the_call():
-    """No thread, no copy, the caller's generator state."""
+    """No thread, no copy, the caller's generator state: the step itself comes out."""
     before = threading.active_count()
+    steps = [step(k) for k in range(3)]
     pulled = []
 
     def source():
-        for k in range(3):
-            pulled.append((k, threading.current_thread()))
-            yield step(k)
+        for one in steps:
+            pulled.append((one.note, threading.current_thread()))
+            yield one
 
-    prefetcher = Prefetcher(source(), [torch.device("cpu")], buffer_size=4)
+    prefetcher = Prefetcher(source(), [CPU], buffer_size=4)
     assert [] == pulled
-    next(prefetcher)
+    assert next(prefetcher) is steps[0]
     assert [(0, threading.current_thread())] == pulled
     assert before == threading.active_count()
 
@@ -158,47 +220,254 @@ def test_a_batch_for_each_replica(recorder):
     assert [[1], [2]] == [leaves[0].tolist() for leaves in out.leaves]
 
 
-class TestOnTheWay:
-    """What an accelerator's backend does with a tensor; here nothing is pinned, and no stream."""
+@pytest.mark.parametrize("device", [META, CPU])
+def test_what_is_written_over_is_copied_before(recorder, monkeypatch, device):
+    """Steps are pulled ahead, so the next one must not change this one: arrays, and CPU replicas
+    beside an accelerator, included."""
+    monkeypatch.setattr(
+        prefetch, "backend_for", lambda d: CpuBackend() if d.type == "cpu" else recorder
+    )
+    tensor, array = torch.zeros(1), np.zeros(1)
+
+    def source():
+        for number in range(5):
+            leaves = [tensor.fill_(number), array]
+            array[0] = number
+            yield ReplicaLeaves(leaves=(leaves, [torch.zeros(1)]), note=number)
+
+    for one in Prefetcher(source(), [device, META], buffer_size=3):
+        assert [one.note, one.note] == [leaf.item() for leaf in one.leaves[0]]
+
+
+def test_host_memory_is_pinned_where_a_device_reads_it():
+    """And ordinary on the CPU, where there is nothing to pin for."""
+    assert host_memory([CPU, CPU]) is None
+    assert host_memory([CPU, META]) is backend_module._pinned
+
+
+class Stream:
+    """What torch.Stream is to an accelerator's backend; entered, it is the current one."""
+
+    def __init__(self, device):
+        self.log = []
+        LIVE.add(self)
+
+    def __enter__(self):
+        self.log.append("enter")
+
+    def __exit__(self, *_):
+        self.log.append("exit")
+
+    def wait_stream(self, other):
+        self.log.append(("wait stream", other))
+
+    def wait_event(self, event):
+        self.log.append(("wait event", id(event)))  # referring to nothing
+
+    def record_event(self):
+        return Event()
+
+
+class Event:
+    """Done as soon as anybody asks."""
+
+    def __init__(self):
+        LIVE.add(self)
+
+    def synchronize(self):
+        """It is."""
+
+
+LIVE: weakref.WeakSet = weakref.WeakSet()
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """The meta device with streams, events and pinned memory; its current stream."""
+    LIVE.clear()
+    current = Stream(META)
+    empty = torch.empty
+
+    def pinned(num_bytes):
+        memory = empty(num_bytes, dtype=torch.uint8)
+        LIVE.add(memory)
+        return memory
+
+    backend_module._side_stream.cache_clear()
+    monkeypatch.setattr(torch, "Stream", Stream)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda device: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    monkeypatch.setattr(backend_module, "_pinned", pinned)
+    yield current
+    backend_module._side_stream.cache_clear()
+
+
+class TestAnAccelerator:
+    """What its backend does with a tensor; here the device, its streams and events pretend."""
 
     @pytest.fixture
-    def backend(self, monkeypatch):
-        """A backend for the meta device."""
-        monkeypatch.setattr(torch, "Stream", lambda device: mock.MagicMock())
-        monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "current")
-        empty_like = torch.empty_like
+    def lane(self, accelerator, monkeypatch):
+        """A replica on the meta device, and what was copied there."""
+        self.copied = []
+        real = AcceleratorBackend.copy
 
-        def pinned(tensor, *, pin_memory):
-            assert pin_memory
-            self.pinned = empty_like(tensor)
-            return self.pinned
+        def copy(backend, source):
+            self.copied.append(source)
+            return real(backend, source)
 
-        monkeypatch.setattr(torch, "empty_like", pinned)
-        return AcceleratorBackend(META)
+        monkeypatch.setattr(AcceleratorBackend, "copy", copy)
+        self.backend = AcceleratorBackend(META)
+        self.current = accelerator
+        return prefetch.Lane(self.backend, num_slots=2)
 
-    def test_views_become_dense(self, backend):
+    def start(self, lane, *leaves, owned=False):
+        lane.open()
+        return lane.start(leaves, owned=owned)[0]
+
+    def test_views_become_dense(self, lane):
         """Also those that have one number in many places; memory formats are kept."""
         wide = torch.arange(24.0).reshape(4, 6)
         images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
         for tensor in (wide[:, :2], torch.ones(4, 1).expand(4, 3), wide.T[1:3], images[1:3]):
-            moved = backend.start(tensor)
-            assert torch.equal(tensor, self.pinned)
-            assert self.pinned.numel() * 4 == self.pinned.untyped_storage().nbytes()
+            (moved,) = self.start(lane, tensor)
+            staged = self.copied[-1]
+            assert torch.equal(tensor, staged)
+            assert sorted(torch.empty_like(tensor).stride()) == sorted(staged.stride())
             assert (META, tensor.shape) == (moved.device, moved.shape)
-        assert self.pinned.is_contiguous(memory_format=torch.channels_last)
+        assert moved.is_contiguous(memory_format=torch.channels_last)
 
-    def test_the_source_may_write_over_its_buffer(self, backend):
+    @pytest.mark.parametrize(
+        "dtype", [torch.bool, torch.uint16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
+    )
+    def test_dtypes_are_kept(self, lane, dtype):
+        tensor = torch.tensor([[0, 1], [1, 0], [1, 1]]).to(dtype)
+        (moved,) = self.start(lane, tensor)
+        assert (dtype, tensor.shape) == (moved.dtype, moved.shape)
+        assert torch.equal(tensor.view(torch.uint8), self.copied[0].view(torch.uint8))
+
+    def test_no_rows(self, lane):
+        """Nothing to stage: it keeps dtype and trailing sizes."""
+        (moved,) = self.start(lane, torch.empty(0, 3, dtype=torch.int32))
+        assert ((0, 3), torch.int32) == (moved.shape, moved.dtype)
+        assert set() == {one for one in LIVE if isinstance(one, torch.Tensor)}
+
+    def test_jagged_leaves(self, lane, monkeypatch):
+        """Torch pins their parts; they are kept until they are copied."""
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+        jagged = torch.nested.nested_tensor(
+            [torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged
+        )
+        (moved,) = self.start(lane, jagged)
+        assert torch.jagged is moved.layout
+        assert self.copied == lane._slots[0]._kept
+
+    def test_the_source_may_write_over_its_buffer(self, lane, monkeypatch):
         """Pinned or not, while the copy to the device is under way."""
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
         buffer = torch.ones(4)
-        backend.start(buffer)
+        self.start(lane, buffer)
         buffer.zero_()
-        assert [1.0] * 4 == self.pinned.tolist()
+        assert [1.0] * 4 == self.copied[0].tolist()
 
-    def test_what_is_there_stays(self, backend):
+    def test_pinned_memory_that_nobody_writes_is_read_in_place(self, lane, monkeypatch):
+        """If it is dense; else torch would copy it on the host, in memory that is not pinned."""
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
+        dense, wide = torch.ones(2, 2), torch.ones(2, 4)
+        self.start(lane, dense, wide[:, :2], owned=True)
+        assert self.copied[0] is dense
+        assert self.copied[1].is_contiguous()
+        assert [dense] == lane._slots[0]._kept
+
+    def test_buffers_are_used_again(self, lane):
+        """By every second step here; larger ones take their place."""
+        blocks = []
+        for rows in (4, 4, 3, 4, 5, 4, 5, 5):
+            self.start(lane, torch.ones(rows))
+            blocks.append(self.copied[-1].data_ptr())
+        assert blocks[0] == blocks[2]
+        assert blocks[1] == blocks[3]
+        assert blocks[4] == blocks[6]
+        assert blocks[5] == blocks[3]
+
+    def test_gradients_stay_behind(self, lane):
+        """A leaf that requires them does not put a graph on the buffers."""
+        weights = torch.ones(2, requires_grad=True)
+        for _ in range(4):
+            (moved,) = self.start(lane, weights)
+            assert not moved.requires_grad
+
+    def test_what_is_there_stays(self, lane):
         """It may still be computed there: the side stream, and so the consumer, waits for it."""
         there = torch.ones(4, device=META)
-        assert backend.start(there) is there
-        backend._stream.wait_stream.assert_called_once_with("current")
+        (moved,) = self.start(lane, there, owned=True)
+        assert moved is there
+        assert [("wait stream", self.current)] == self.backend._side.log
+
+    def test_what_is_there_and_may_be_written_over(self, lane):
+        """It is copied where it was computed, so before it is written over."""
+        there = torch.ones(4, device=META)
+        (moved,) = self.start(lane, there)
+        assert moved is not there
+        assert [("wait stream", self.current)] == self.backend._side.log
+
+    def test_the_consumers_stream_waits(self, lane, monkeypatch):
+        """Not the host; and the memory of each tensor is kept for that stream."""
+        kept = []
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: kept.append(both))
+        marker, batch = self.backend.mark(), torch.ones(2)
+        lane.hand_over([batch, "name"], marker)
+        assert [(batch, self.current)] == kept
+        assert [("wait event", id(marker))] == self.current.log
+
+    def test_a_device_has_one_stream(self, accelerator):
+        """For the life of the process: torch keeps the memory of a stream for that stream."""
+        assert AcceleratorBackend(META)._side is AcceleratorBackend(META)._side
+
+
+class TestNothingIsLeft:
+    """Over 1,000 iterators, whichever way they end."""
+
+    def leave(self, number, dataset):
+        """One of five ways to leave an iterator."""
+        iterator = iter(dataset)
+        if number % 5 == 0:
+            next(iterator)
+            iterator.close()
+        elif number % 5 == 1:
+            for _ in iterator:
+                break
+        elif number % 5 == 2:
+            list(iterator)
+        elif number % 5 == 3:
+            loop = [iterator]
+            loop.append(loop)  # only the garbage collector ends it
+            next(iterator)
+        else:
+            with pytest.raises(ZeroDivisionError):
+                for _ in iterator:
+                    raise ZeroDivisionError
+
+    @pytest.mark.parametrize("buffer_size", [0, 1])
+    def test_by_a_thousand_iterators(self, accelerator, buffer_size):
+        """No thread, event or pinned block; and one stream for all of them."""
+        strategy = tdi.MirroredStrategy(["meta:0", "meta:0"])
+        options = tdi.InputOptions(per_replica_buffer_size=buffer_size)
+        dataset = strategy.distribute_dataset(
+            torch.arange(12.0), global_batch_size=4, options=options
+        )
+        before = threading.active_count()
+        iterator = iter(dataset)
+        next(iterator)
+        assert {Stream, Event, torch.Tensor} == {type(one) for one in LIVE}
+        del iterator
+        for number in range(1000):
+            self.leave(number, dataset)
+        del dataset
+        gc.collect()
+        assert before == threading.active_count()
+        assert {accelerator, backend_module._side_stream(torch.device("meta:0"))} >= set(LIVE)
 
 
 class TestUnderAnIterator:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_distinput.data import rows
-from torch_distinput.data.buffers import LARGE, Buffers
+from torch_distinput.data.buffers import LARGE, Allocate, Buffers, pageable
 from torch_distinput.data.stream import Collate, source_error
 from torch_distinput.data.structure import Batch, Structure, flatten
 from torch_distinput.plan.permutation import Indices
@@ -23,11 +23,11 @@ class ColumnFetch:
     columns: tuple[_Column, ...]
 
     @staticmethod
-    def of(columns: Batch) -> ColumnFetch:
+    def of(columns: Batch, allocate: Allocate = pageable) -> ColumnFetch:
         """Take a tree of tensors and arrays. None is copied: it may be a file mapped to memory."""
         rows.num_rows(columns)  # refuses different ones
         leaves, structure = flatten(rows.with_shared_tensors(columns))
-        return ColumnFetch(structure, tuple(map(_Column.of, leaves)))
+        return ColumnFetch(structure, tuple(_Column.of(leaf, allocate) for leaf in leaves))
 
     @property
     def num_examples(self) -> int:
@@ -59,10 +59,10 @@ class _Column:
     buffers: Buffers | None = None
 
     @staticmethod
-    def of(leaf: Any) -> _Column:
+    def of(leaf: Any, allocate: Allocate) -> _Column:
         if not rows.is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
             return _Column(leaf)
-        return _Column(leaf, leaf[:1].nbytes, Buffers())
+        return _Column(leaf, leaf[:1].nbytes, Buffers(allocate))
 
     def take(self, wanted: torch.Tensor, count: int) -> Any:
         leaf = self.leaf

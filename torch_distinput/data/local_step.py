@@ -64,12 +64,15 @@ class LocalStep:
         mark: fingerprint of the whole global batch where all workers must have read it alike;
             0 where they need not, or it was not taken.
         trace: where it was read.
+        owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
+            source may do so as soon as it is asked for the next step.
     """
 
     parts: tuple[Part | None, ...]
     sizes: tuple[int, ...]
     mark: int = 0
     trace: Trace = NO_TRACE
+    owned: bool = False
 
     @property
     def bookmark(self) -> Bookmark | None:
@@ -97,13 +100,18 @@ class LocalStep:
 
 
 def cut_step(
-    part: Part, sizes: tuple[int, ...], *, mark: int = 0, trace: Trace = NO_TRACE
+    part: Part,
+    sizes: tuple[int, ...],
+    *,
+    mark: int = 0,
+    trace: Trace = NO_TRACE,
+    owned: bool = False,
 ) -> LocalStep:
     """Cut rows, which belong to the local replicas in order, into views for each."""
     parts: tuple[Part | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
-    return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace)
+    return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned)
 
 
 def _cut(part: Part, sizes: tuple[int, ...]) -> list[Part | None]:

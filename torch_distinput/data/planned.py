@@ -66,11 +66,14 @@ def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
 
 
 def fetch_steps(
-    planned: Iterator[PlannedStep], loader: TaskLoader[Indices, Batch | None]
+    planned: Iterator[PlannedStep], loader: TaskLoader[Indices, Batch | None], *, owned: bool
 ) -> Iterator[tuple[LocalStep, int]]:
-    """Yield the steps with their examples, and the number of examples in sync."""
+    """Yield the steps with their examples, and the number of examples in sync.
+
+    ``owned``: see :class:`LocalStep`.
+    """
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
-    return _merged(loader.run(_tasks(planned, waiting)), waiting)
+    return _merged(loader.run(_tasks(planned, waiting)), waiting, owned=owned)
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Indices]:
@@ -80,7 +83,7 @@ def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Itera
 
 
 def _merged(
-    results: Iterator[Batch | None], waiting: deque[PlannedStep]
+    results: Iterator[Batch | None], waiting: deque[PlannedStep], *, owned: bool
 ) -> Iterator[tuple[LocalStep, int]]:
     """Put fetched batches and what was planned together."""
     for batch in results:
@@ -88,4 +91,5 @@ def _merged(
         if batch is None:
             yield empty_step(len(step.sizes)), step.num_examples
         else:
-            yield cut_step(part_of(batch, step.indices), step.sizes), step.num_examples
+            part = part_of(batch, step.indices)
+            yield cut_step(part, step.sizes, owned=owned), step.num_examples

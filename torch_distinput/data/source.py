@@ -1,51 +1,38 @@
-"""What a source is: the first kind that matches, and what its parts ask for.
+"""What sources become: one of three values, and what was asked for beside them.
 
-A source becomes one of three values. :class:`IndexedSource` answers by index and knows its length;
-a :class:`StreamSource` is read in order; a :class:`ReadySource` streams ready global batches.
+:class:`IndexedSource` answers by index and knows its length; a :class:`StreamSource` is read in
+order; a :class:`ReadySource` streams ready global batches. :func:`open_source` tells which it is.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import IterableDataset, TensorDataset
-
-from torch_distinput.data import user_loader
-from torch_distinput.data.collate import collate_examples
-from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
+from torch_distinput.data.buffers import Allocate, pageable
+from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.data.loader import LoaderOptions
 from torch_distinput.data.ready_stream import ReadyStream
-from torch_distinput.data.stream import Collate, DealableStream, ExampleStream, Stream
-from torch_distinput.data.structure import Batch, flatten
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.data.stream import Collate, Stream
+from torch_distinput.data.structure import Batch
 from torch_distinput.options import check_count
 from torch_distinput.plan.permutation import Indices
-
-if TYPE_CHECKING:
-    from torch_distinput.data.file_dataset import FileDataset
-
-KINDS = (
-    "a DataLoader; a FileDataset; a tensor, array, or tuple or dict of them; a map-style dataset "
-    "or list (__getitem__ and __len__); an object with num_shards and shard(); an IterableDataset, "
-    "generator function or torchdata node"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the caller asked for beside the source."""
+    """What the caller asked for beside the source.
+
+    ``allocate``: makes the host memory of batches that are gathered in this process.
+    """
 
     global_batch_size: int | None = None
     shuffle: bool = False
     drop_last: bool = False
     collate_fn: Collate | None = None
     num_workers: int = 0
+    allocate: Allocate = pageable
 
     def __post_init__(self) -> None:
         """Refuse sizes that are no sizes, and keep NumPy's as plain ones."""
@@ -68,6 +55,11 @@ class IndexedSource:
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     has_shards = False
+
+    @property
+    def owns_batches(self) -> bool:
+        """Whether batches are made here; a collate_fn may make all in one buffer."""
+        return isinstance(self.fetch, ColumnFetch) or self.loader.num_workers > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,244 +109,3 @@ class ReadySource:
 
 
 Source = IndexedSource | StreamSource | ReadySource
-
-
-def open_source(source: Any, request: Request) -> Source:
-    """Find out what a source is; the first kind that matches counts.
-
-    Raises:
-        TypeError: if it is none of the kinds.
-        ConfigurationError: if the request does not fit the kind.
-    """
-    if user_loader.is_loader(source):
-        return _from_loader(source, request)
-    columns = _columns(source)
-    has_files = _is_file_dataset(source)
-    if has_files or columns is not None or _is_indexable(source):
-        _need_batch_size(request, type(source).__name__)
-    if has_files:
-        return _from_files(source, request)
-    if columns is not None:
-        return _from_columns(columns, type(source).__name__, request)
-    if _is_indexable(source):
-        return _from_indexable(source, request)
-    if hasattr(source, "num_shards") and hasattr(source, "shard"):
-        return _from_stream(source, request, num_shards=int(source.num_shards))
-    if is_stream(source):
-        return _from_stream(source, request, num_shards=None)
-    msg = f"Expected a source: {KINDS}. Got {type(source).__name__}{_hint(source)}."
-    raise TypeError(msg)
-
-
-def _from_loader(source: Any, request: Request) -> Source:
-    _refuse_twice(request)
-    parts = user_loader.look_through(source)
-    name = type(source).__name__
-    if parts.ready:
-        stream = ReadyStream(
-            source,
-            expected=f"a ready global batch, because that is what {name} yields",
-            cure="Give the DataLoader a batch_size, or a collate_fn that makes rows.",
-        )
-        return ReadySource(name=name, stream=stream, num_shards=None, request=Request())
-    asked = Request(
-        global_batch_size=parts.batch_size,
-        shuffle=parts.shuffle,
-        drop_last=parts.drop_last,
-        collate_fn=parts.collate_fn,
-    )
-    columns = _as_columns(parts.dataset) if parts.collate_fn is None else None
-    if columns is None:  # also a tuple or dict of tensors: torch asks it for dataset[i]
-        inner = _from_indexable(parts.dataset, asked)
-    else:
-        inner = _from_columns(columns, name, asked)
-    return replace(inner, name=name, sampler=parts.sampler, loader=parts.loader)
-
-
-def _refuse_twice(request: Request) -> None:
-    default = Request()
-    for name in Request.__dataclass_fields__:
-        if getattr(request, name) != getattr(default, name):
-            msg = (
-                f"Expected {name} to be set once, got {name}={getattr(request, name)!r} beside a "
-                f"DataLoader, which sets it too. Build the DataLoader with it"
-                f"{' as its batch_size' if name == 'global_batch_size' else ''}, or pass its "
-                "dataset instead of the loader."
-            )
-            raise ConfigurationError(msg)
-
-
-def _is_file_dataset(source: Any) -> bool:
-    """Who has one has imported it; the others need no files, and no fsspec."""
-    module = sys.modules.get("torch_distinput.data.file_dataset")
-    return module is not None and isinstance(source, module.FileDataset)
-
-
-def _from_files(source: FileDataset, request: Request) -> StreamSource:
-    from torch_distinput.data.file_dataset import with_shuffled_files  # noqa: PLC0415 - see above
-    from torch_distinput.data.file_stream import FileStream  # noqa: PLC0415
-
-    dataset = with_shuffled_files(source) if request.shuffle else source
-
-    def prepare() -> Prepared:
-        listing = dataset.list_files()
-        contents = repr([(os.path.basename(info.path), info.size) for info in listing])
-        stream = FileStream(
-            dataset=dataset,
-            listing=listing,
-            collate=request.collate_fn,
-            threads=request.num_workers if request.num_workers > 1 else 0,
-        )
-        dealt = len(listing) if not dataset.split_files else None
-        return Prepared(stream=stream, num_shards=dealt, contents=contents)
-
-    return StreamSource(
-        name=f"FileDataset({', '.join(map(repr, source.patterns[:3]))}"
-        f"{', ...' if len(source.patterns) > 3 else ''})",
-        prepare=prepare,
-        has_shards=True,
-        request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
-    )
-
-
-def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
-    fetch = ColumnFetch.of(columns)
-    collate = request.collate_fn
-    return IndexedSource(
-        name=name,
-        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
-        num_examples=fetch.num_examples,
-        request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
-    )
-
-
-def _from_indexable(source: Any, request: Request) -> IndexedSource:
-    return IndexedSource(
-        name=type(source).__name__,
-        fetch=ExampleFetch(source, request.collate_fn or collate_examples),
-        num_examples=len(source) if hasattr(source, "__len__") else None,
-        request=request,
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
-    )
-
-
-def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> Source:
-    name = getattr(source, "__name__", type(source).__name__)
-    if request.shuffle:
-        msg = (
-            f"shuffle=True needs a source with an index or files, got the stream {name}. Shuffle "
-            "the stream itself by a seed that is the same on all ranks, as "
-            "FileDataset.shuffle(buffer_size) does."
-        )
-        raise ConfigurationError(msg)
-    options = LoaderOptions(num_workers=request.num_workers, dataset=source)
-    if request.global_batch_size is None:
-        return _from_batches(source, request, num_shards=num_shards)
-    collate = request.collate_fn or collate_examples
-    stream: Stream = ExampleStream(source, collate)
-    if num_shards is not None:
-        stream = DealableStream(source, collate)
-    prepared = Prepared(stream=stream, num_shards=num_shards or 0, contents=str(num_shards))
-    return StreamSource(
-        name=name,
-        prepare=lambda: prepared,
-        has_shards=num_shards is not None,
-        request=request,
-        loader=options,
-    )
-
-
-def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> ReadySource:
-    name = getattr(source, "__name__", type(source).__name__)
-    if request.drop_last or request.collate_fn is not None:
-        msg = (
-            f"Without global_batch_size the elements of {name} are ready global batches, got "
-            "drop_last or collate_fn, which act on examples. Pass global_batch_size too, or leave "
-            "them out."
-        )
-        raise ConfigurationError(msg)
-    return ReadySource(
-        name=name,
-        stream=ReadyStream(source),
-        num_shards=num_shards,
-        request=request,
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
-    )
-
-
-def _need_batch_size(request: Request, what: str) -> None:
-    """Only streams may go without."""
-    if request.global_batch_size is None:
-        msg = (
-            f"distribute_dataset needs global_batch_size for {what}: the number of examples over "
-            "all replicas in one step. Got None."
-        )
-        raise ConfigurationError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Columns as examples, for a collate_fn that wants them."""
-
-    columns: ColumnFetch
-
-    def __getitem__(self, index: int) -> Any:
-        return self.columns.example(index)
-
-
-def _columns(source: Any) -> Batch | None:
-    """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if not isinstance(source, (tuple, Mapping)):
-        return _as_columns(source)
-    leaves = flatten(source)[0]
-    if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
-        return source
-    columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
-    if any(isinstance(column, (torch.Tensor, np.ndarray)) for column in columns.values()):
-        shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
-        msg = (
-            f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
-            "arrays of the others, or pass examples: list(zip(...))."
-        )
-        raise TypeError(msg)
-    return None  # perhaps a tuple of examples
-
-
-def _as_columns(dataset: Any) -> Batch | None:
-    """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
-    if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
-        return dataset.tensors
-    return dataset if isinstance(dataset, (torch.Tensor, np.ndarray)) else None
-
-
-def _is_indexable(source: Any) -> bool:
-    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)):
-        return False
-    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
-
-
-def is_stream(source: Any) -> bool:
-    """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
-        return False
-    if hasattr(source, "reset") and hasattr(source, "get_state"):
-        return True
-    if isinstance(source, IterableDataset):  # its __iter__ may well return itself, started anew
-        return True
-    if hasattr(source, "__iter__"):
-        return not hasattr(source, "__next__")
-    return callable(source)
-
-
-def _hint(source: Any) -> str:
-    if hasattr(source, "__next__") and not _is_distributed(source):
-        return ", which can be iterated only once; pass the function that makes it"
-    if isinstance(source, (str, os.PathLike)):
-        return "; wrap paths in a FileDataset"
-    return ", which is distributed already" if _is_distributed(source) else ""
-
-
-def _is_distributed(source: Any) -> bool:
-    return hasattr(source, "element_spec")

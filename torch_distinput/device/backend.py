@@ -1,103 +1,211 @@
-"""What the prefetcher asks of a device: copies on a side stream, and the waits between streams.
+"""What prefetching asks of a device: one operation for each copy, and one for each wait.
 
-:class:`AcceleratorBackend` speaks torch's device-neutral stream API; :class:`CpuBackend` has
-nothing to copy and nothing to wait for.
+:class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`CpuBackend` has
+nothing to wait for, and ``tracing.TracingBackend`` proves that no wait is missing. What has to wait
+for what is not decided here but in ``lanes``, which runs over any of the three.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
+HostMemory = Callable[[int], torch.Tensor]
+"""Makes so many bytes of host memory, not initialized."""
+
 
 class Backend(Protocol):
-    """The operations whose order makes a prefetcher correct."""
+    """The operations whose order makes a prefetcher correct.
 
-    def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Start bringing a tensor to the device; the result may not be read yet."""
-
-    def mark(self) -> Any:
-        """A marker behind all copies started so far."""
-
-    def hand_over(self, tensors: list[torch.Tensor], marker: Any) -> None:
-        """Make the consumer's current stream wait for a marker, and keep memory for it."""
+    Three parties share memory: the host thread that calls, the *side stream* on which all copies
+    run, and the *consumer*: whatever stream is current where a step is handed over.
+    """
 
     def enter_thread(self) -> None:
         """Prepare the calling thread to start copies."""
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on the device already."""
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether the device can read a tensor of the host while the host goes on."""
+
+    def host_buffer(self, num_bytes: int) -> torch.Tensor:
+        """Pinned bytes."""
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A pinned copy of what is no plain array: jagged and sparse tensors."""
+
+    def write(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy on the host, before returning."""
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Start a copy to fresh device memory on the side stream."""
+
+    def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Start a copy of what is on the device, on the caller's current stream."""
+
+    def wait_for_producer(self) -> None:
+        """The side stream waits for the caller's current stream."""
+
+    def mark(self) -> Any:
+        """A marker behind everything on the side stream."""
+
+    def wait_on_host(self, marker: Any) -> None:
+        """The calling thread waits for a marker."""
+
+    def wait_on_consumer(self, marker: Any) -> None:
+        """The caller's current stream waits for a marker; the caller does not."""
+
+    def keep_for_consumer(self, tensor: torch.Tensor) -> None:
+        """The memory of a tensor is reused after what the caller's current stream does by then."""
+
 
 class CpuBackend:
-    """Batches stay where they are."""
-
-    def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor."""
-        return tensor
-
-    def mark(self) -> None:
-        """Nothing is under way."""
-
-    def hand_over(self, tensors: list[torch.Tensor], marker: None) -> None:
-        """Nothing to wait for."""
+    """A replica on the CPU beside others on accelerators: its batches are there already."""
 
     def enter_thread(self) -> None:
         """Nothing to prepare."""
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """All of them, also one that the source left on an accelerator."""
+        del tensor
+        return True
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """No device reads it."""
+        del tensor
+        return False
+
+    def host_buffer(self, num_bytes: int) -> torch.Tensor:
+        """Bytes."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy."""
+        return tensor.clone()
+
+    def write(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy."""
+        target.copy_(source)
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Copy at once."""
+        return source.clone()
+
+    def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy at once."""
+        return tensor.clone()
+
+    def wait_for_producer(self) -> None:
+        """Nothing is under way."""
+
+    def mark(self) -> None:
+        """Nothing is under way."""
+
+    def wait_on_host(self, marker: None) -> None:
+        """Nothing is under way."""
+
+    def wait_on_consumer(self, marker: None) -> None:
+        """Nothing is under way."""
+
+    def keep_for_consumer(self, tensor: torch.Tensor) -> None:
+        """References keep it."""
+
 
 class AcceleratorBackend:
-    """Copies on one side stream, which lives as long as the backend."""
+    """One call of torch for each operation, on the side stream of a device."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make the side stream of a device."""
+        """Take the side stream of a device."""
         self._device = device
-        self._stream = torch.Stream(device)
-
-    def start(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Pin a host tensor and copy it on the side stream; one that is there already stays.
-
-        The copy overlaps the consumer's kernels. torch's pinned-memory allocator records the copy
-        and does not reuse the pinned block before it is done, so the host tensor need not be kept.
-        The device memory is fresh and was last used on this same stream or recorded below, so the
-        allocator itself orders its reuse.
-
-        What is on the device already may still be computed on this thread's current stream: the
-        side stream waits for that, and with it whoever waits for the next marker.
-        """
-        if tensor.device == self._device:
-            self._stream.wait_stream(torch.accelerator.current_stream(self._device))
-            return tensor
-        staged = _pinned(tensor) if tensor.device.type == "cpu" else tensor
-        with self._stream:
-            return staged.to(self._device, non_blocking=True)
-
-    def mark(self) -> torch.Event:
-        """Record an event behind the copies of one batch."""
-        return self._stream.record_event()
-
-    def hand_over(self, tensors: list[torch.Tensor], marker: torch.Event) -> None:
-        """Let the consumer's current stream wait, on the device, for the copies.
-
-        The host does not wait. ``record_stream`` keeps the memory from being reused by the side
-        stream while kernels that the consumer starts from now on still read it.
-        """
-        current = torch.accelerator.current_stream(self._device)
-        current.wait_event(marker)
-        for tensor in tensors:
-            tensor.record_stream(current)
+        self._side = _side_stream(device)
 
     def enter_thread(self) -> None:
         """Current devices are per thread."""
         torch.accelerator.set_device_index(self._device)
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """By its device."""
+        return tensor.device == self._device
 
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy, dense and in the same memory format.
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Ask the driver."""
+        return tensor.is_pinned()
 
-    A copy also of what is pinned: the source may write over its buffer while it is copied.
+    def host_buffer(self, num_bytes: int) -> torch.Tensor:
+        """Memory that the device reads by itself, while the host goes on."""
+        return _pinned(num_bytes)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Let torch pin the parts; what is pinned already would come back itself, not a copy."""
+        return (tensor.clone() if tensor.is_pinned() else tensor).pin_memory()
+
+    def write(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Copy, without the graph of a source that requires gradients."""
+        target.copy_(source.detach())
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Overlaps the kernels of the consumer and the host.
+
+        The memory is fresh, and of the side stream: whatever the allocator gave it to before was
+        used on this same stream, or recorded by ``keep_for_consumer``. So no wait is needed here.
+        """
+        with self._side:
+            return source.to(self._device, non_blocking=True)
+
+    def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On the producer's stream: behind what computes it, before what writes over it."""
+        return tensor.detach().clone()
+
+    def wait_for_producer(self) -> None:
+        """Whoever waits for the next marker waits for the producer too."""
+        self._side.wait_stream(torch.accelerator.current_stream(self._device))
+
+    def mark(self) -> torch.Event:
+        """An event of its own for each step: nobody waits for a later one by mistake."""
+        return self._side.record_event()
+
+    def wait_on_host(self, marker: torch.Event) -> None:
+        """Lets go of the GIL meanwhile."""
+        marker.synchronize()
+
+    def wait_on_consumer(self, marker: torch.Event) -> None:
+        """On the device: kernels that the caller starts from now on come after the copies."""
+        torch.accelerator.current_stream(self._device).wait_event(marker)
+
+    def keep_for_consumer(self, tensor: torch.Tensor) -> None:
+        """Whenever the user lets go of it, kernels that still read it keep its memory from reuse.
+
+        So a user may keep any batch for as long as he likes, and nobody has to be told.
+        """
+        tensor.record_stream(torch.accelerator.current_stream(self._device))
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.Stream:
+    """The one stream of a device for copies, kept for the life of the process.
+
+    Torch pools the device memory that is allocated under a stream with that stream: a new one each
+    epoch would leave a pool of batches behind with each. Iterators that share it take turns, as
+    their copies would on the bus.
     """
-    if tensor.is_nested:  # torch pins its parts
-        return tensor.pin_memory()
-    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+    return torch.Stream(device)
+
+
+def _pinned(num_bytes: int) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+def host_memory(devices: Sequence[torch.device]) -> HostMemory | None:
+    """How to make host memory that these devices read without a staging copy.
+
+    None where any memory will do: pinning takes an accelerator.
+    """
+    return None if all(device.type == "cpu" for device in devices) else _pinned
 
 
 def backend_for(device: torch.device) -> Backend:

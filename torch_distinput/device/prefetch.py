@@ -1,38 +1,109 @@
-"""Per-replica host batches in, per-replica device batches out, copied ahead of use.
+"""Host steps in, device steps out, copied ahead of use.
 
 With an accelerator, one thread pulls host steps and starts their copies, up to ``buffer_size``
-steps beyond the one in use; the host work and the copies overlap the training step. On the CPU, or
-with ``buffer_size=0``, everything happens at the call, in the caller's thread.
+steps beyond the one in use; the host work and the copies overlap the training step. With
+``buffer_size=0`` everything happens at the call, in the caller's thread. On the CPU there is
+nothing to do, and nothing is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from torch_distinput.background import Thread, start_thread
 from torch_distinput.device.backend import Backend, backend_for
+from torch_distinput.device.lanes import Lane
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaLeaves:
-    """One step: the leaves of a batch for each local replica, and whatever belongs to it."""
+    """One step: the leaves of a batch for each local replica, and whatever belongs to it.
+
+    Attributes:
+        leaves: for each local replica its leaves. Tensors are moved, also jagged ones; arrays,
+            lists and None pass through.
+        note: passes through.
+        owned: the host memory of the leaves is never written again while anybody refers to it: it
+            is fresh, or of a ring whose buffers are free when nothing refers to them. False: the
+            source may write over it as soon as the next step is pulled.
+    """
 
     leaves: tuple[Sequence[Any], ...]
     note: Any = None
+    owned: bool = False
+
+
+class Prefetcher:
+    """Iterates steps on the devices; ``stop`` and ``join`` end the thread and drop what is ready.
+
+    Each is safe to use on the streams that are current where ``next`` is called.
+    """
+
+    def __init__(
+        self,
+        steps: Iterator[ReplicaLeaves],
+        devices: Sequence[torch.device],
+        *,
+        buffer_size: int,
+    ) -> None:
+        """Start nothing yet: the thread, if there is something to copy ahead, comes with a step."""
+        self._steps = steps
+        self._copies: _Copies | None = None
+        self._ahead: _Ahead | None = None
+        self._thread: Thread | None = None
+        if any(device.type != "cpu" for device in devices):
+            self._copies = _Copies(steps, devices, num_slots=buffer_size + 1)
+            self._ahead = _Ahead(buffer_size) if buffer_size else None
+
+    def __iter__(self) -> Iterator[ReplicaLeaves]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> ReplicaLeaves:
+        """Return the next step, safe to use on the caller's current streams."""
+        if self._copies is None:
+            return next(self._steps)
+        started = self._copies.start() if self._ahead is None else self._taken(self._ahead)
+        return self._copies.hand_over(started)
+
+    def stop(self) -> None:
+        """Tell the thread to leave after the step that it is at."""
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    def join(self) -> None:
+        """Wait for the thread, so that nobody else is in the source when it is started again.
+
+        Then no copy is under way, and neither host nor device memory is left.
+        """
+        if self._thread is None:
+            if self._copies is not None:
+                self._copies.drain()
+        elif self._thread is not threading.current_thread():
+            self._thread.join(_LEAVE_SECONDS)
+        if self._ahead is not None:
+            self._ahead.clear()
+
+    def _taken(self, ahead: _Ahead) -> _Started:
+        if self._thread is None:
+            self._thread = start_thread(
+                _fill, ahead, self._copies, name="prefetch", stop=ahead.stop
+            )
+        return ahead.take()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Copied:
-    """A step whose copies have been started."""
+class _Started:
+    """A step whose copies have been started, and for each replica the marker behind them."""
 
     step: ReplicaLeaves
-    tensors: tuple[list[torch.Tensor], ...]
     markers: tuple[Any, ...]
 
 
@@ -44,120 +115,116 @@ class _Failed:
 
 
 _END = object()
-_POLL_SECONDS = 0.1
 _LEAVE_SECONDS = 5.0
 
 
-class Prefetcher:
-    """Iterates steps on the devices; ``close`` ends the thread and drops what it had ready."""
+class _Copies:
+    """The two ends of the copies: ``start`` pulls a step, ``hand_over`` gives it to the consumer.
+
+    They may be in different threads. Replicas on one device share its backend and so its stream;
+    each has its own ring, with a slot for each step that may be ready and one for the step whose
+    copies the consumer is waiting for.
+    """
 
     def __init__(
-        self,
-        steps: Iterator[ReplicaLeaves],
-        devices: Sequence[torch.device],
-        *,
-        buffer_size: int,
+        self, steps: Iterator[ReplicaLeaves], devices: Sequence[torch.device], *, num_slots: int
     ) -> None:
-        """Start nothing yet: the thread, if there is something to copy ahead, comes with a step."""
-        made: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
-        self._backends = tuple(made[device] for device in devices)
-        self._host = steps if all(device.type == "cpu" for device in devices) else None
-        self._steps = (_copied(step, self._backends) for step in steps)
-        ahead = buffer_size if any(device.type != "cpu" for device in devices) else 0
-        self._ahead = _Ahead(ahead) if ahead else None
-        self._thread: Thread | None = None
+        backends: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
+        self._steps = steps
+        self._first = next(backends[device] for device in devices if device.type != "cpu")
+        self._lanes = [Lane(backends[device], num_slots=num_slots) for device in devices]
 
-    def __iter__(self) -> Iterator[ReplicaLeaves]:
-        """Return itself."""
-        return self
+    def enter_thread(self) -> None:
+        """The source runs on the first accelerator, as in the thread of the caller."""
+        self._first.enter_thread()
 
-    def __next__(self) -> ReplicaLeaves:
-        """Return the next step, safe to use on the caller's current streams."""
-        if self._host is not None:
-            return next(self._host)
-        copied = next(self._steps) if self._ahead is None else self._taken(self._ahead)
-        parts = zip(self._backends, copied.tensors, copied.markers, strict=True)
-        for backend, tensors, marker in parts:
-            backend.hand_over(tensors, marker)
-        return copied.step
+    def start(self) -> _Started:
+        for lane in self._lanes:
+            lane.open()
+        step = next(self._steps)
+        pairs = zip(self._lanes, step.leaves, strict=True)
+        started = [lane.start(leaves, owned=step.owned) for lane, leaves in pairs]
+        moved = replace(step, leaves=tuple(leaves for leaves, _ in started))
+        return _Started(step=moved, markers=tuple(marker for _, marker in started))
 
-    def stop(self) -> None:
-        """Tell the thread to leave after the step that it is at."""
-        if self._ahead is not None:
-            self._ahead.stopped.set()
+    def hand_over(self, started: _Started) -> ReplicaLeaves:
+        step = started.step
+        for lane, leaves, marker in zip(self._lanes, step.leaves, started.markers, strict=True):
+            lane.hand_over(leaves, marker)
+        return step
 
-    def join(self) -> None:
-        """Wait for the thread, so that nobody else is in the source when it is started again."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_LEAVE_SECONDS)
-
-    def _taken(self, ahead: _Ahead) -> _Copied:
-        if self._thread is None:
-            self._thread = start_thread(
-                _fill, ahead, self._steps, self._backends, name="prefetch", stop=ahead.stopped.set
-            )
-        return ahead.take()
+    def drain(self) -> None:
+        for lane in self._lanes:
+            lane.drain()
 
 
 class _Ahead:
-    """Where the thread leaves steps for the consumer: at most ``size`` pulled and not yet taken."""
+    """Where the thread leaves steps for the consumer: at most ``size`` pulled and not yet taken.
+
+    Two queues and no lock: a garbage collection in either thread, at any moment, may call ``stop``.
+    """
 
     def __init__(self, size: int) -> None:
-        self.stopped = threading.Event()
-        self._free = threading.Semaphore(size)
+        self._stopped = False
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._left: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(size):
+            self._room.put(None)
 
     def wait_for_room(self) -> bool:
         """Called by the thread before it pulls a step; False when it has to leave."""
-        while not self.stopped.is_set():
-            if self._free.acquire(timeout=_POLL_SECONDS):
-                return True
-        return False
+        self._room.get()
+        return not self._stopped
 
     def leave(self, item: Any) -> None:
         """Called by the thread."""
         self._left.put(item)
 
-    def take(self) -> _Copied:
+    def take(self) -> _Started:
         """Called by the consumer; raises what the thread met, where the step would have come."""
-        while not self.stopped.is_set():
-            try:
-                item = self._left.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-            self._free.release()
+        if not self._stopped:
+            item = self._left.get()
+            if isinstance(item, _Started):
+                self._room.put(None)
+                return item
+            self.stop()
             if isinstance(item, _Failed):
                 raise item.error
-            if item is _END:
-                break
-            return item  # type: ignore[no-any-return]
         raise StopIteration
 
+    def stop(self) -> None:
+        """Free both sides from waiting."""
+        self._stopped = True
+        self._room.put(None)
+        self._left.put(_END)
 
-def _copied(step: ReplicaLeaves, backends: Sequence[Backend]) -> _Copied:
-    """Start the copies of a step: all tensors, also without rows; other leaves pass through."""
-    moved, tensors, markers = [], [], []
-    for leaves, backend in zip(step.leaves, backends, strict=True):
-        moved.append([_start(leaf, backend) for leaf in leaves])
-        tensors.append([leaf for leaf in moved[-1] if isinstance(leaf, torch.Tensor)])
-        markers.append(backend.mark())
-    moved_step = ReplicaLeaves(leaves=tuple(moved), note=step.note)
-    return _Copied(step=moved_step, tensors=tuple(tensors), markers=tuple(markers))
-
-
-def _start(leaf: Any, backend: Backend) -> Any:
-    return backend.start(leaf) if isinstance(leaf, torch.Tensor) else leaf
+    def clear(self) -> None:
+        """Called when the thread has left: drop what nobody will take, but not the end."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._left.get_nowait()
+        self._left.put(_END)  # the consumer may be another thread, still waiting
 
 
-def _fill(ahead: _Ahead, steps: Iterator[_Copied], backends: Sequence[Backend]) -> None:
+def _fill(ahead: _Ahead, copies: _Copies) -> None:
     """The thread: it holds the places, never the prefetcher, so that that can be collected."""
-    for backend in backends:
-        backend.enter_thread()
-    while ahead.wait_for_room():
-        try:
-            item: Any = next(steps, _END)
-        except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
-            item = _Failed(error)
-        ahead.leave(item)
-        if item is _END or isinstance(item, _Failed):
-            return
+    try:
+        copies.enter_thread()
+    except BaseException as error:  # noqa: BLE001 - as below
+        ahead.leave(_Failed(error))
+        return
+    while ahead.wait_for_room() and _fill_one(ahead, copies):
+        pass
+    copies.drain()
+
+
+def _fill_one(ahead: _Ahead, copies: _Copies) -> bool:
+    """Leave one more step; False after the last. When it returns, nothing here refers to it."""
+    try:
+        item: Any = copies.start()
+    except StopIteration:
+        item = _END
+    except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
+        item = _Failed(error)
+    ahead.leave(item)
+    return isinstance(item, _Started)

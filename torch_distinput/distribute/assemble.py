@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.data.source import (
-    IndexedSource,
-    ReadySource,
-    Request,
-    Source,
-    is_stream,
-    open_source,
-)
+from torch_distinput.data.open_source import is_stream, open_source
+from torch_distinput.data.source import IndexedSource, ReadySource, Request, Source
+from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.indexed_input import IndexedInput
 from torch_distinput.distribute.inputs import Input
@@ -42,7 +38,7 @@ def distributed(
     if seed > _LARGEST_SEED:
         msg = f"seed must be below 2**64, got {seed}."
         raise ValueError(msg)
-    opened = open_source(source, request)
+    opened = open_source(source, _with_memory(request, strategy, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     splitter = Splitter(
@@ -108,6 +104,14 @@ def played(
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
     )
+
+
+def _with_memory(request: Request, strategy: Strategy, options: InputOptions) -> Request:
+    """What is gathered here is gathered where the devices can read it; not in loader processes."""
+    memory = host_memory(strategy.devices) if options.fetch_to_device else None
+    if memory is None or request.num_workers:
+        return request
+    return replace(request, allocate=memory)
 
 
 def _kind(source: Source) -> str:

@@ -89,7 +89,9 @@ class IndexedInput:
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
-        fetched = fetch_steps(self._planned(batches, position), self._loader)
+        fetched = fetch_steps(
+            self._planned(batches, position), self._loader, owned=self._source.owns_batches
+        )
         steps = (
             Delivery(step=step, num_examples=total, where=lambda: position)
             for step, total in fetched

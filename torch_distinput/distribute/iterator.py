@@ -264,7 +264,8 @@ def _host_steps(
             local_counts=step.sizes,
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
         )
-        yield ReplicaLeaves(leaves=leaves, note=_Note(info, structures, ids, delivery.where))
+        note = _Note(info, structures, ids, delivery.where)
+        yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:
