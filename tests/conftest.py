@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from tests.fast_paths import NAMES, switched
 
 LONG = os.environ.get("TDI_TEST_LONG") == "1"
 
@@ -19,6 +22,13 @@ settings.register_profile(
 )
 settings.load_profile("project")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def paths(request: pytest.FixtureRequest) -> Iterator[str]:
+    """For test files that use it: all their tests with every fast path, and with none."""
+    with switched(request.param):
+        yield request.param
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

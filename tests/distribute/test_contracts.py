@@ -19,6 +19,8 @@ import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, shown, stream_of
 from torch_distinput.testing import simulate
 
+pytestmark = pytest.mark.usefixtures("paths")
+
 clusters = st.tuples(st.integers(1, 4), st.integers(1, 3))
 rules = st.sampled_from(["split", "even", "cycle"])
 

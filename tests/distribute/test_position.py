@@ -21,6 +21,8 @@ from tests.distribute.numbers_reader import BAD, Numbers, write_numbers
 from tests.distribute.street import Shards, options, shown, stream_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
+pytestmark = pytest.mark.usefixtures("paths")
+
 
 def run(make, cluster, *, state=None, steps=None):
     """Play some steps on simulated workers; per worker the steps, and the state after them."""

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import torch_distinput as tdi
+from tests.fast_paths import NAMES, switched
 from torch_distinput.testing import run_ranks
 
 COUNT, SIZE = 11, 4  # the last global batch has 3 examples: short and empty replicas
@@ -46,8 +47,14 @@ def reference():
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def train(wrap, strategy, *, naive=False):
+def train(wrap, strategy, *, naive=False, paths=NAMES[0]):
     """The same epoch, distributed; returns the largest difference to the reference."""
+    with switched(paths):
+        return trained(wrap, strategy, naive=naive)
+
+
+def trained(wrap, strategy, *, naive):
+    """See above."""
     model = wrap(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dataset = strategy.distribute_dataset(make_data(), global_batch_size=SIZE)
@@ -57,9 +64,9 @@ def train(wrap, strategy, *, naive=False):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    trained = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in model.parameters()]
-    worst = max((a - b).abs().max().item() for a, b in zip(reference(), trained, strict=True))
-    del model, optimizer, trained
+    found = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in model.parameters()]
+    worst = max((a - b).abs().max().item() for a, b in zip(reference(), found, strict=True))
+    del model, optimizer, found
     gc.collect()
     return worst
 
@@ -77,11 +84,12 @@ def wrap_fsdp(model):
     return fully_shard(model)
 
 
+@pytest.mark.parametrize("paths", NAMES)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("wrap", [wrap_ddp, wrap_fsdp])
-def test_training_equals_one_process(wrap, ranks):
+def test_training_equals_one_process(wrap, ranks, paths):
     """Float32, three steps, the last one partial with an empty rank."""
-    for worst in run_ranks(partial(train, wrap), ranks):
+    for worst in run_ranks(partial(train, wrap, paths=paths), ranks):
         assert worst < 1e-6
 
 

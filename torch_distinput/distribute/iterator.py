@@ -249,15 +249,8 @@ def _host_steps(
         delivery = feed.next()
         if delivery is None:
             return
-        step = delivery.step or empty_step(num_replicas)
-        for part in step.parts:
-            if part is not None:
-                shapes.observe(part)
-        parts = [
-            shapes.empty(replica, feed.spec) if part is None else part
-            for replica, part in enumerate(step.parts)
-        ]
-        leaves, structures, ids = zip(*parts, strict=True)
+        step = empty_step(num_replicas) if delivery.step is None else delivery.step
+        leaves, structures, ids = zip(*shapes.completed(step.parts, feed.spec), strict=True)
         info = StepInfo(
             index=index,
             num_examples=delivery.num_examples,

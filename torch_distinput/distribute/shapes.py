@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_distinput.data.element_spec import is_unchanged, look_of, merged, spec_of, zero_rows
@@ -19,6 +19,15 @@ class Shapes:
         self._look: Any = None
         self._last: Any = None
         self._empty: dict[int, Part] = {}
+
+    def completed(self, parts: Sequence[Part | None], ask: Callable[[], Any]) -> list[Part]:
+        """Note the real batches of a step, and give the other replicas one without rows."""
+        for part in parts:
+            if part is not None:
+                self.observe(part)
+        return [
+            self.empty(replica, ask) if part is None else part for replica, part in enumerate(parts)
+        ]
 
     def observe(self, part: Part) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
