@@ -29,7 +29,6 @@ _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
 _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
-_NUMBERS = 1_000_000
 
 
 Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"]
@@ -46,15 +45,16 @@ class Sender:
     """The end in a loader process."""
 
     def __init__(self, process: int) -> None:
-        """Share nothing yet; slots are numbered from a million for each process."""
+        """Share nothing yet; each process has numbers of its own for its slots."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
-        self._made = process * _NUMBERS
+        self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
     def forget_unopened(self) -> None:
-        """Nobody will open what was sent before: the main process has begun anew."""
-        for slot in self._slots.values():
-            if slot[0] == SENT:
-                slot[0] = FREE
+        """Nobody will open what was sent before: the main process has begun anew.
+
+        Perhaps it has never seen those slots, for they travel with their first result.
+        """
+        self._slots = {n: slot for n, slot in self._slots.items() if slot[0] != SENT}
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
@@ -81,15 +81,14 @@ class Sender:
         for number in free:
             if self._slots[number].nbytes >= num_bytes:
                 return number, None
-        if free:  # too small
-            del self._slots[free[0]]
-        elif len(self._slots) == _MOST_SLOTS:
+        unused = [number for number in self._numbers if number not in self._slots]
+        if not free and not unused:
             return None, None
+        number = (free or unused)[0]  # a free one is too small: it is made anew
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
         memory.share_memory_()
-        self._made += 1
-        self._slots[self._made] = memory.numpy()
-        return self._made, memory
+        self._slots[number] = memory.numpy()
+        return number, memory
 
 
 class Receiver:
@@ -128,6 +127,7 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
             return NotImplemented
+        value = value.resolve_conj().resolve_neg()
         content: Any = value.view(-1).view(torch.uint8).numpy()
         name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
         return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape))
@@ -140,7 +140,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type == "cpu"
         and tensor.is_contiguous()
         and tensor.numel() > 0
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not (tensor.requires_grad or tensor.is_quantized)
     )
 
 

@@ -1,0 +1,244 @@
+"""Results of loader processes in shared memory that is used again: what goes, when it is free."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import torch_distinput as tdi
+from tests.data.test_buffers import SHARING
+from torch_distinput.data import slots
+from torch_distinput.data.slots import FREE, OPENED, SENT, Receiver, Sender
+
+
+class Pair(NamedTuple):
+    """A container of the user's."""
+
+    x: object
+    y: object
+
+
+def states(sender):
+    """Whose the slots are."""
+    return [int(slot[0]) for slot in sender._slots.values()]
+
+
+def sent(value):
+    """What arrives."""
+    return Receiver().open(Sender(0).pack(value))
+
+
+JAGGED = torch.nested.nested_tensor_from_jagged(torch.arange(4.0), torch.tensor([0, 1, 4]))
+TENSORS = {
+    "plain": torch.arange(12.0).reshape(3, 4),
+    "bytes": torch.arange(3, dtype=torch.uint8),
+    "half": torch.ones(3, dtype=torch.bfloat16),
+    "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "unsigned": torch.ones(3, dtype=torch.uint16),
+    "complex": torch.ones(3, dtype=torch.complex64) * 1j,
+    "conjugate": (torch.ones(3, dtype=torch.complex64) * 1j).conj(),
+    "bare": torch.tensor(3.0),
+    "empty": torch.empty(0, 3),
+    "a part": torch.arange(12.0)[3:5],
+    "transposed": torch.arange(12.0).reshape(3, 4).T,
+    "expanded": torch.ones(1, 4).expand(3, 4),
+    "channels last": torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),
+}
+ARRAYS = {
+    "plain": np.arange(12.0).reshape(3, 4),
+    "Fortran's order": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    "big-endian": np.arange(3, dtype=">i4"),
+    "read-only": np.frombuffer(b"abcd", dtype=np.uint8),
+    "strings": np.array(["a", "bc"]),
+    "objects": np.array([{"a": 1}, None], dtype=object),
+    "records": np.zeros(3, dtype=[("a", "i4"), ("b", "f8")]),
+    "every second": np.arange(10)[::2],
+    "empty": np.empty((0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_arrive(name):
+    """Values, dtype, shape and memory format."""
+    tensor = TENSORS[name]
+    arrived, others = sent((tensor, ["text", None, 3]))
+    assert ["text", None, 3] == others
+    assert (tensor.dtype, tensor.shape, tensor.layout) == (
+        arrived.dtype, arrived.shape, arrived.layout
+    )  # fmt: skip
+    assert torch.equal(tensor.to(torch.complex64), arrived.to(torch.complex64))
+    if name == "channels last":
+        assert arrived.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_jagged_tensors_arrive():
+    """Torch's own way, beside others in the slot."""
+    arrived, plain = sent((JAGGED, torch.ones(2)))
+    assert JAGGED.values().tolist() == arrived.values().tolist()
+    assert JAGGED.offsets().tolist() == arrived.offsets().tolist()
+    assert [1.0, 1.0] == plain.tolist()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_arrive(name):
+    """Also those without a buffer of plain numbers."""
+    array = ARRAYS[name]
+    arrived = sent({"array": array})["array"]
+    assert (array.dtype, array.shape) == (arrived.dtype, arrived.shape)
+    assert array.tolist() == arrived.tolist()
+
+
+def test_containers_arrive():
+    """As they were."""
+    value = Pair(collections.OrderedDict(a=torch.ones(2)), [np.ones(2), "x"])
+    arrived = sent(value)
+    assert isinstance(arrived, Pair)
+    assert isinstance(arrived.x, collections.OrderedDict)
+
+
+def test_what_arrives_may_be_written_to():
+    """It is the user's."""
+    x, y = sent((torch.zeros(3), np.zeros(3)))
+    x += 1
+    y += 1
+    assert [1.0] * 3 == x.tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("form", SHARING)
+def test_a_slot_is_free_when_nothing_refers_to_it(form):
+    """In every form in which a user can keep a batch, and no sooner."""
+    sender, receiver = Sender(0), Receiver()
+    parcel = sender.pack((torch.ones(4, 2), torch.zeros(8)))
+    assert [SENT] == states(sender)
+    first, second = receiver.open(parcel)
+    assert [OPENED] == states(sender)
+    del second
+    kept = SHARING[form](first)
+    del first
+    assert [OPENED] == states(sender)
+    del kept
+    assert [FREE] == states(sender)
+
+
+def test_slots_are_used_again_and_memory_travels_once():
+    """However many results there are."""
+    sender, receiver = Sender(3), Receiver()
+    parcels = []
+    for number in range(20):
+        parcels.append(sender.pack(torch.full((5,), number)))
+        assert [number] * 5 == receiver.open(parcels[-1]).tolist()
+    assert 1 == len(sender._slots)
+    assert 1 == sum(memory is not None for *_, memory in parcels)
+    larger = sender.pack(torch.ones(500))
+    assert larger[-1] is not None
+    assert 500 == receiver.open(larger).sum()
+    assert 1 == len(sender._slots)
+
+
+def test_who_keeps_all_gets_all():
+    """When the slots are taken, results travel torch's way; nothing is written over."""
+    sender, receiver = Sender(0), Receiver()
+    kept = [receiver.open(sender.pack(torch.full((5,), number))) for number in range(30)]
+    assert [[number] * 5 for number in range(30)] == [tensor.tolist() for tensor in kept]
+    assert slots._MOST_SLOTS == len(sender._slots)
+
+
+def test_what_nobody_will_open_is_free_again():
+    """A new run of persistent loader processes has begun: what was under way is lost."""
+    sender, receiver = Sender(0), Receiver()
+    kept = receiver.open(sender.pack(torch.ones(1)))
+    sender.pack(torch.ones(1))
+    assert [OPENED, SENT] == states(sender)
+    sender.forget_unopened()
+    assert [OPENED] == states(sender)
+    assert [2.0] == receiver.open(sender.pack(torch.full((1,), 2))).tolist()
+    assert [1.0] == kept.tolist()
+
+
+def test_a_forked_process_does_not_give_slots_back():
+    """It drops its copy of what the main process still has."""
+    sender, receiver = Sender(0), Receiver()
+    kept = receiver.open(sender.pack(torch.ones(1)))
+    child = os.fork()
+    if not child:
+        del kept
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [OPENED] == states(sender)
+    assert [1.0] == kept.tolist()
+
+
+class Numbers(Dataset):
+    """Rows that tell their number; large enough that memory would be noticed."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.full((1000,), index), np.full(3, index), str(index)
+
+
+def dataset_of(data, *, persistent=True, **keywords):
+    """With two loader processes."""
+    loader = DataLoader(data, 4, num_workers=2, persistent_workers=persistent, **keywords)
+    return tdi.OneDeviceStrategy("cpu").distribute_dataset(loader)
+
+
+def check(batch, number):
+    """It is the batch with that number."""
+    expected = list(range(4 * number, 4 * number + 4))
+    assert expected == batch[0][:, -1].tolist() == batch[1][:, 0].tolist()
+    assert [str(index) for index in expected] == batch[2]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_with_batches_that_are_kept(context, persistent):
+    """Left early, and across epochs: none changes, and all come."""
+    dataset = dataset_of(Numbers(), persistent=persistent, multiprocessing_context=context)
+    kept = []
+    for stop in (5, 16, 1, 16):
+        for number, batch in enumerate(dataset):
+            check(batch, number)
+            if number % 3 == 0:
+                kept.append((number, batch))
+            if number == stop:
+                break
+    for number, batch in kept:
+        check(batch, number)
+
+
+class Unpicklable(Dataset):
+    """Its examples cannot travel."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return lambda: index
+
+
+def as_it_is(examples):
+    """Collate nothing."""
+    return examples
+
+
+def test_what_cannot_be_pickled_is_an_error():
+    """Not a hang in the queue."""
+    with pytest.raises(tdi.SourceError, match="pickle"):
+        list(dataset_of(Unpicklable(), collate_fn=as_it_is))
+
+
+def test_a_parcel_is_small():
+    """What goes through the pipe does not grow with the batch."""
+    sender, receiver = Sender(0), Receiver()
+    receiver.open(sender.pack((torch.ones(100_000), torch.ones(3))))
+    parcel = sender.pack((torch.ones(100_000), torch.ones(3)))
+    assert len(pickle.dumps(parcel)) < 400
