@@ -9,8 +9,8 @@ two draws a permutation and gathers into two buffers that are used in turn; that
 plain loop over the examples with one ``np.stack`` for each batch, in one process.
 
 Peers get the best we know: for tensors and images a dataset that fetches *by batch*
-(``__getitems__``), and for Python examples the floor's own collate function, where ours has its
-default. DataLoader is measured without ``__getitems__`` too, as most scripts have it.
+(``__getitems__``). DataLoader is measured without it too, as most scripts have it. For Python
+examples all have the floor's own collate function, and loader processes that outlive an epoch.
 """
 
 from __future__ import annotations
@@ -260,17 +260,27 @@ def python_floor(data: PythonExamples) -> Callable[[], int]:
     return epoch
 
 
+def options(processes: int) -> dict[str, Any]:
+    """What every loader gets."""
+    return {
+        "collate_fn": stacked, "num_workers": processes, "persistent_workers": processes > 0
+    }  # fmt: skip
+
+
+def loader_of(data: PythonExamples, processes: int) -> DataLoader[Any]:
+    """What a script has, with the global batch size."""
+    return DataLoader(data, PYTHON_BATCH, shuffle=True, **options(processes))
+
+
 def our_python(data: PythonExamples, processes: int) -> Epochs:
     """What a user writes."""
-    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
-        data, global_batch_size=PYTHON_BATCH, shuffle=True, num_workers=processes
-    )
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(loader_of(data, processes))
     return Epochs(lambda: dataset)
 
 
 def torch_python(data: PythonExamples, processes: int) -> Epochs:
     """DataLoader."""
-    loader = DataLoader(data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes)
+    loader = loader_of(data, processes)
     return Epochs(lambda: loader)
 
 
@@ -278,9 +288,7 @@ def stateful_python(data: PythonExamples, processes: int) -> Epochs:
     """StatefulDataLoader."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    loader = StatefulDataLoader(
-        data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes
-    )
+    loader = StatefulDataLoader(data, PYTHON_BATCH, shuffle=True, **options(processes))
     return Epochs(lambda: loader)
 
 
@@ -303,9 +311,7 @@ def nodes_python(data: PythonExamples, processes: int) -> Epochs:
 
 def accelerate_python(data: PythonExamples, processes: int) -> Epochs:
     """Its wrapper around a DataLoader."""
-    loader = accelerated(
-        DataLoader(data, PYTHON_BATCH, shuffle=True, collate_fn=stacked, num_workers=processes)
-    )
+    loader = accelerated(loader_of(data, processes))
     return Epochs(lambda: loader)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -129,12 +130,12 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
         turns = take_turns(repeated(floor(batch), times), cases, arguments.rounds)
         workload = f"four views of {name}"
         figures += ratios(workload, turns, target=SPLIT_TARGET, count=times, per="batch")
-    for case, made_of in ZERO_ROWS.items():
-        work = repeated(made_of(twelve_leaves()), times)
+    for (name, make), (case, made_of) in product(BATCHES.items(), ZERO_ROWS.items()):
+        work = repeated(made_of(make()), times)
         work()
         values = [1e6 * seconds(work) / times for _ in range(arguments.rounds)]
         target = ZERO_ROWS_TARGET_US if case == OURS else None
-        figures.append(figure("zero rows of 12 leaves", case, "us", values, target=target))
+        figures.append(figure(f"zero rows of {name}", case, "us", values, target=target))
     return figures
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from torch_distinput.data.element_spec import zero_rows
@@ -16,6 +18,8 @@ from torch_distinput.data.structure import (
     leaf_names,
     unflatten,
 )
+
+_PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
 
 CollateFn = Callable[[list[Any]], Batch]
 
@@ -38,7 +42,7 @@ def collate_examples(examples: Sequence[Any]) -> Batch:
 
 def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
     leaves, own = flatten_example(example)
-    if own == structure:
+    if own is structure or own == structure:
         return leaves
     reordered = example_leaves(example, structure)
     if reordered is None:
@@ -75,8 +79,18 @@ class _CollateOrNone:
         return collate_examples(examples) if examples else zero_rows(self._spec)
 
 
+def _are_plain_arrays(column: Sequence[Any]) -> bool:
+    """Whether all are arrays of one dtype that torch knows."""
+    first = column[0]
+    if type(first) is not np.ndarray or first.dtype not in _PLAIN_DTYPES:
+        return False
+    return all(type(leaf) is np.ndarray and leaf.dtype is first.dtype for leaf in column)
+
+
 def _stack(name: str, column: Sequence[Any]) -> Any:
     try:
+        if _are_plain_arrays(column):  # as default_collate does, without a tensor for each
+            return torch.from_numpy(np.stack(column))
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_distinput.data.element_spec import is_unchanged, look_of, merged, spec_of, zero_rows
+from torch_distinput.data.element_spec import (
+    are_changed,
+    has_fixed_leaves,
+    look_of,
+    merged,
+    spec_of,
+    zero_rows,
+)
 from torch_distinput.data.local_step import Part, part_of
 from torch_distinput.errors import SourceError
 
@@ -45,8 +52,10 @@ class Shapes:
         without rows hold nothing that could change, unless they are given a gradient or a size.
         """
         made = self._empty.get(replica)
-        if made is None or not all(map(is_unchanged, made.leaves)):
-            made = self._empty[replica] = self._made(ask)
+        if made is None or are_changed(made.leaves):
+            made = self._made(ask)
+            if has_fixed_leaves(made.leaves):
+                self._empty[replica] = made
         return made
 
     def _made(self, ask: Callable[[], Any]) -> Part:
