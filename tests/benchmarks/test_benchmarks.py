@@ -31,6 +31,7 @@ EXPECTED: dict[str, dict[str, str]] = {
     "split": {
         "four views of 2 leaves": "ratio",
         "four views of 12 leaves": "ratio",
+        "zero rows of 2 leaves": "us",
         "zero rows of 12 leaves": "us",
     },
     "agreement": {"agreement, no work": "us", "agreement, 2 ms of work": "us"},

@@ -808,3 +808,19 @@ class TestMended:
         dataset = one().distribute_dataset(stream_of(range(4)), global_batch_size=2)
         specs = [dataset.element_spec for _ in dataset]
         assert [tdi.TensorSpec((None,), torch.int64)] * 2 == specs
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("kind", ["columns", "arrays", "stream"])
+def test_the_default_device_is_another(kind, large):
+    """Scripts set it to their accelerator; batches are made in host memory all the same."""
+    rows = np.arange(5.0)[:, None] * np.ones(20_000 if large else 2)
+    source = {
+        "columns": torch.from_numpy(rows),
+        "arrays": list(rows),
+        "stream": lambda: iter(rows),
+    }[kind]
+    strategy = tdi.MirroredStrategy(["cpu"] * 2)
+    with torch.device("meta"):
+        steps = list(strategy.distribute_dataset(source, global_batch_size=4))
+    assert [[[0, 1], [2, 3]], [[4], []]] == [[b[:, 0].tolist() for b in step] for step in steps]

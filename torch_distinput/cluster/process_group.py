@@ -175,7 +175,7 @@ class GlooChannel:
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker, padded to the longest for the wire."""
         pickled = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        lengths = self._gather(torch.tensor([len(pickled)])).flatten().tolist()
+        lengths = self._gather(torch.tensor([len(pickled)], device="cpu")).flatten().tolist()
         padded = torch.nn.functional.pad(pickled, (0, max(lengths) - len(pickled)))
         rows = self._gather(padded)
         return [

@@ -29,7 +29,7 @@ _MOST_KEPT = 4
 
 def pageable(num_bytes: int) -> torch.Tensor:
     """Allocate as torch does, at addresses that suit vector instructions."""
-    return torch.empty(num_bytes, dtype=torch.uint8)
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
 class Buffers:

@@ -95,11 +95,11 @@ def _leaf_spec(leaf: Any) -> TensorSpec:
 def _leaf_zero_rows(spec: TensorSpec) -> Any:
     trailing = tuple(size or 0 for size in spec.shape[1:])
     if spec.layout is torch.jagged:
-        values = torch.empty((0, *trailing[1:]), dtype=spec.dtype)
-        offsets = torch.zeros(1, dtype=torch.int64)
+        values = torch.empty((0, *trailing[1:]), dtype=spec.dtype, device="cpu")
+        offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
         return jagged(values, offsets)
     if isinstance(spec.dtype, torch.dtype):
-        return torch.empty((0, *trailing), dtype=spec.dtype)
+        return torch.empty((0, *trailing), dtype=spec.dtype, device="cpu")
     if isinstance(spec.dtype, np.dtype):
         return np.empty((0, *trailing), dtype=spec.dtype)
     return []

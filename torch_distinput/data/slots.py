@@ -85,7 +85,7 @@ class Sender:
         if not free and not unused:
             return None, None
         number = (free or unused)[0]  # a free one is too small: it is made anew
-        memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
+        memory: Any = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
         memory.share_memory_()
         self._slots[number] = memory.numpy()
         return number, memory

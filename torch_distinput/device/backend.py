@@ -82,7 +82,7 @@ class CpuBackend:
 
     def host_buffer(self, num_bytes: int) -> torch.Tensor:
         """Bytes."""
-        return torch.empty(num_bytes, dtype=torch.uint8)
+        return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy."""
@@ -197,7 +197,7 @@ def _side_stream(device: torch.device) -> torch.Stream:
 
 
 def _pinned(num_bytes: int) -> torch.Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def host_memory(devices: Sequence[torch.device]) -> HostMemory | None:

@@ -77,7 +77,7 @@ def column(name: str, values: list[Any], wanted: Any = None) -> Any:
     if dtype is str:
         return _text(name, values, kinds)
     if dtype is not None and not values and not ragged:
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     if kinds <= {str, type(None)} and dtype is None:
         return values
     if type(None) in kinds and (dtype is not None or _needs_all(kinds, values)):
@@ -111,7 +111,7 @@ def numbers(name: str, values: Sequence[Any], dtype: Any = None) -> torch.Tensor
     if dtype is not None and not dtype.is_floating_point and float in kinds:
         raise _unfit(name, dtype, next(value for value in values if type(value) is float))
     if kinds == {bool}:
-        dense = torch.tensor(values, dtype=torch.bool)
+        dense = torch.tensor(values, dtype=torch.bool, device="cpu")
     elif kinds == {int}:
         dense = _integers(name, values, dtype)
     else:
@@ -191,7 +191,7 @@ def _lists(
     flat = [item for value in values for item in value]
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     if not flat:
-        empty = torch.empty(0, dtype=dtype or torch.float64)
+        empty = torch.empty(0, dtype=dtype or torch.float64, device="cpu")
         return rows_of_lists(name, empty, lengths, ragged=ragged)
     if not set(map(type, flat)) <= {bool, int, float}:
         return None

@@ -211,7 +211,7 @@ def _bools(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
     del name
     if not _BOOLS.keys() >= {text.lower() for text in texts}:
         raise ValueError
-    return torch.tensor([_BOOLS[text.lower()] for text in texts], dtype=dtype)
+    return torch.tensor([_BOOLS[text.lower()] for text in texts], dtype=dtype, device="cpu")
 
 
 def _texts(name: str, texts: list[str], dtype: type) -> list[str]:

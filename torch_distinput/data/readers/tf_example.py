@@ -278,7 +278,8 @@ def _default(field: Field) -> Any:
             return field.default
     else:
         try:
-            return torch.as_tensor(field.default, dtype=field.dtype).expand(field.shape)
+            default = torch.as_tensor(field.default, dtype=field.dtype, device="cpu")
+            return default.expand(field.shape)
         except (TypeError, ValueError, RuntimeError):
             pass
     msg = (
