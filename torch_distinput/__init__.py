@@ -11,8 +11,8 @@ Each folder is a station of that street and imports only what lies beneath it. W
 script needs (files, the test kit) is imported when it is asked for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
@@ -50,7 +50,7 @@ from torch_distinput.values import (
     TensorSpec,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from torch_distinput import readers, testing
     from torch_distinput.data.file_dataset import FileDataset
     from torch_distinput.data.rebatch import RebatchSampler
@@ -108,14 +108,14 @@ _LATE = {
 _LATE_MODULES = ("readers", "testing")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     """Import what is asked for the first time."""
     if name in _LATE_MODULES:
-        return import_module(f"torch_distinput.{name}")
+        return _importlib.import_module(f"torch_distinput.{name}")
     if name not in _LATE:
         msg = f"module 'torch_distinput' has no attribute {name!r}"
         raise AttributeError(msg)
-    value = globals()[name] = getattr(import_module(f"torch_distinput.{_LATE[name]}"), name)
+    value = globals()[name] = getattr(_importlib.import_module(f"torch_distinput.{_LATE[name]}"), name)
     return value
 
 

@@ -15,8 +15,8 @@ from torch_distinput.data.element_spec import merged, same_kinds, spec_of
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.distribute.feed import Delivery, located, origin_of
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.plan.end_of_data import Outcome, State, Vote
-from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.end_of_data import Outcome
+from torch_distinput.plan.ledger import OwnLedger, Standing
 from torch_distinput.plan.position import Position
 
 Where = Callable[[Standing], Position]
@@ -30,7 +30,7 @@ class OwnFeed:
     """The steps of a single worker."""
 
     def __init__(
-        self, steps: Iterator[LocalStep], ledger: Ledger, where: Where, *, first_step: int
+        self, steps: Iterator[LocalStep], ledger: OwnLedger, where: Where, *, first_step: int
     ) -> None:
         """Take the worker's steps; one without examples is not delivered."""
         self._steps = _delivered(steps, ledger, where)
@@ -66,13 +66,13 @@ class OwnFeed:
         return delivery
 
 
-def _delivered(steps: Iterator[LocalStep], ledger: Ledger, where: Where) -> Iterator[Delivery]:
+def _delivered(steps: Iterator[LocalStep], ledger: OwnLedger, where: Where) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
-        vote = Vote(state=State.RUNNING, counts=(step.count,), reaches=(step.reach,))
-        (standing,) = ledger.enter([vote], [step.bookmark], 1)
-        if step.count:
-            yield Delivery(step=step, num_examples=step.count, where=partial(where, standing))
+        count = step.count
+        standing = ledger.enter(count, step.reach, step.bookmark)
+        if count:
+            yield Delivery(step, count, partial(where, standing))
 
 
 class VotedFeed:
@@ -99,20 +99,25 @@ class VotedFeed:
 
     def next(self) -> Delivery | None:
         """Wait for the next step, and look for failures meanwhile."""
-        deadline = time.monotonic() + self._timeout
-        self._note_wait()
-        while (taken := self._take()) is None:
-            self._watch.look()
-            self._check_time(deadline)
+        taken = self._take(0.0)  # as a rule it is there
+        if taken is None:
+            taken = self._waited()
         if isinstance(taken, Agreed):
             if not self._compared:
                 self._compared = True
                 self._check_kinds()
             self._number += 1
-            where = partial(self._where, taken.standing)
-            return Delivery(step=taken.step, num_examples=taken.num_examples, where=where)
+            return Delivery(taken.step, taken.num_examples, partial(self._where, taken.standing))
         self._end(taken)
         return None
+
+    def _waited(self) -> Agreed[LocalStep] | Ending:
+        deadline = time.monotonic() + self._timeout
+        self._note_wait()
+        while (taken := self._take(_POLL_SECONDS)) is None:
+            self._watch.look()
+            self._check_time(deadline)
+        return taken
 
     def spec(self) -> Any:
         """What the workers' first steps introduced, in worker order."""
@@ -183,9 +188,9 @@ class VotedFeed:
         msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
-    def _take(self) -> Agreed[LocalStep] | Ending | None:
+    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
         try:
-            return self._agreement.next(_POLL_SECONDS)
+            return self._agreement.next(timeout)
         except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
             self._agreement.fail(error)
             return None

@@ -17,7 +17,7 @@ from torch_distinput.distribute.streamed_feeds import OwnFeed, VotedFeed, introd
 from torch_distinput.plan.audit import IdSum
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
-from torch_distinput.plan.ledger import Ledger, Standing
+from torch_distinput.plan.ledger import Ledger, OwnLedger, Standing
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe
 
@@ -77,12 +77,12 @@ class StreamedInput:
     def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
-        ledger = Ledger(
-            position, topology.num_workers, shared=shared, spread=self._steps.spread
-        )
+        spread = self._steps.spread
         where = partial(Standing.position, before=position, shared=shared)
         if topology.num_workers == 1:
-            return OwnFeed(steps, ledger, where, first_step=position.steps)
+            own = OwnLedger(position, shared=shared, spread=spread)
+            return OwnFeed(steps, own, where, first_step=position.steps)
+        ledger = Ledger(position, topology.num_workers, shared=shared, spread=spread)
         try:
             agreement = opening.meeting.start(
                 steps,

@@ -92,6 +92,28 @@ class Ledger:
         return standings
 
 
+class OwnLedger:
+    """The same for a single worker, which has nobody to vote with: a step at a time."""
+
+    def __init__(self, before: Position, *, shared: bool, spread: int) -> None:
+        """Start where the epoch is started."""
+        self._spread = spread
+        self._rounds = before.rounds
+        self._row = 0 if shared else before.rows[0]
+        self._reach = max(before.reaches, default=0)
+        self._bookmarks: Bookmarks = ()
+
+    def enter(self, count: int, reach: int, bookmark: Bookmark | None) -> Standing:
+        """Note a step."""
+        self._rounds += 1
+        self._row += count
+        self._reach = max(self._reach, reach)
+        batch = self._rounds // self._spread
+        kept = self._bookmarks if bookmark is None else (*self._bookmarks, bookmark)
+        self._bookmarks = _not_passed(kept, batch)
+        return Standing(self._rounds, batch, (self._row,), (self._reach,), (kept,))
+
+
 def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:
     """The numbers of each step, in a row; 0 for a worker that has not so many."""
     matrix = np.zeros((len(votes), num_steps), dtype=np.int64)
