@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import types
 
 import pytest
@@ -79,7 +81,21 @@ def test_all_holds_what_is_public() -> None:
         if not name.startswith("_") and not is_room(value) and name != "annotations"
     }
     rooms = {name for name in torch_distinput.__all__ if is_room(getattr(torch_distinput, name))}
-    assert public | rooms == set(torch_distinput.__all__)
+    assert public | rooms | set(torch_distinput._LATE) == set(torch_distinput.__all__)
+
+
+def test_a_script_of_tensors_imports_no_more_than_it_uses() -> None:
+    """Nothing optional, and no room that is for files, votes or tests."""
+    script = """
+import sys, torch, torch_distinput as tdi
+(batch,) = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(2, 2), global_batch_size=2)
+print(*(name for name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    loaded = set(done.stdout.split())
+    rooms = {"testing", "readers", "data.files", "data.file_stream", "cluster.agreement"}
+    unwanted = {"fsspec", "torchdata", "pyarrow", *(f"torch_distinput.{room}" for room in rooms)}
+    assert not unwanted & loaded
 
 
 def test_the_front_door_has_a_docstring() -> None:

@@ -115,7 +115,8 @@ def __getattr__(name: str) -> _typing.Any:
     if name not in _LATE:
         msg = f"module 'torch_distinput' has no attribute {name!r}"
         raise AttributeError(msg)
-    value = globals()[name] = getattr(_importlib.import_module(f"torch_distinput.{_LATE[name]}"), name)
+    module = _importlib.import_module(f"torch_distinput.{_LATE[name]}")
+    value = globals()[name] = getattr(module, name)
     return value
 
 
