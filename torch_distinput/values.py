@@ -47,7 +47,8 @@ class TensorSpec:
     """Shape and dtype of one leaf of a batch (``tf.TensorSpec``).
 
     Attributes:
-        shape: sizes of the dimensions; None where a size varies. Dimension 0, the rows, is None.
+        shape: sizes of the dimensions; None where a size varies. Dimension 0, the rows, is None
+            unless batches are padded.
         dtype: a torch dtype, a NumPy dtype for array leaves, or a Python type (``str``, ``bytes``,
             ``object``) for list leaves.
         layout: ``torch.jagged`` for jagged tensors.
