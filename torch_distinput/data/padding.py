@@ -72,7 +72,8 @@ def padded_spec(spec: Any, num_rows: int) -> Any:
 def _masked(part: Part, leaves: Sequence[Any], num_rows: int) -> Part:
     # A new mask for each batch: users may write into theirs.
     mask = torch.ones(num_rows, dtype=torch.bool)
-    mask[len(part.ids) :] = False
+    if len(part.ids) < num_rows:
+        mask[len(part.ids) :] = False
     return Part([*leaves, mask], _with_mask(part.structure), part.ids)
 
 
