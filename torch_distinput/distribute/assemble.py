@@ -123,10 +123,11 @@ def _with_memory(request: Request, strategy: Strategy, options: InputOptions) ->
 
 
 def _checked_seed(seed: int) -> int:
-    if check_count("seed", seed, minimum=0) > _LARGEST_SEED:
-        msg = f"seed must be below 2**64, got {seed}."
+    number = check_count("seed", seed, minimum=0)
+    if number > _LARGEST_SEED:
+        msg = f"seed must be below 2**64, got {number}."
         raise ValueError(msg)
-    return int(seed)
+    return number
 
 
 def _kind(source: Source) -> str:
