@@ -91,7 +91,8 @@ import sys, torch, torch_distinput as tdi
 (batch,) = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(2, 2), global_batch_size=2)
 print(*(name for name in sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
     rooms = {"testing", "readers", "data.files", "data.file_stream", "cluster.agreement"}
     unwanted = {"fsspec", "torchdata", "pyarrow", *(f"torch_distinput.{room}" for room in rooms)}

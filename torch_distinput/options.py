@@ -39,6 +39,13 @@ class Rebatch(str, enum.Enum):
     CYCLE = "cycle"
 
 
+class PartialBatch(str, enum.Enum):
+    """What a replica gets that has fewer examples than its share of a full batch."""
+
+    ZERO_ROWS = "zero_rows"
+    PAD = "pad"
+
+
 class ReplicationMode(str, enum.Enum):
     """How often ``dataset_fn`` is called (``tf.distribute.InputReplicationMode``)."""
 
@@ -70,6 +77,12 @@ class InputOptions:
             :class:`AutoShardPolicy`.
         rebatch: ``"split"`` (pieces of ceil(n / N)), ``"even"`` (sizes differ by at most one) or
             ``"cycle"`` (the sizes of a full batch, filled in order).
+        partial_batch: ``"zero_rows"`` (as many rows as there are examples, also none) or ``"pad"``:
+            each step is a pair ``(batch, mask)`` of one shape, for ``torch.compile`` and XLA. All
+            leaves have ceil(global batch size / replicas in sync) rows, and ``mask`` (bool, a row
+            each) is True for the examples, which come first. After them the last one is repeated,
+            or the rows are zeros where there is none. Counts, ids, states and
+            :func:`compute_average_loss` know of the examples only.
         fetch_to_device: False leaves the batches in host memory.
         per_replica_buffer_size: batches per replica copied to an accelerator ahead of the one in
             use; 0 copies at the call. On the CPU there is nothing to copy.
@@ -87,6 +100,7 @@ class InputOptions:
 
     auto_shard_policy: AutoShardPolicy | Literal["auto", "file", "data", "off"] = "auto"
     rebatch: Literal["split", "even", "cycle"] = "split"
+    partial_batch: Literal["zero_rows", "pad"] = "zero_rows"
     fetch_to_device: bool = True
     per_replica_buffer_size: int = 1
     replication_mode: Literal["per_worker", "per_replica"] = "per_worker"
@@ -99,6 +113,8 @@ class InputOptions:
         object.__setattr__(self, "auto_shard_policy", policy)
         rebatch = parse_enum(Rebatch, self.rebatch, "rebatch")
         object.__setattr__(self, "rebatch", rebatch.value)
+        partial = parse_enum(PartialBatch, self.partial_batch, "partial_batch")
+        object.__setattr__(self, "partial_batch", partial.value)
         mode = parse_enum(ReplicationMode, self.replication_mode, "replication_mode")
         object.__setattr__(self, "replication_mode", mode.value)
         for name in ("fetch_to_device", "audit"):

@@ -47,7 +47,8 @@ class TensorSpec:
     """Shape and dtype of one leaf of a batch (``tf.TensorSpec``).
 
     Attributes:
-        shape: sizes of the dimensions; None where a size varies. Dimension 0, the rows, is None.
+        shape: sizes of the dimensions; None where a size varies. Dimension 0, the rows, is None
+            unless batches are padded.
         dtype: a torch dtype, a NumPy dtype for array leaves, or a Python type (``str``, ``bytes``,
             ``object``) for list leaves.
         layout: ``torch.jagged`` for jagged tensors.
@@ -70,12 +71,15 @@ class StepInfo:
             replicas. Shape ``(rows,)`` with the index into an indexable source or the running
             number in a stream; shape ``(rows, 2)`` with file number and record number for files.
             Ready batches and those of ``distribute_datasets_from_function`` number their rows.
+        padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
+            first; None where the rows are the examples.
     """
 
     index: int
     num_examples: int
     local_counts: tuple[int, ...]
     ids: NDArray[np.int64] | PerReplica[NDArray[np.int64]]
+    padded_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +107,7 @@ class InputStats:
     Attributes:
         steps: steps delivered.
         examples: examples delivered to this worker's replicas.
-        zero_row_batches: replica batches without rows that this worker's replicas got.
+        zero_row_batches: replica batches without examples that this worker's replicas got.
         wait_seconds: time this worker's training loop spent inside ``next``.
         skipped: how often this worker has met something bad and left it out, by file: a record,
             or what follows it in its part of the file where a format cannot go on. Also for steps

@@ -111,3 +111,15 @@ def test_even_idles_nobody_while_there_is_enough():
 def test_filled_stops_where_the_rows_end():
     """A cut filled with fewer rows keeps the front."""
     assert (2, 1, 0) == Cut(start=5, sizes=(2, 2, 1)).filled(3)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_most_rows_are_those_of_the_largest_piece(rule):
+    """No batch of any worker has a larger piece, and a full one has one as large."""
+    for count, size, num_workers, num_replicas in CASES:
+        for shared in (True, False):
+            found = splitters(rule, size, num_workers, num_replicas, shared=shared)
+            cuts = [cut for splitter in found for cut in splitter.cuts(min(count, size))]
+            largest = max(rows for cut in cuts for rows in cut.sizes)
+            assert largest <= found[0].most_rows
+            assert count < size or largest == found[0].most_rows

@@ -13,7 +13,13 @@ from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.indexed_input import IndexedInput
 from torch_distinput.distribute.inputs import Input
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch, check_count
+from torch_distinput.options import (
+    AutoShardPolicy,
+    InputOptions,
+    PartialBatch,
+    Rebatch,
+    check_count,
+)
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.sharding import resolve_policy
 from torch_distinput.plan.topology import InputContext
@@ -34,10 +40,7 @@ def distributed(
             "distribute_dataset reads once per worker."
         )
         raise NotImplementedError(msg)
-    seed = check_count("seed", seed, minimum=0)
-    if seed > _LARGEST_SEED:
-        msg = f"seed must be below 2**64, got {seed}."
-        raise ValueError(msg)
+    seed = _checked_seed(seed)
     opened = open_source(source, _with_memory(request, strategy, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
@@ -58,6 +61,7 @@ def distributed(
         "global_batch_size": opened.request.global_batch_size,
         "drop_last": opened.request.drop_last,
         "rebatch": options.rebatch,
+        "partial_batch": options.partial_batch,
     }
     return DistributedDataset(
         strategy,
@@ -66,6 +70,7 @@ def distributed(
         recipe=recipe,
         facts=facts,
         options=options,
+        padded_rows=_padded_rows(options, splitter, opened.name),
     )
 
 
@@ -80,6 +85,11 @@ def played(
         msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
         raise TypeError(msg)
     topology = strategy.topology
+    splitter = Splitter(
+        topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
+    )
+    name = getattr(dataset_fn, "__name__", "dataset_fn")
+    padded_rows = _padded_rows(options, splitter, name)
     per_worker = 1 if options.replication_mode == "per_worker" else topology.replicas_per_worker
     datasets = [
         dataset_fn(
@@ -93,16 +103,14 @@ def played(
     ]
     for dataset in datasets:
         _check_playable(dataset)
-    splitter = Splitter(
-        topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
-    )
     return DistributedDataset(
         strategy,
         StreamedInput(PlayedSteps(datasets, splitter), splitter),
-        name=getattr(dataset_fn, "__name__", "dataset_fn"),
+        name=name,
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
+        padded_rows=padded_rows,
     )
 
 
@@ -112,6 +120,14 @@ def _with_memory(request: Request, strategy: Strategy, options: InputOptions) ->
     if memory is None or request.num_workers:
         return request
     return replace(request, allocate=memory)
+
+
+def _checked_seed(seed: int) -> int:
+    number = check_count("seed", seed, minimum=0)
+    if number > _LARGEST_SEED:
+        msg = f"seed must be below 2**64, got {number}."
+        raise ValueError(msg)
+    return number
 
 
 def _kind(source: Source) -> str:
@@ -132,6 +148,20 @@ def _rebatch(options: InputOptions, source: Source) -> Rebatch:
         )
         raise ConfigurationError(msg)
     return rebatch
+
+
+def _padded_rows(options: InputOptions, splitter: Splitter, name: str) -> int | None:
+    """The rows of every replica batch; None where they are its examples."""
+    if PartialBatch(options.partial_batch) is PartialBatch.ZERO_ROWS:
+        return None
+    if splitter.global_batch_size is None:
+        msg = (
+            'partial_batch="pad" needs global_batch_size, from which the rows of a replica batch '
+            f"follow, got {name}, whose batches have sizes of their own. Pass examples with "
+            'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+        )
+        raise ConfigurationError(msg)
+    return splitter.most_rows
 
 
 def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int) -> Input:

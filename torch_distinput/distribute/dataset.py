@@ -16,6 +16,7 @@ from torch_distinput.distribute.audit import Audit
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.progress import Progress
+from torch_distinput.distribute.shapes import element_spec
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.state import check_recipe, from_state, to_state
 from torch_distinput.values import ReplayedStep
@@ -49,6 +50,7 @@ class DistributedDataset:
         recipe: dict[str, object],
         facts: dict[str, object],
         options: InputOptions,
+        padded_rows: int | None = None,
     ) -> None:
         """Called by the strategy."""
         self._strategy = strategy
@@ -58,6 +60,7 @@ class DistributedDataset:
         self._facts = {**recipe, **facts}
         self._number = strategy.count_dataset()
         self._options = options
+        self._padded_rows = padded_rows
         self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
         self._epoch = 0
         self._loaded: dict[str, Any] | None = None  # where the next iter() goes on
@@ -179,7 +182,7 @@ class DistributedDataset:
         if self._spec is None:
             with self._start(Progress(self._input.first(self._epoch))) as iterator:
                 self._spec = iterator.part_spec
-        return self._spec[0]
+        return element_spec(self._spec, self._padded_rows)
 
     @property
     def _upcoming(self) -> Position:
@@ -261,6 +264,7 @@ class DistributedDataset:
             tally=tally,
             audit=self._audit(topic, progress) if options.audit else None,
             spec=self._spec,
+            padded_rows=self._padded_rows,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )

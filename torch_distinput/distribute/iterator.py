@@ -14,7 +14,7 @@ from torch_distinput.data.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import current
 from torch_distinput.distribute.regroup import regroup_leaves
-from torch_distinput.distribute.shapes import Shapes, no_spec
+from torch_distinput.distribute.shapes import Shapes, element_spec, no_spec
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.state import to_state
 from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
@@ -39,7 +39,8 @@ class DistributedIterator(Iterator[Any]):
 
     A step has the structure of a batch. With one local replica its leaves are tensors of shape
     ``(rows, ...)``; with several they are :class:`PerReplica`. A replica without data gets a batch
-    of zero rows with the right dtypes and trailing sizes. End of data is StopIteration, on all
+    of zero rows with the right dtypes and trailing sizes. With ``partial_batch="pad"`` a step is a
+    pair ``(batch, mask)`` and has the same rows throughout. End of data is StopIteration, on all
     ranks at the same step.
 
     Made by ``iter(dataset)``; a context manager that closes itself.
@@ -56,6 +57,7 @@ class DistributedIterator(Iterator[Any]):
         tally: Tally,
         audit: Audit | None,
         spec: Any,
+        padded_rows: int | None,
         fetch_to_device: bool,
         buffer_size: int,
     ) -> None:
@@ -67,7 +69,7 @@ class DistributedIterator(Iterator[Any]):
         self._watch = watch
         self._tally = tally
         self._audit = audit
-        self._shapes = Shapes(spec)
+        self._shapes = Shapes(spec, padded_rows)
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
         self._last_step: StepInfo | None = None
@@ -145,7 +147,7 @@ class DistributedIterator(Iterator[Any]):
 
         Collective until the first step where lengths are not known: ask on all ranks.
         """
-        return self.part_spec[0]
+        return element_spec(self.part_spec, self._shapes.padded_rows)
 
     @property
     def is_open(self) -> bool:
@@ -250,12 +252,16 @@ def _host_steps(
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        leaves, structures, ids = zip(*shapes.completed(step.parts, feed.spec), strict=True)
+        parts = shapes.completed(step.parts, feed.spec)
+        if shapes.padded_rows is not None:
+            parts = list(map(shapes.filled, parts))
+        leaves, structures, ids = zip(*parts, strict=True)
         info = StepInfo(
             index=index,
             num_examples=delivery.num_examples,
             local_counts=step.sizes,
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
+            padded_rows=shapes.padded_rows,
         )
         note = _Note(info, structures, ids, delivery.where)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)

@@ -10,7 +10,10 @@ from torch_distinput.options import check_count
 
 
 def compute_average_loss(
-    per_example_loss: torch.Tensor, num_examples: int | None = None
+    per_example_loss: torch.Tensor,
+    num_examples: int | None = None,
+    *,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sum a replica's losses and divide by the examples of the *global* batch.
 
@@ -18,17 +21,22 @@ def compute_average_loss(
     replicas have different numbers of rows or none (``tf.nn.compute_average_loss``). DDP and FSDP
     average gradients over workers, so multiply by ``strategy.num_workers`` before ``backward()``.
 
+    The rows that ``InputOptions(partial_batch="pad")`` has added are left out.
+
     Args:
         per_example_loss: shape ``(rows, ...)``: losses with ``reduction="none"``.
         num_examples: what to divide by; default: the examples in sync of the step delivered last
             to the current strategy. Pass it with several datasets at once and under gradient
             accumulation: ``iterator.last_step.num_examples``, or the total of the steps.
+        mask: bool, shape ``(rows,)``: which rows count; default: the examples of the step delivered
+            last. Pass it, as it came with the batch, beside ``num_examples`` of padded batches.
 
     Returns:
         A 0-dim tensor; exactly 0, with gradients, for a batch of zero rows.
 
     Raises:
-        ValueError: if the loss has other rows than the replica batch delivered last.
+        ValueError: if the loss has other rows than the replica batch delivered last, or the mask
+            than the loss; for padded batches with ``num_examples`` and without their mask.
         UsageError: if no step has been delivered and ``num_examples`` is not given.
     """
     if per_example_loss.ndim == 0:
@@ -38,13 +46,46 @@ def compute_average_loss(
         )
         raise ValueError(msg)
     if num_examples is None:
-        num_examples = _num_examples(per_example_loss.shape[0])
+        num_examples, count = _last_step(per_example_loss.shape[0])
+        if mask is None and count is not None:
+            places = torch.arange(per_example_loss.shape[0], device=per_example_loss.device)
+            mask = places < count
+    elif mask is None:
+        _refuse_padded(per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
+    if mask is not None:
+        per_example_loss = _masked(per_example_loss, mask)
     return per_example_loss.sum() / num_examples
 
 
-def _num_examples(num_rows: int) -> int:
-    """The examples in sync of the last step, if the loss belongs to it."""
+def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The loss with 0 in the rows that do not count, whatever it is there; also infinite or NaN."""
+    if mask.dtype is not torch.bool or mask.shape != loss.shape[:1]:
+        msg = (
+            f"Expected mask to be a bool tensor of shape ({loss.shape[0]},), one for each row of "
+            f"the loss, got {mask.dtype} of shape {tuple(mask.shape)}. Pass the mask of its step."
+        )
+        raise ValueError(msg)
+    return torch.where(mask.view(-1, *[1] * (loss.ndim - 1)), loss, 0)
+
+
+def _refuse_padded(num_rows: int) -> None:
+    """With ``num_examples`` a loss may be of any step, but what is padding is known of the last."""
+    last = current.last_delivered()
+    if last is not None and last[1].padded_rows == num_rows:
+        msg = (
+            f"Expected mask= beside num_examples=, got {num_rows} rows like the padded batch "
+            "delivered last, and no mask: with num_examples= the loss may be of another step, "
+            "whose examples are not known here. Pass the mask that came with the batch."
+        )
+        raise ValueError(msg)
+
+
+def _last_step(num_rows: int) -> tuple[int, int | None]:
+    """The examples in sync of the last step, and this replica's if they may be fewer than rows.
+
+    Refuses a loss that does not belong to the step.
+    """
     last = current.last_delivered()
     if last is None:
         msg = (
@@ -60,11 +101,13 @@ def _num_examples(num_rows: int) -> int:
             "inside Strategy.run, once per replica. Or pass num_examples=."
         )
         raise UsageError(msg)
-    rows = info.local_counts[0 if context is None else context.local_replica]
+    count = info.local_counts[0 if context is None else context.local_replica]
+    rows = count if info.padded_rows is None else info.padded_rows
     if rows != num_rows:
+        what = "examples" if info.padded_rows is None else "rows"
         msg = (
-            f"Expected one loss for each of the {rows} examples of the replica batch delivered "
+            f"Expected one loss for each of the {rows} {what} of the replica batch delivered "
             f"last, got {num_rows} rows. Pass num_examples= if the loss belongs to another step."
         )
         raise ValueError(msg)
-    return info.num_examples
+    return info.num_examples, None if info.padded_rows is None else count

@@ -14,18 +14,21 @@ from torch_distinput.data.element_spec import (
     zero_rows,
 )
 from torch_distinput.data.local_step import Part, part_of
+from torch_distinput.data.padding import Order, blank, order_of, padded, padded_spec
 from torch_distinput.errors import SourceError
 
 
 class Shapes:
     """Learns from each real batch; a replica without data gets one like the last of them."""
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: Any, padded_rows: int | None = None) -> None:
         """Start with a spec that is known already, or None."""
         self.spec = spec
+        self.padded_rows = padded_rows
         self._look: Any = None
         self._last: Any = None
         self._empty: dict[int, Part] = {}
+        self._orders: list[Order] | None = None
 
     def completed(self, parts: Sequence[Part | None], ask: Callable[[], Any]) -> list[Part]:
         """Note the real batches of a step, and give the other replicas one without rows."""
@@ -43,6 +46,7 @@ class Shapes:
             return
         self._look, self._empty = look, {}
         self._last = spec_of((part.batch, part.ids))
+        self._orders = list(map(order_of, part.leaves))
         self.spec = self._last if self.spec is None else merged(self.spec, self._last)
 
     def empty(self, replica: int, ask: Callable[[], Any]) -> Part:
@@ -58,13 +62,28 @@ class Shapes:
                 self._empty[replica] = made
         return made
 
+    def filled(self, part: Part) -> Part:
+        """Fill up a batch, also one of :meth:`empty`, and add its mask."""
+        assert self.padded_rows is not None, "asked for by the caller"
+        if len(part.ids):
+            return padded(part, self.padded_rows)
+        return blank(part, self.padded_rows, self._latest[0], self._orders)
+
+    @property
+    def _latest(self) -> Any:
+        return self.spec if self._last is None else self._last
+
     def _made(self, ask: Callable[[], Any]) -> Part:
-        if self._last is None and self.spec is None:
+        if self._latest is None:
             self.spec = ask()
-        spec = self._last if self._last is not None else self.spec
-        if spec is None:
+        if self._latest is None:
             raise no_spec()
-        return part_of(*zero_rows(spec))
+        return part_of(*zero_rows(self._latest))
+
+
+def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
+    """What a step looks like to the user, from the spec of a batch with its ids."""
+    return part_spec[0] if padded_rows is None else padded_spec(part_spec[0], padded_rows)
 
 
 def no_spec() -> SourceError:

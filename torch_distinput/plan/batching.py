@@ -51,7 +51,7 @@ class Splitter:
     Attributes:
         topology: the cluster, and which worker this is.
         rebatch: the rule.
-        global_batch_size: examples in a full batch; needed by ``cycle`` only.
+        global_batch_size: examples in a full batch; needed by ``cycle`` and ``most_rows`` only.
         shared: True (DATA): all workers see the same batches, piece i goes to replica i in sync,
             one step a batch. False (FILE, OFF): the batch is this worker's own, its N pieces are
             *rotated* left by the worker's first replica and played in order, R a step; so that a
@@ -63,6 +63,11 @@ class Splitter:
     rebatch: Rebatch
     global_batch_size: int | None
     shared: bool
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest piece, by every rule."""
+        return -(-self._full_size() // self.topology.num_replicas_in_sync)
 
     @property
     def spread(self) -> int:
@@ -112,7 +117,7 @@ class Splitter:
         return min(num_examples, piece * size + min(piece, longer))
 
     def _full_size(self) -> int:
-        assert self.global_batch_size is not None, "cycle is refused without a global batch size"
+        assert self.global_batch_size is not None, "what needs it is refused without it"
         return self.global_batch_size
 
 

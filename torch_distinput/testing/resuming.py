@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data import rows
@@ -78,8 +79,11 @@ def _play(
         if state is not None:
             dataset.load_state_dict(json.loads(state))
         states, steps = [json.dumps(dataset.state_dict())], []
-        for step in dataset:
-            steps.append([_fingerprints(batch) for batch in strategy.local_results(step)])
+        for step in (iterator := iter(dataset)):
+            batches = zip(
+                strategy.local_results(step), iterator.last_step.local_counts, strict=True
+            )
+            steps.append([_fingerprints(batch, count) for batch, count in batches])
             states.append(json.dumps(dataset.state_dict()))
         return steps, states
 
@@ -92,8 +96,9 @@ def _play(
     return _Played(list(workers), states[0])
 
 
-def _fingerprints(batch: Any) -> list[int]:
-    return [fingerprint(example) for example in rows.examples(batch)]
+def _fingerprints(batch: Any, count: int) -> list[int]:
+    """Of the examples: padding comes after them."""
+    return [fingerprint(example) for example in islice(rows.examples(batch), count)]
 
 
 def _first_difference(expected: list[Any], got: list[Any]) -> str:
