@@ -29,7 +29,6 @@ _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
 _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
-_NUMBERS = 1_000_000
 
 
 Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"]
@@ -38,7 +37,7 @@ Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"
     number of the slot; None where the result travels torch's way
     the result, pickled but for what is in the slot; there the result itself
     start and stop in the slot of each buffer that is missing
-    the slot itself, the first time
+    the slot itself, the first time; it replaces another of that number, which was too small
 """
 
 
@@ -46,15 +45,16 @@ class Sender:
     """The end in a loader process."""
 
     def __init__(self, process: int) -> None:
-        """Share nothing yet; slots are numbered from a million for each process."""
+        """Share nothing yet; each process has numbers of its own."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
-        self._made = process * _NUMBERS
+        self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
     def forget_unopened(self) -> None:
-        """Nobody will open what was sent before: the main process has begun anew."""
-        for slot in self._slots.values():
-            if slot[0] == SENT:
-                slot[0] = FREE
+        """Nobody will open what was sent before: the main process has begun anew.
+
+        Nor does it know those slots, if they were sent for the first time.
+        """
+        self._slots = {number: slot for number, slot in self._slots.items() if slot[0] != SENT}
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
@@ -77,19 +77,18 @@ class Sender:
 
     def _free(self, num_bytes: int) -> tuple[int | None, torch.Tensor | None]:
         """Number of a slot with room, and its memory if it is new."""
-        free = [number for number, slot in self._slots.items() if slot[0] == FREE]
+        slots = self._slots
+        free = [number for number, slot in slots.items() if slot[0] == FREE]
         for number in free:
-            if self._slots[number].nbytes >= num_bytes:
+            if slots[number].nbytes >= num_bytes:
                 return number, None
-        if free:  # too small
-            del self._slots[free[0]]
-        elif len(self._slots) == _MOST_SLOTS:
+        free += [number for number in self._numbers if number not in slots]
+        if not free:
             return None, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
         memory.share_memory_()
-        self._made += 1
-        self._slots[self._made] = memory.numpy()
-        return self._made, memory
+        slots[free[0]] = memory.numpy()  # in the place of one that is too small, if there is any
+        return free[0], memory
 
 
 class Receiver:
