@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from torch_distinput.data.loader import LoaderOptions, TaskLoader
@@ -29,3 +30,12 @@ def test_results_that_grow_use_the_memory_of_the_last():
     for size in range(1, 200):
         assert torch.equal(numbers(size), receiver.open(sender.pack(numbers(size))))
     assert 1 == len(sender._slots) == len(receiver._slots)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors():
+    """Also those of the older layout, which cannot be viewed as bytes."""
+    parts = [torch.ones(2), torch.zeros(3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.strided)
+    opened = Receiver().open(Sender(0).pack(nested))
+    assert all(map(torch.equal, parts, opened.unbind()))

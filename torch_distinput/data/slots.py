@@ -137,6 +137,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and tensor.numel() > 0
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
