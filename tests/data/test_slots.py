@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from torch_distinput.data.loader import LoaderOptions, TaskLoader
 from torch_distinput.data.slots import Receiver, Sender
 
+OPEN_FILES = Path("/proc/self/fd")
+
 
 def numbers(size):
     """A result, in a loader process."""
     return torch.full((size,), size)
+
+
+def files(number):
+    """A result that torch makes a file of shared memory for, and how many files are open."""
+    return torch.full((2, number + 2), number).t(), len(list(OPEN_FILES.iterdir()))
 
 
 def test_epochs_that_are_left_early():
@@ -39,3 +48,12 @@ def test_nested_tensors():
     nested = torch.nested.nested_tensor(parts, layout=torch.strided)
     opened = Receiver().open(Sender(0).pack(nested))
     assert all(map(torch.equal, parts, opened.unbind()))
+
+
+@pytest.mark.skipif(not OPEN_FILES.exists(), reason="counts files there")
+def test_results_beyond_the_slots_open_no_file_twice():
+    """A user who keeps a result in each slot has the others travel torch's way, without a leak."""
+    results = TaskLoader(files, LoaderOptions(num_workers=1)).run(iter(range(100)))
+    kept = [next(results) for _ in range(8)]
+    assert max(count for _, count in results) < 60
+    assert all((tensor == number).all() for number, (tensor, _) in enumerate(kept))

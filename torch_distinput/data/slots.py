@@ -31,11 +31,11 @@ _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
 
 
-Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"]
+Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | None"]
 """A result under way; a plain tuple, which travels fastest.
 
     number of the slot; None where the result travels torch's way
-    the result, pickled but for what is in the slot; there the result itself
+    the result, pickled but for what is in the slot
     start and stop in the slot of each buffer that is missing
     the slot itself, the first time; it replaces another of that number, which was too small
 """
@@ -58,6 +58,9 @@ class Sender:
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
+        free = self._free()
+        if not free:  # pickled once, for it may open files of shared memory, and here, if it can be
+            return None, bytes(ForkingPickler.dumps(result)), [], None
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Pickler(file, 5, False, buffers.append).dump(result)  # ForkingPickler takes no names
@@ -66,25 +69,24 @@ class Sender:
         for view in views:
             places.append((end, end + view.nbytes))
             end = -(-places[-1][1] // _ALIGN) * _ALIGN
-        number, memory = self._free(end)
-        if number is None:
-            return None, result, [], None
+        number, memory = self._with_room(free, end)
         slot = self._slots[number]
         for view, (start, stop) in zip(views, places, strict=True):
             slot[start:stop] = view
         slot[0] = SENT
         return number, file.getvalue(), places, memory
 
-    def _free(self, num_bytes: int) -> tuple[int | None, torch.Tensor | None]:
-        """Number of a slot with room, and its memory if it is new."""
+    def _free(self) -> list[int]:
+        """Numbers of the slots that may be written to or made."""
         slots = self._slots
-        free = [number for number, slot in slots.items() if slot[0] == FREE]
+        return [n for n in self._numbers if n not in slots or slots[n][0] == FREE]
+
+    def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
+        """Number of a slot, and its memory if it is new."""
+        slots = self._slots
         for number in free:
-            if slots[number].nbytes >= num_bytes:
+            if number in slots and slots[number].nbytes >= num_bytes:
                 return number, None
-        free += [number for number in self._numbers if number not in slots]
-        if not free:
-            return None, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
         memory.share_memory_()
         slots[free[0]] = memory.numpy()  # in the place of one that is too small, if there is any
@@ -102,7 +104,7 @@ class Receiver:
         """Take a result out; its tensors and arrays lie in the slot until all are dropped."""
         number, text, places, memory = parcel
         if number is None:
-            return text
+            return pickle.loads(text)  # noqa: S301 - our own process wrote it
         if memory is not None:
             self._slots[number] = memory.numpy()
         slot = self._slots[number]
@@ -112,7 +114,7 @@ class Receiver:
         weakref.finalize(lent, _release, slot, os.getpid()).atexit = False
         whole = memoryview(lent)
         buffers = [whole[start:stop] for start, stop in places]
-        return pickle.loads(text, buffers=buffers)  # noqa: S301 - our own process wrote it
+        return pickle.loads(text, buffers=buffers)  # noqa: S301 - as above
 
 
 def _release(slot: NDArray[np.uint8], owner: int) -> None:
