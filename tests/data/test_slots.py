@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,21 @@ def test_results_beyond_the_slots_open_no_file_twice():
     kept = [next(results) for _ in range(8)]
     assert max(count for _, count in results) < 60
     assert all((tensor == number).all() for number, (tensor, _) in enumerate(kept))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_keeps_what_it_has():
+    """Its memory is that of the slot, whoever drops the result here, or there."""
+    sender, receiver = Sender(0), Receiver()
+    result = receiver.open(sender.pack(numbers(5)))
+    asked, ask = os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(asked, 1)
+        os._exit(0 if torch.equal(numbers(5), result) else 1)
+    del result
+    for size in range(1, 5):
+        receiver.open(sender.pack(numbers(size)))
+    os.write(ask, b" ")
+    assert 0 == os.waitpid(child, 0)[1]
+    assert 1 == len(sender._slots) == len(receiver._slots)

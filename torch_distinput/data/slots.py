@@ -7,7 +7,8 @@ memory for each tensor of each batch, which costs more than most batches.
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
-never sees it change; while all slots are taken, results travel torch's way.
+never sees it change; while all slots are taken, results travel torch's way. A process that was
+forked meanwhile may keep the result too: its slot is made LEFT, and never written to again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-FREE, SENT, OPENED = range(3)
+FREE, SENT, OPENED, LEFT = range(4)
 
 _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
@@ -79,17 +80,18 @@ class Sender:
     def _free(self) -> list[int]:
         """Numbers of the slots that may be written to or made."""
         slots = self._slots
-        return [n for n in self._numbers if n not in slots or slots[n][0] == FREE]
+        return [n for n in self._numbers if n not in slots or slots[n][0] in (FREE, LEFT)]
 
     def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
         """Number of a slot, and its memory if it is new."""
         slots = self._slots
         for number in free:
-            if number in slots and slots[number].nbytes >= num_bytes:
+            slot = slots.get(number)
+            if slot is not None and slot[0] == FREE and slot.nbytes >= num_bytes:
                 return number, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8)
         memory.share_memory_()
-        slots[free[0]] = memory.numpy()  # in the place of one that is too small, if there is any
+        slots[free[0]] = memory.numpy()  # in the place of one that is too small or left, if any
         return free[0], memory
 
 
@@ -111,16 +113,21 @@ class Receiver:
         slot[0] = OPENED
         # Everything in the result refers to `lent`; when that goes, so does the last of it.
         lent: Any = slot[:]
-        weakref.finalize(lent, _release, slot, os.getpid()).atexit = False
+        weakref.finalize(lent, _release, slot, len(_forks)).atexit = False
         whole = memoryview(lent)
         buffers = [whole[start:stop] for start, stop in places]
         return pickle.loads(text, buffers=buffers)  # noqa: S301 - as above
 
 
-def _release(slot: NDArray[np.uint8], owner: int) -> None:
-    """Give a slot back; a process that was forked meanwhile shares it, but not the say."""
-    if os.getpid() == owner:
-        slot[0] = FREE
+_forks: list[None] = []
+"""One for each fork of this process, and of those that it was forked from."""
+
+os.register_at_fork(before=lambda: _forks.append(None))
+
+
+def _release(slot: NDArray[np.uint8], forks: int) -> None:
+    """Give a slot back, unless a process was forked since it was opened: they share it."""
+    slot[0] = FREE if forks == len(_forks) else LEFT
 
 
 class _Pickler(ForkingPickler):
