@@ -25,11 +25,6 @@ def look_of(leaves: Iterable[Any]) -> list[Any]:
     ]
 
 
-def is_unchanged(leaf: Any) -> bool:
-    """Whether a leaf without rows is as it was made; lists are the user's to fill."""
-    return _is_dense(leaf) and not leaf.shape[0] and not getattr(leaf, "requires_grad", False)
-
-
 def zero_rows(spec: Any) -> Batch:
     """Return a batch of zero rows that fits a spec; unknown trailing sizes are 0."""
     return map_leaves(_leaf_zero_rows, spec)

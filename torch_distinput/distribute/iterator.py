@@ -253,10 +253,7 @@ def _host_steps(
         for part in step.parts:
             if part is not None:
                 shapes.observe(part)
-        parts = [
-            shapes.empty(replica, feed.spec) if part is None else part
-            for replica, part in enumerate(step.parts)
-        ]
+        parts = [shapes.empty(feed.spec) if part is None else part for part in step.parts]
         leaves, structures, ids = zip(*parts, strict=True)
         info = StepInfo(
             index=index,

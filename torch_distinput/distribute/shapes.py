@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_distinput.data.element_spec import is_unchanged, look_of, merged, spec_of, zero_rows
+from torch_distinput.data import rows
+from torch_distinput.data.element_spec import look_of, merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, part_of
 from torch_distinput.errors import SourceError
 
@@ -18,27 +19,27 @@ class Shapes:
         self.spec = spec
         self._look: Any = None
         self._last: Any = None
-        self._empty: dict[int, Part] = {}
+        self._empty: Part | None = None
 
     def observe(self, part: Part) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
         look = (part.structure, look_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
             return
-        self._look, self._empty = look, {}
+        self._look, self._empty = look, None
         self._last = spec_of((part.batch, part.ids))
         self.spec = self._last if self.spec is None else merged(self.spec, self._last)
 
-    def empty(self, replica: int, ask: Callable[[], Any]) -> Part:
-        """Return a batch without rows for a replica, like the last real one on this worker.
+    def empty(self, ask: Callable[[], Any]) -> Part:
+        """Return a batch without rows, like the last real one on this worker.
 
-        Before the first one it is like the spec, which ``ask`` finds out. It is made once: tensors
-        without rows hold nothing that could change, unless they are given a gradient or a size.
+        Before the first one it is like the spec, which ``ask`` finds out. Its leaves are new each
+        time: the user may change their sizes in place, or need one for backward.
         """
-        made = self._empty.get(replica)
-        if made is None or not all(map(is_unchanged, made.leaves)):
-            made = self._empty[replica] = self._made(ask)
-        return made
+        if self._empty is None:
+            self._empty = self._made(ask)
+        leaves, structure, ids = self._empty
+        return Part([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
 
     def _made(self, ask: Callable[[], Any]) -> Part:
         if self._last is None and self.spec is None:
