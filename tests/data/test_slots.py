@@ -76,3 +76,15 @@ def test_a_forked_process_keeps_what_it_has():
     os.write(ask, b" ")
     assert 0 == os.waitpid(child, 0)[1]
     assert 1 == len(sender._slots) == len(receiver._slots)
+
+
+@pytest.mark.parametrize("other", [torch.t, lambda x: x[:, 1:], lambda x: x[:1].requires_grad_()])
+def test_tensors_that_share_memory(other):
+    """Torch moves the memory of what it shares itself: nothing is read where it was before."""
+    sender, receiver = Sender(0), Receiver()
+    for number in range(20):
+        whole = torch.full((30, 70), number)
+        pair = [whole.double(), whole.double()]
+        result = [*pair, *map(other, (tensor.detach() for tensor in pair))]
+        expected = [tensor.detach().clone() for tensor in result]
+        assert all(map(torch.equal, expected, receiver.open(sender.pack(result))))

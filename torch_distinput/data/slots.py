@@ -134,11 +134,21 @@ class _Pickler(ForkingPickler):
     """Leaves the contents of dense tensors, as pickle does those of arrays, to its callback."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _is_plain(value):
+        if type(value) is not torch.Tensor:
             return NotImplemented
+        if not _is_plain(value):
+            return self._torchs_way(value)
         content: Any = value.view(-1).view(torch.uint8).numpy()
         name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
         return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape))
+
+    def _torchs_way(self, value: torch.Tensor) -> Any:
+        """Share a copy: torch would move the storage, and others of the result may lie in it."""
+        if value.layout is not torch.strided or not value.is_leaf:
+            return NotImplemented
+        own = value.detach().clone().requires_grad_(value.requires_grad)
+        table: Any = self.dispatch_table
+        return table[torch.Tensor](own)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
