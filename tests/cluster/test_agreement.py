@@ -12,7 +12,7 @@ import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster import agreement
 from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.desk import Agreed, Ending
+from torch_distinput.cluster.desk import Agreed, Desk, Ending
 from torch_distinput.plan.end_of_data import WINDOW, Outcome
 from torch_distinput.plan.ledger import Ledger
 from torch_distinput.plan.position import Bookmark, Grid, first_position
@@ -147,6 +147,20 @@ def test_closing_reaches_the_others():
 
     first, _, third = simulate(work, num_workers=3)
     assert Ending(outcome=Outcome.LEFT, workers=(1,)) == first == third
+
+
+def test_closing_inside_the_lock():
+    """A collection of garbage may do so in any thread, also in one that is at the desk."""
+    desk = Desk[Step]()
+
+    def work():
+        with desk.lock:
+            desk.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    assert not thread.is_alive()
 
 
 def test_failures_travel_with_the_votes():

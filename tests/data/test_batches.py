@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
-from torch_distinput.data import rows
+from torch_distinput.data import rows, structure
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
 from torch_distinput.data.fingerprint import fingerprint
@@ -162,3 +162,24 @@ def test_unsigned_numbers_are_taken(dtype):
     """torch has no index_select for them."""
     taken = rows.take_rows(torch.from_numpy(np.arange(5, dtype=dtype)), np.array([3, 0]))
     assert taken.tolist() == [3, 0]
+
+
+class Points(list):
+    """Code for an example with it never finds it, as it is no plain list."""
+
+
+@pytest.mark.parametrize(
+    "value", [[1, 2], (1, 2), defaultdict(int, {"a": 1}), Points([1, 2])], ids=type
+)
+def test_examples_of_one_structure_cost_code_once(value, monkeypatch):
+    """Also where a class stands for another."""
+    made = []
+    compiled = structure.compile_leaves
+    monkeypatch.setattr(structure, "compile_leaves", lambda *a: made.append(a) or compiled(*a))
+    monkeypatch.setattr(structure, "_known_examples", {})
+    example = {"x": value, "y": 1}
+    batch = None
+    for _ in range(20):
+        batch = collate_examples([example, example])
+    assert len(made) == (structure._MOST_KNOWN if isinstance(value, Points) else 1)
+    assert [1, 1] == batch["y"].tolist()

@@ -292,6 +292,16 @@ class TestLoss:
         assert [0, 0, 0] == weight.grad.tolist()
 
 
+def test_batches_without_rows_are_each_their_own():
+    """Changed in place and saved for backward, as those with rows are."""
+    weight, losses = torch.ones(1, requires_grad=True), []
+    for batch in one(2).distribute_dataset(torch.ones(3, 2, 5), global_batch_size=1):
+        empty = batch.values[1].sub_(1).transpose_(1, 2)
+        assert (0, 5, 2) == empty.shape
+        losses.append((empty * weight).sum())
+    sum(losses).backward()
+
+
 def test_batches_of_one_street_do_not_alias_the_source():
     """Writing into a batch leaves the user's data alone."""
     data = torch.zeros(4)

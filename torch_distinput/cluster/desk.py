@@ -99,7 +99,7 @@ class Desk(Generic[S]):
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a collection of garbage, at any moment, may call close()
         self.room = threading.Condition(self.lock)  # the reader's
         self.votable = threading.Condition(self.lock)  # the voter's
         self.news_for_consumer = threading.Condition(self.lock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import torch
 from torch_distinput.data.jagged import jagged
 from torch_distinput.data.structure import Batch, flatten, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
-
-_requires_grad = attrgetter("requires_grad")
 
 
 def spec_of(batch: Batch) -> Any:
@@ -26,16 +23,6 @@ def look_of(leaves: Iterable[Any]) -> list[Any]:
     return [
         (leaf.shape[1:], leaf.dtype) if _is_dense(leaf) else _leaf_spec(leaf) for leaf in leaves
     ]
-
-
-def has_fixed_leaves(leaves: Iterable[Any]) -> bool:
-    """Whether leaves without rows can be given out again: tensors, not lists that can be filled."""
-    return all(isinstance(leaf, torch.Tensor) and not leaf.is_nested for leaf in leaves)
-
-
-def are_changed(leaves: Iterable[torch.Tensor]) -> bool:
-    """Whether any of the tensors without rows was given a gradient, or rows."""
-    return any(map(_requires_grad, leaves)) or any(map(torch.Tensor.numel, leaves))
 
 
 def zero_rows(spec: Any) -> Batch:

@@ -156,7 +156,7 @@ def examples(batch: Batch) -> Iterator[Any]:
 
 def no_rows(batch: Batch) -> Batch:
     """Return a batch like this one with zero rows and storage of its own."""
-    return map_leaves(_empty, batch)
+    return map_leaves(empty_leaf, batch)
 
 
 def copied(batch: Batch) -> Batch:
@@ -265,7 +265,8 @@ def _concat(leaves: Sequence[Any]) -> Any:
     return torch.cat(list(leaves))
 
 
-def _empty(leaf: Any) -> Any:
+def empty_leaf(leaf: Any) -> Any:
+    """Return a leaf like this one with zero rows and storage of its own."""
     if isinstance(leaf, Examples):
         return Examples()
     if isinstance(leaf, list):

@@ -7,7 +7,8 @@ memory for each tensor of each batch, which costs more than most batches.
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
-never sees it change; while all slots are taken, results travel torch's way.
+never sees it change; while all slots are taken, results travel torch's way. A process that was
+forked meanwhile may keep the result too: its slot is made LEFT, and never written to again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-FREE, SENT, OPENED = range(3)
+FREE, SENT, OPENED, LEFT = range(4)
 
 _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
@@ -31,13 +32,13 @@ _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
 
 
-Parcel = tuple["int | None", Any, "list[tuple[int, int]]", "torch.Tensor | None"]
+Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | None"]
 """A result under way; a plain tuple, which travels fastest.
 
     number of the slot; None where the result travels torch's way
-    the result, pickled but for what is in the slot; there the result itself
+    the result, pickled but for what is in the slot
     start and stop in the slot of each buffer that is missing
-    the slot itself, the first time
+    the slot itself, the first time; it replaces another of that number, which was too small
 """
 
 
@@ -45,19 +46,22 @@ class Sender:
     """The end in a loader process."""
 
     def __init__(self, process: int) -> None:
-        """Share nothing yet; each process has numbers of its own for its slots."""
+        """Share nothing yet; each process has numbers of its own."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
         self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
     def forget_unopened(self) -> None:
         """Nobody will open what was sent before: the main process has begun anew.
 
-        Perhaps it has never seen those slots, for they travel with their first result.
+        Nor does it know those slots, if they were sent for the first time.
         """
-        self._slots = {n: slot for n, slot in self._slots.items() if slot[0] != SENT}
+        self._slots = {number: slot for number, slot in self._slots.items() if slot[0] != SENT}
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
+        free = self._free()
+        if not free:  # pickled once, for it may open files of shared memory, and here, if it can be
+            return None, bytes(ForkingPickler.dumps(result)), [], None
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Pickler(file, 5, False, buffers.append).dump(result)  # ForkingPickler takes no names
@@ -66,29 +70,29 @@ class Sender:
         for view in views:
             places.append((end, end + view.nbytes))
             end = -(-places[-1][1] // _ALIGN) * _ALIGN
-        number, memory = self._free(end)
-        if number is None:
-            return None, result, [], None
+        number, memory = self._with_room(free, end)
         slot = self._slots[number]
         for view, (start, stop) in zip(views, places, strict=True):
             slot[start:stop] = view
         slot[0] = SENT
         return number, file.getvalue(), places, memory
 
-    def _free(self, num_bytes: int) -> tuple[int | None, torch.Tensor | None]:
-        """Number of a slot with room, and its memory if it is new."""
-        free = [number for number, slot in self._slots.items() if slot[0] == FREE]
+    def _free(self) -> list[int]:
+        """Numbers of the slots that may be written to or made."""
+        slots = self._slots
+        return [n for n in self._numbers if n not in slots or slots[n][0] in (FREE, LEFT)]
+
+    def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
+        """Number of a slot, and its memory if it is new."""
+        slots = self._slots
         for number in free:
-            if self._slots[number].nbytes >= num_bytes:
+            slot = slots.get(number)
+            if slot is not None and slot[0] == FREE and slot.nbytes >= num_bytes:
                 return number, None
-        unused = [number for number in self._numbers if number not in self._slots]
-        if not free and not unused:
-            return None, None
-        number = (free or unused)[0]  # a free one is too small: it is made anew
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
         memory.share_memory_()
-        self._slots[number] = memory.numpy()
-        return number, memory
+        slots[free[0]] = memory.numpy()  # in the place of one that is too small or left, if any
+        return free[0], memory
 
 
 class Receiver:
@@ -102,35 +106,51 @@ class Receiver:
         """Take a result out; its tensors and arrays lie in the slot until all are dropped."""
         number, text, places, memory = parcel
         if number is None:
-            return text
+            return pickle.loads(text)  # noqa: S301 - our own process wrote it
         if memory is not None:
             self._slots[number] = memory.numpy()
         slot = self._slots[number]
         slot[0] = OPENED
         # Everything in the result refers to `lent`; when that goes, so does the last of it.
         lent: Any = slot[:]
-        weakref.finalize(lent, _release, slot, os.getpid()).atexit = False
+        weakref.finalize(lent, _release, slot, len(_forks)).atexit = False
         whole = memoryview(lent)
         buffers = [whole[start:stop] for start, stop in places]
-        return pickle.loads(text, buffers=buffers)  # noqa: S301 - our own process wrote it
+        return pickle.loads(text, buffers=buffers)  # noqa: S301 - as above
 
 
-def _release(slot: NDArray[np.uint8], owner: int) -> None:
-    """Give a slot back; a process that was forked meanwhile shares it, but not the say."""
-    if os.getpid() == owner:
-        slot[0] = FREE
+_forks: list[None] = []
+"""One for each fork of this process, and of those that it was forked from."""
+
+os.register_at_fork(before=lambda: _forks.append(None))
+
+
+def _release(slot: NDArray[np.uint8], forks: int) -> None:
+    """Give a slot back, unless a process was forked since it was opened: they share it."""
+    slot[0] = FREE if forks == len(_forks) else LEFT
 
 
 class _Pickler(ForkingPickler):
     """Leaves the contents of dense tensors, as pickle does those of arrays, to its callback."""
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _is_plain(value):
+        if type(value) is not torch.Tensor:
             return NotImplemented
-        value = value.resolve_conj().resolve_neg()
+        if value.is_conj() or value.is_neg():  # bits that torch loses on the way
+            value = value.resolve_conj().resolve_neg()
+        if not _is_plain(value):
+            return self._torchs_way(value)
         content: Any = value.view(-1).view(torch.uint8).numpy()
         name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
         return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape))
+
+    def _torchs_way(self, value: torch.Tensor) -> Any:
+        """Share a copy: torch would move the storage, and others of the result may lie in it."""
+        if value.layout is not torch.strided or not value.is_leaf:
+            return NotImplemented
+        own = value.detach().clone().requires_grad_(value.requires_grad)
+        table: Any = self.dispatch_table
+        return table[torch.Tensor](own)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -138,6 +158,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and tensor.numel() > 0
         and not (tensor.requires_grad or tensor.is_quantized)

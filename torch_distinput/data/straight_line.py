@@ -31,10 +31,16 @@ def compile_build(structure: Structure) -> Callable[[Sequence[Any]], Any]:
 
 
 def compile_leaves(
-    structure: Structure, is_leaf: Callable[[Any], bool], is_row_list: Callable[[Any], bool]
+    structure: Structure,
+    is_leaf: Callable[[Any], bool],
+    is_row_list: Callable[[Any], bool],
+    stand_ins: Mapping[type, type],
 ) -> Callable[[Any], list[Any] | None]:
-    """Return a function that lists the leaves of a tree; None if its structure is another."""
-    code = _Code()
+    """Return a function that lists the leaves of a tree; None if its structure is another.
+
+    ``stand_ins``: for some classes another one whose trees have their structure.
+    """
+    code = _Code(stand_ins)
     code.scope.update(plain=_PLAIN, is_leaf=is_leaf, is_row_list=is_row_list)
     names: list[str] = []
     lines = list(code.unpacked(structure, "tree", names))
@@ -44,8 +50,9 @@ def compile_leaves(
 class _Code:
     """Lines under way, and the objects that they name."""
 
-    def __init__(self) -> None:
+    def __init__(self, stand_ins: Mapping[type, type] | None = None) -> None:
         self.scope: dict[str, Any] = {}
+        self._stand_ins = stand_ins or {}
 
     def function(self, argument: str, lines: list[str]) -> Callable[[Any], Any]:
         body = "\n".join(f"    {line}" for line in lines)
@@ -85,7 +92,10 @@ class _Code:
         if kind is type(None):
             yield f"if {tree} is not None: return None"
             return
-        yield f"if type({tree}) is not {self.name(kind)}: return None"
+        other = self._stand_ins.get(kind, kind)
+        kinds = {self.name(one): one for one in (kind, other)}
+        test = " and ".join(f"type({tree}) is not {name}" for name in kinds)
+        yield f"if {test}: return None"
         children = [f"{tree}_{number}" for number in range(len(structure.children))]
         yield from self._children(structure, tree, children)
         for child, variable in zip(structure.children, children, strict=True):

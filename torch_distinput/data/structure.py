@@ -133,9 +133,11 @@ def _flatten(
     leaves = []
     structure = _walk(tree, leaves, parts_of)
     if len(same_type) < _MOST_KNOWN:
-        leaves_of = compile_leaves(structure, lambda leaf: parts_of(leaf) is None, is_row_list)
-        if leaves_of(tree) is not None:  # else a class stands for another, as dict for defaultdict
-            known[type(tree)] = [*same_type, (leaves_of, structure)]
+        leaves_of = compile_leaves(
+            structure, lambda leaf: parts_of(leaf) is None, is_row_list, _stand_ins(parts_of)
+        )
+        # Also where it finds none, as a class stands for another: else it were made each time.
+        known[type(tree)] = [*same_type, (leaves_of, structure)]
     return leaves, structure
 
 
@@ -156,6 +158,11 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
     if isinstance(tree, list) and parts_of is _example_parts:
         return tuple
     return type(tree)
+
+
+def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, type]:
+    """What :func:`_kind` makes of classes, the other way round."""
+    return {dict: defaultdict, tuple: list} if parts_of is _example_parts else {dict: defaultdict}
 
 
 def _example_parts(tree: Any) -> _Parts:

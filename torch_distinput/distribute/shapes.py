@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_distinput.data.element_spec import (
-    are_changed,
-    has_fixed_leaves,
-    look_of,
-    merged,
-    spec_of,
-    zero_rows,
-)
+from torch_distinput.data import rows
+from torch_distinput.data.element_spec import look_of, merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, part_of
 from torch_distinput.data.padding import Order, blank, order_of, padded, padded_spec
 from torch_distinput.errors import SourceError
@@ -27,7 +21,7 @@ class Shapes:
         self.padded_rows = padded_rows
         self._look: Any = None
         self._last: Any = None
-        self._empty: dict[int, Part] = {}
+        self._empty: Part | None = None
         self._orders: list[Order] | None = None
 
     def completed(self, parts: Sequence[Part | None], ask: Callable[[], Any]) -> list[Part]:
@@ -35,32 +29,28 @@ class Shapes:
         for part in parts:
             if part is not None:
                 self.observe(part)
-        return [
-            self.empty(replica, ask) if part is None else part for replica, part in enumerate(parts)
-        ]
+        return [self.empty(ask) if part is None else part for part in parts]
 
     def observe(self, part: Part) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
         look = (part.structure, look_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
             return
-        self._look, self._empty = look, {}
+        self._look, self._empty = look, None
         self._last = spec_of((part.batch, part.ids))
         self._orders = list(map(order_of, part.leaves))
         self.spec = self._last if self.spec is None else merged(self.spec, self._last)
 
-    def empty(self, replica: int, ask: Callable[[], Any]) -> Part:
-        """Return a batch without rows for a replica, like the last real one on this worker.
+    def empty(self, ask: Callable[[], Any]) -> Part:
+        """Return a batch without rows, like the last real one on this worker.
 
-        Before the first one it is like the spec, which ``ask`` finds out. It is made once: tensors
-        without rows hold nothing that could change, unless they are given a gradient or a size.
+        Before the first one it is like the spec, which ``ask`` finds out. Its leaves are new each
+        time: the user may change their sizes in place, or need one for backward.
         """
-        made = self._empty.get(replica)
-        if made is None or are_changed(made.leaves):
-            made = self._made(ask)
-            if has_fixed_leaves(made.leaves):
-                self._empty[replica] = made
-        return made
+        if self._empty is None:
+            self._empty = self._made(ask)
+        leaves, structure, ids = self._empty
+        return Part([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
 
     def filled(self, part: Part) -> Part:
         """Fill up a batch, also one of :meth:`empty`, and add its mask."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Protocol
 
 import numpy as np
@@ -128,7 +128,7 @@ class UniformBatches:
         In blocks of batches: the first ones are short, so that nobody waits for the first step.
         """
         if stop == start:
-            yield from [np.empty(0, dtype=np.int64)] * run.count
+            yield from repeat(np.empty(0, dtype=np.int64), run.count)
             return
         most, length = max(1, _BLOCK // (stop - start)), 1
         number, end = run.first, run.first + run.count
