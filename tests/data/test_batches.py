@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
+from tests.fast_paths import switched
 from torch_distinput.data import rows, structure
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
@@ -183,3 +184,58 @@ def test_examples_of_one_structure_cost_code_once(value, monkeypatch):
         batch = collate_examples([example, example])
     assert len(made) == (structure._MOST_KNOWN if isinstance(value, Points) else 1)
     assert [1, 1] == batch["y"].tolist()
+
+
+some_leaves = st.one_of(
+    st.just(torch.ones(2)), st.just(np.ones(2)), st.just(["a", "b"]), st.just([b"c"]), st.none()
+)
+keys = st.sampled_from("abc")
+trees = st.recursive(
+    some_leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.tuples(inner, inner).map(Point._make),
+        st.dictionaries(keys, inner, max_size=3),
+        st.dictionaries(keys, inner, max_size=3).map(OrderedDict),
+        st.dictionaries(keys, inner, max_size=3).map(
+            lambda found: defaultdict(list, found)
+        ),
+        st.lists(st.just(torch.zeros(1)), min_size=1, max_size=3),
+    ),
+    max_leaves=12,
+)
+
+
+@given(trees, trees)
+def test_generated_code_does_what_the_walk_does(one, other):
+    """Apart and together again, the first time, again, and after another tree of that type."""
+    with switched("plain paths"):
+        expected = [flatten(tree) for tree in (one, other)]
+    with switched("fast paths"):
+        for tree, (found, walked) in zip((one, other, one, other), expected * 2, strict=True):
+            leaves, own = flatten(tree)
+            assert walked == own
+            assert all(a is b for a, b in zip(found, leaves, strict=True))
+            again = unflatten(own, leaves)
+            assert shape_of(tree) == shape_of(again)
+            assert all(a is b for a, b in zip(leaves, flatten(again)[0], strict=True))
+
+
+def test_large_structures_have_no_code_of_their_own():
+    """Nor have deep ones trouble."""
+    wide = {"a": tuple(torch.ones(1) for _ in range(400)), "b": (None, Point(["x"], [b"y"]))}
+    found, whole = flatten(wide)
+    again = unflatten(whole, found)
+    assert 402 == len(found)
+    assert shape_of(wide) == shape_of(again)
+    assert Point(["x"], [b"y"]) == again["b"][1]
+
+
+def shape_of(tree):
+    """Classes and keys; a defaultdict comes back as a dict."""
+    if isinstance(tree, dict):
+        kind = dict if isinstance(tree, defaultdict) else type(tree)
+        return kind, [(key, shape_of(value)) for key, value in tree.items()]
+    if isinstance(tree, tuple) or (isinstance(tree, list) and isinstance(tree[0], torch.Tensor)):
+        return type(tree), [shape_of(value) for value in tree]
+    return type(tree)

@@ -80,7 +80,7 @@ class _Code:
             pairs = zip(map(self.name, structure.keys), values, strict=True)
             return f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
         whole = f"[{', '.join(values)}]"
-        return whole if kind is list else f"{self.name(_assembler(structure))}({whole})"
+        return whole if kind is list else f"{self.name(assembler(structure))}({whole})"
 
     def unpacked(self, structure: Structure, tree: str, names: list[str]) -> Iterator[str]:
         """Lines that give each leaf a name, or return None."""
@@ -118,7 +118,7 @@ class _Code:
             yield f"({', '.join(children)},) = {values}"
 
 
-def _assembler(structure: Structure) -> Callable[[list[Any]], Any]:
+def assembler(structure: Structure) -> Callable[[list[Any]], Any]:
     """How a container other than the builtin ones is made of its values."""
     kind: Any = structure.kind
     if issubclass(kind, Mapping):

@@ -11,12 +11,13 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from torch_distinput.data.straight_line import compile_build, compile_leaves
+from torch_distinput.data.straight_line import assembler, compile_build, compile_leaves
 from torch_distinput.values import PerReplica, TensorSpec
 
 Batch = Any
@@ -39,7 +40,20 @@ class Structure:
     @cached_property
     def build(self) -> Callable[[Sequence[Any]], Any]:
         """Puts leaves back."""
-        return compile_build(self)
+        return compile_build(self) if self.num_leaves <= _MOST_LEAVES else self._build
+
+    @cached_property
+    def num_leaves(self) -> int:
+        """How many leaves a tree of this structure has."""
+        return 1 if self.kind is None else sum(child.num_leaves for child in self.children)
+
+    def _build(self, leaves: Sequence[Any]) -> Any:
+        """The same without code of its own, which would be longer than it is worth."""
+        if self.kind is None or self.kind is type(None):
+            return leaves[0] if leaves else None
+        bounds = pairwise(accumulate((child.num_leaves for child in self.children), initial=0))
+        parts = zip(self.children, bounds, strict=True)
+        return assembler(self)([child.build(leaves[slice(*bound)]) for child, bound in parts])
 
     def __reduce__(self) -> Any:
         """Leave the code behind: it is made again where it is needed."""
@@ -51,6 +65,10 @@ _LeavesOf = Callable[[Any], "list[Any] | None"]
 _Known = dict[type, list[tuple[_LeavesOf, Structure]]]
 _MOST_KNOWN = 8
 """Structures of one outer type for which code is made; what looks different each time is walked."""
+_MOST_TYPES = 64
+"""Outer types; more are made as a program runs, and do not come again."""
+_MOST_LEAVES = 256
+"""Leaves of a tree for which code is made."""
 _LEAVES = {torch.Tensor, np.ndarray, str, bytes}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
@@ -132,11 +150,13 @@ def _flatten(
             return leaves, structure
     leaves = []
     structure = _walk(tree, leaves, parts_of)
-    if len(same_type) < _MOST_KNOWN:
+    if len(same_type) < _MOST_KNOWN and len(leaves) <= _MOST_LEAVES:
         leaves_of = compile_leaves(
             structure, lambda leaf: parts_of(leaf) is None, is_row_list, _stand_ins(parts_of)
         )
         # Also where it finds none, as a class stands for another: else it were made each time.
+        if len(known) >= _MOST_TYPES:
+            known.clear()
         known[type(tree)] = [*same_type, (leaves_of, structure)]
     return leaves, structure
 

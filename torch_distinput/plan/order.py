@@ -18,7 +18,7 @@ from torch_distinput.plan.permutation import LARGEST_EXACT, Indices, exact, feis
 from torch_distinput.plan.position import Position
 
 _WORD_LIMIT = 1 << 64
-_BLOCK = 1 << 16
+_BLOCK = 1 << 15
 """Indices that are worked out together, half a megabyte."""
 
 
@@ -206,7 +206,7 @@ class GivenBatches:
     def rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
         """The rows from ``start`` to ``stop`` of each batch of a run."""
         for batch in self.batches[run.first : run.first + run.count]:
-            yield batch[start:stop]
+            yield batch[start:stop].copy()  # the user gets it as ids, and may write into it
 
     @property
     def digest(self) -> str:
