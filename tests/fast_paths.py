@@ -19,7 +19,6 @@ def switched(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structure, "_known_batches", {})
         patch.setattr(structure, "_known_examples", {})
-        permutation.feistel.cache_clear()
         if name == "fast paths":
             patch.setattr(indexed, "LARGE", 1)  # also small batches in memory that is used again
         else:
@@ -29,4 +28,3 @@ def switched(name: str) -> Iterator[None]:
             patch.setattr(permutation, "_LARGEST_TABLE", 0)  # orders are worked out
             patch.setattr(order, "_BLOCK", 1)  # a batch at a time
         yield
-    permutation.feistel.cache_clear()

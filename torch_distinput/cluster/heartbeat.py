@@ -102,6 +102,7 @@ class Heartbeat:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
         self._heard: dict[int, tuple[Sign, float]] = {}  # with the time when it changed last
+        self.steps_of_left: dict[int, int] = {}  # those who have left, and how many they delivered
         self._heard_at = 0.0
         self._fresh = threading.Event()
 
@@ -244,6 +245,8 @@ class Heartbeat:
         said = json.loads(text)
         said["failed"] = tuple(said["failed"]) if said["failed"] else None
         sign = Sign(**said)
+        if sign.has_left:
+            self.steps_of_left[worker] = sign.steps
         before = self.sign(worker)
         if before is None or before.beat != sign.beat:
             self._heard[worker] = (sign, now)

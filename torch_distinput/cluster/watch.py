@@ -107,6 +107,15 @@ class Watch:
             )
             raise PeerTimeoutError(msg)
 
+    def check_company(self, step: int) -> None:
+        """Raise if another worker has left for good and will not play this step, which there is."""
+        left, steps = self._heartbeat.steps_of_left, self._stop.delivered
+        if not left:
+            return
+        gone = [worker for worker, delivered in left.items() if delivered <= steps]
+        if gone:
+            self.ask_why(gone, f"step {step} from every worker")
+
     def give_up(self, expected: str, step: int, cure: str) -> NoReturn:
         """Raise for whoever does not wait at a step.
 

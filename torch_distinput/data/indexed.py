@@ -10,6 +10,7 @@ import torch
 
 from torch_distinput.data import rows
 from torch_distinput.data.buffers import LARGE, Allocate, Buffers, pageable
+from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.stream import Collate, source_error
 from torch_distinput.data.structure import Batch, Structure, flatten
 from torch_distinput.plan.permutation import Indices
@@ -96,9 +97,12 @@ class ExampleFetch:
         if many is None:
             return self._one_by_one(indices)
         try:
-            return many(indices)  # type: ignore[no-any-return]
+            found: list[Any] = many(indices)
         except Exception as error:
             raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
+        if self.collate is collate_examples:  # a collate_fn of the user's may take anything
+            _check_examples(found, len(indices))
+        return found
 
     def _one_by_one(self, indices: list[int]) -> list[Any]:
         dataset, left = self.dataset, iter(indices)
@@ -107,3 +111,15 @@ class ExampleFetch:
         except Exception as error:
             failed = indices[-1 - length_hint(left)]
             raise source_error(error, f"example {failed}") from error
+
+
+def _check_examples(found: Any, count: int) -> None:
+    """Refuse a ready batch, whose leaves would pass for examples."""
+    if isinstance(found, (list, tuple)) and len(found) == count:
+        return
+    got = f"{type(found).__name__}{f' of {len(found)}' if hasattr(found, '__len__') else ''}"
+    msg = (
+        f"Expected __getitems__ to return a list with an example for each of {count} indices, got "
+        f"a {got}. If it is a batch already, pass collate_fn=lambda batch: batch."
+    )
+    raise ValueError(msg)

@@ -192,7 +192,8 @@ def _results(
     except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
         msg = (
             f"The loader processes did not deliver batch {number} ({type(error).__name__}: "
-            f"{error}). Look for a crash, for the system's memory limit, or for their timeout."
+            f"{error}). Look for a crash (perhaps at a later batch, which was fetched ahead), for "
+            "the system's memory limit, or for their timeout."
         )
         # The frames of the traceback would keep torch's iterator, whose signal handler raises in
         # the main thread as long as it knows of a process that was lost.

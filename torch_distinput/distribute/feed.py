@@ -72,6 +72,8 @@ class PlannedFeed:
         except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
             raise located(error, self._worker, self._number) from origin_of(error)
+        if planned is not None:
+            self._watch.check_company(self._number)
         self._number += 1
         return planned
 

@@ -28,8 +28,9 @@ def compute_average_loss(
         num_examples: what to divide by; default: the examples in sync of the step delivered last
             to the current strategy. Pass it with several datasets at once and under gradient
             accumulation: ``iterator.last_step.num_examples``, or the total of the steps.
-        mask: bool, shape ``(rows,)``: which rows count; default: the examples of the step delivered
-            last. Pass it, as it came with the batch, beside ``num_examples`` of padded batches.
+        mask: bool, shape ``(rows,)``: which rows count. Pass it, as it came with the batch, beside
+            the ``num_examples`` of padded batches, and only there: of the step delivered last it
+            is known.
 
     Returns:
         A 0-dim tensor; exactly 0, with gradients, for a batch of zero rows.
@@ -46,8 +47,15 @@ def compute_average_loss(
         )
         raise ValueError(msg)
     if num_examples is None:
+        if mask is not None:
+            msg = (
+                "Expected num_examples= beside mask=, got the mask alone: without num_examples= "
+                "the loss is that of the step delivered last, whose padding is known and left out. "
+                "Leave mask= out, or pass both."
+            )
+            raise ValueError(msg)
         num_examples, count = _last_step(per_example_loss.shape[0])
-        if mask is None and count is not None:
+        if count is not None:
             places = torch.arange(per_example_loss.shape[0], device=per_example_loss.device)
             mask = places < count
     elif mask is None:

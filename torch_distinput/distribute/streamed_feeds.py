@@ -168,8 +168,9 @@ class VotedFeed:
             msg = (
                 "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
                 f"after step {self._number} the data of {named_workers(ending.workers)} is not "
-                "that of the others. Shuffle by a seed that is the same on all ranks, let nothing "
-                "depend on the process, or deal out files (FILE)."
+                "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
+                "the same on all ranks, let nothing depend on the process, or deal out files "
+                "(FILE)."
             )
             raise MismatchError(msg)
         if ending.error is not None:

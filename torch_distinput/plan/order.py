@@ -7,14 +7,15 @@ blocks: working out an index costs ten nanoseconds in a long array and a microse
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby, repeat
 from typing import Protocol
 
 import numpy as np
 
-from torch_distinput.plan.permutation import LARGEST_EXACT, Indices, exact, feistel
+from torch_distinput.plan.permutation import LARGEST_EXACT, FeistelNetwork, Indices, exact
 from torch_distinput.plan.position import Position
 
 _WORD_LIMIT = 1 << 64
@@ -22,7 +23,7 @@ _BLOCK = 1 << 15
 """Indices that are worked out together, half a megabyte."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class EpochOrder:
     """The examples 0..num_examples-1 in the order of one epoch."""
 
@@ -30,11 +31,15 @@ class EpochOrder:
     shuffle: bool = False
     seed: int = 0
     epoch: int = 0
-    _key: tuple[int, int] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Fold seed and epoch into the two words of a Philox key."""
-        object.__setattr__(self, "_key", (self.seed % _WORD_LIMIT, self.epoch % _WORD_LIMIT))
+    @cached_property
+    def _network(self) -> FeistelNetwork:
+        return FeistelNetwork(self.num_examples, self._key)
+
+    @property
+    def _key(self) -> tuple[int, int]:
+        """Seed and epoch in the two words of a Philox key."""
+        return self.seed % _WORD_LIMIT, self.epoch % _WORD_LIMIT
 
     def indices(self, start: int, stop: int) -> Indices:
         """Return the indices of the positions ``start`` (inclusive) to ``stop`` (exclusive)."""
@@ -46,7 +51,7 @@ class EpochOrder:
             return positions.copy()
         if self.num_examples <= LARGEST_EXACT:
             return exact(self.num_examples, self._key)[positions]
-        return feistel(self.num_examples, self._key)(positions)
+        return self._network(positions)
 
 
 @dataclass(frozen=True, slots=True)

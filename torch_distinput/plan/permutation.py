@@ -3,7 +3,8 @@
 Up to 65,536 items a permutation is exact: the stable argsort of raw Philox words. Above, it is a
 Feistel network over a x b >= n cells; values outside n walk on along their cycle until they are
 inside. A round adds to one half of a cell a number that depends on the other half only, so those
-numbers are kept: six tables of about sqrt(n) entries, 1.5 MB for a billion items.
+numbers are kept, once as many are asked for at a time: six tables of about sqrt(n) entries, 1.5 MB
+for a billion items.
 """
 
 from __future__ import annotations
@@ -37,12 +38,6 @@ def exact(num_items: int, key: tuple[int, int]) -> Indices:
     return order
 
 
-@lru_cache(maxsize=4)
-def feistel(num_items: int, key: tuple[int, int]) -> FeistelNetwork:
-    """Return the network for a key; its tables are kept for the next call."""
-    return FeistelNetwork(num_items, key)
-
-
 class FeistelNetwork:
     """A bijection on 0..num_items-1, of which any part can be asked for."""
 
@@ -52,14 +47,14 @@ class FeistelNetwork:
         self._columns = isqrt(num_items - 1) + 1
         self._rows = -(-num_items // self._columns)
         self._words = _philox(_ROUNDS, key)
-        sides = (self._columns, self._rows)
         self._tables: list[Indices] | None = None
-        if self._columns <= _LARGEST_TABLE:
-            halves = [np.arange(sides[turn % 2]) for turn in range(_ROUNDS)]
-            self._tables = [self._shift(turn, half) for turn, half in enumerate(halves)]
 
     def __call__(self, positions: Indices) -> Indices:
         """Return the items at positions, which are all below ``num_items``."""
+        if self._tables is None and self._columns <= min(positions.size, _LARGEST_TABLE):
+            sides = (self._columns, self._rows)
+            halves = [np.arange(sides[turn % 2]) for turn in range(_ROUNDS)]
+            self._tables = [self._shift(turn, half) for turn, half in enumerate(halves)]
         out = self._permuted(positions.ravel())
         outside = np.flatnonzero(out >= self._num_items)
         while outside.size:
