@@ -30,6 +30,7 @@ from torch_distinput.errors import SourceError
 
 T = TypeVar("T")
 Task = TypeVar("Task")
+Step = TypeVar("Step")
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,13 @@ class TaskLoader(Generic[Task, T]):
             self._loader = self._make()
         self._tasks.begin(tasks)
         return _results(iter(self._loader), self._receiver, self._forget)
+
+    def guarded(self, steps: Iterator[Step]) -> Iterator[Step]:
+        """Yield steps made of the results; a process that dies is an error of them, too.
+
+        Torch raises its death wherever the main thread is at that moment.
+        """
+        return _guarded(steps, self._forget) if self._options.num_workers else steps
 
     def _make(self) -> DataLoader[T]:
         return DataLoader(
@@ -190,16 +198,34 @@ def _results(
     except SourceError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
-        msg = (
-            f"The loader processes did not deliver batch {number} ({type(error).__name__}: "
-            f"{error}). Look for a crash (perhaps at a later batch, which was fetched ahead), for "
-            "the system's memory limit, or for their timeout."
-        )
         # The frames of the traceback would keep torch's iterator, whose signal handler raises in
         # the main thread as long as it knows of a process that was lost.
         del iterator
         forget()
-        raise SourceError(msg) from error.with_traceback(None)
+        raise _lost(number, error) from error.with_traceback(None)
+
+
+def _guarded(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:
+    number = 0
+    try:
+        for step in steps:
+            yield step
+            number += 1
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        del steps  # as above
+        forget()
+        raise _lost(number, error) from error.with_traceback(None)
+
+
+def _lost(number: int, error: Exception) -> SourceError:
+    msg = (
+        f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error}). "
+        "Look for a crash (perhaps at a later batch, which was fetched ahead), for the system's "
+        "memory limit, or for their timeout."
+    )
+    return SourceError(msg)
 
 
 def _as_it_is(value: T) -> T:

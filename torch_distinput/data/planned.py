@@ -73,7 +73,8 @@ def fetch_steps(
     ``owned``: see :class:`LocalStep`.
     """
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
-    return _merged(loader.run(_tasks(planned, waiting)), waiting, owned=owned)
+    merged = _merged(loader.run(_tasks(planned, waiting)), waiting, owned=owned)
+    return loader.guarded(merged)
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Indices]:
