@@ -11,13 +11,12 @@ are no figures.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from measuring import OURS, Figure, command_line, ratios, run, take_turns
+from measuring import OURS, Figure, command_line, is_installed, ratios, run, take_turns
 from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
@@ -108,12 +107,6 @@ def ours(batches: Batches) -> Iterable[torch.Tensor]:
 Contender = Callable[[Batches], Iterable[torch.Tensor]]
 
 
-def installed(found: Mapping[str, Contender]) -> dict[str, Contender]:
-    """Those whose packages are there."""
-    has_accelerate = importlib.util.find_spec("accelerate") is not None
-    return {name: make for name, make in found.items() if name != "accelerate" or has_accelerate}
-
-
 CONTENDERS: dict[str, Contender] = {
     OURS: ours,
     "DataLoader + .to": plain,
@@ -122,6 +115,7 @@ CONTENDERS: dict[str, Contender] = {
     "torchdata nodes PinMemory": nodes,
     "accelerate": accelerate,
 }
+NEEDED = {"accelerate": "accelerate"}
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -167,7 +161,11 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
         for _ in range(steps):
             cuda._sleep(cycles)  # noqa: SLF001
 
-    cases = {name: trained(make) for name, make in installed(CONTENDERS).items()}
+    cases = {
+        name: trained(make)
+        for name, make in CONTENDERS.items()
+        if is_installed(name, NEEDED.get(name))
+    }
     turns = take_turns(kernels, cases, arguments.rounds, clock=lambda w: milliseconds(w) / 1000)
     return ratios("steps on a GPU", turns, target=TARGET, count=steps, per="step")
 

@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,6 +150,14 @@ def ratios(
         )
         for name, rounds in turns.items()
     ]  # fmt: skip
+
+
+def is_installed(case: str, package: str | None) -> bool:
+    """Whether a case can be measured; one whose package is missing is left out, and said so."""
+    if package is None or find_spec(package) is not None:
+        return True
+    print(f"{case} is left out: {package} is not installed", file=sys.stderr)
+    return False
 
 
 def installed(peers: Mapping[str, Callable[..., T]], *arguments: Any) -> dict[str, T]:

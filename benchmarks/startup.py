@@ -13,9 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 
-from measuring import OURS, Figure, command_line, ratios, run, take_turns
+from measuring import OURS, Figure, command_line, is_installed, ratios, run, take_turns
 
 TARGET = 1.15
 ROUNDS = {"full": 9, "quick": 3, "tiny": 1}
@@ -69,10 +68,8 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
     """All that are installed."""
     cases = {}
     for name, code in CASES.items():
-        package = NEEDED.get(name)
-        if package is not None and find_spec(package) is None:
-            print(f"{name} is left out: {package} is not installed", file=sys.stderr)
-        elif arguments.size != "tiny" or name == OURS:
+        measured = arguments.size != "tiny" or name == OURS
+        if is_installed(name, NEEDED.get(name)) and measured:
             cases[name] = partial(first_batch, code)
     floor = partial(first_batch, FLOOR)
     turns = take_turns(floor, cases, arguments.rounds, clock=own_clock, warm_up=False)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.commands import output_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TIMEOUT_SECONDS = 120
@@ -57,20 +57,8 @@ PEERS = {  # of packages that every user has
 
 def run_script(script: str) -> str:
     """What a script prints with its smallest data."""
-    with subprocess.Popen(
-        [sys.executable, BENCHMARKS / f"{script}.py", "--tiny", "--json"],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
-            raise
-    assert process.returncode == 0, f"exit code {process.returncode}\n{printed}\n{errors}"
-    return printed
+    command: list[str | Path] = [sys.executable, BENCHMARKS / f"{script}.py", "--tiny", "--json"]
+    return output_of(command, timeout=TIMEOUT_SECONDS)
 
 
 @pytest.fixture(scope="module")

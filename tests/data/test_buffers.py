@@ -56,11 +56,7 @@ def test_what_nobody_refers_to_is_used_again():
 @pytest.mark.parametrize("form", SHARING)
 def test_what_is_kept_is_not(form):
     """In every form in which a user can keep a batch; once it is dropped, it is."""
-    buffers, _ = counting()
-    tensor = buffers.empty(SHAPE, torch.float32).fill_(1)
-    place = tensor.data_ptr()
-    kept = SHARING[form](tensor)
-    del tensor
+    buffers, place, kept = given_out_as(SHARING[form])
     others = {buffers.empty(SHAPE, torch.float32).fill_(2).data_ptr() for _ in range(10)}
     assert place not in others
     assert 1 == len(others)
@@ -72,11 +68,7 @@ def test_what_is_kept_is_not(form):
 @pytest.mark.parametrize("form", COPIES)
 def test_a_copy_keeps_nothing(form):
     """The memory is free at once."""
-    buffers, _ = counting()
-    tensor = buffers.empty(SHAPE, torch.float32).fill_(1)
-    place = tensor.data_ptr()
-    kept = COPIES[form](tensor)
-    del tensor
+    buffers, place, kept = given_out_as(COPIES[form])
     assert place == buffers.empty(SHAPE, torch.float32).data_ptr()
     del kept
 
@@ -137,6 +129,13 @@ def test_it_travels_empty():
     buffers._allocate = torch.empty  # a function that can be pickled
     buffers.empty((3,), torch.float32)
     assert [] == pickle.loads(pickle.dumps(buffers))._arrays
+
+
+def given_out_as(form):
+    """Buffers that gave out a tensor, where it lies, and the form in which alone it is kept."""
+    buffers, _ = counting()
+    tensor = buffers.empty(SHAPE, torch.float32).fill_(1)
+    return buffers, tensor.data_ptr(), form(tensor)
 
 
 def counting():

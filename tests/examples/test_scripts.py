@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.commands import output_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TIMEOUT_SECONDS = 120
@@ -42,20 +41,7 @@ def run_ranks(num_ranks: int, script: str, *arguments: str) -> list[str]:
 
 def run_command(command: list) -> list[str]:
     """Run a command that must succeed, and return the lines that it printed."""
-    with subprocess.Popen(
-        command,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # there may be fewer devices than ranks
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
-            raise
-    assert process.returncode == 0, f"exit code {process.returncode}\n{printed}\n{errors}"
-    return printed.splitlines()
+    return output_of(command, timeout=TIMEOUT_SECONDS).splitlines()
 
 
 def run(num_ranks: int, script: str, *arguments: str) -> list[str]:

@@ -219,5 +219,3 @@ def _words(desk: Desk[S], channel: Channel) -> tuple[str, ...]:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-

@@ -102,7 +102,8 @@ class Heartbeat:
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
         self._heard: dict[int, tuple[Sign, float]] = {}  # with the time when it changed last
-        self.steps_of_left: dict[int, int] = {}  # those who have left, and how many they delivered
+        # Of those who have left, how many they delivered: beside the signs, for each step asks.
+        self.steps_of_left: dict[int, int] = {}
         self._heard_at = 0.0
         self._fresh = threading.Event()
 

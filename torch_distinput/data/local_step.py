@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from torch_distinput.data import rows
@@ -117,14 +115,9 @@ def cut_step(
 
 def _cut(part: Part, sizes: tuple[int, ...]) -> list[Part | None]:
     columns = [rows.split_leaf(leaf, sizes) for leaf in part.leaves]
-    ids = [part.ids[rows] for rows in _windows(sizes)]
+    ids = [part.ids[window] for window in rows.windows(sizes)]
     pieces = zip(zip(*columns, strict=True), ids, sizes, strict=True)
     return [Part(leaves, part.structure, own) if size else None for leaves, own, size in pieces]
-
-
-@lru_cache(maxsize=64)
-def _windows(sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    return tuple(slice(*bounds) for bounds in pairwise(accumulate(sizes, initial=0)))
 
 
 def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:

@@ -7,6 +7,7 @@ lists. Slices are views; a batch without rows never keeps the storage of a large
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -119,8 +120,13 @@ def split_leaf(leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
     """Cut the rows of a leaf into views, one for each size."""
     if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
         return _pieces(leaf, sizes)
-    bounds = pairwise(accumulate(sizes, initial=0))
-    return [_slice(leaf, start, stop) for start, stop in bounds]
+    return [_slice(leaf, window.start, window.stop) for window in windows(tuple(sizes))]
+
+
+@lru_cache(maxsize=64)
+def windows(sizes: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where pieces of these sizes lie, one behind the other."""
+    return tuple(slice(*bounds) for bounds in pairwise(accumulate(sizes, initial=0)))
 
 
 def take_rows(batch: Batch, indices: NDArray[np.int64]) -> Batch:
@@ -217,7 +223,7 @@ def leaf_bytes(leaf: Any) -> int:
 def _slice(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         offsets = leaf.offsets()[start : stop + 1]  # type: ignore[attr-defined]
-        return _jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
+        return jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
     if isinstance(leaf, torch.Tensor):
         return _pieces(leaf, (start, stop - start, len(leaf) - stop))[1]
     rows = leaf[start:stop]
@@ -261,7 +267,7 @@ def _concat(leaves: Sequence[Any]) -> Any:
     if first.is_nested:
         lengths = torch.cat([leaf.offsets().diff() for leaf in leaves])
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        return _jagged(torch.cat([leaf.values() for leaf in leaves]), offsets)
+        return jagged(torch.cat([leaf.values() for leaf in leaves]), offsets)
     return torch.cat(list(leaves))
 
 
@@ -275,7 +281,7 @@ def empty_leaf(leaf: Any) -> Any:
         return np.empty((0, *leaf.shape[1:]), dtype=leaf.dtype)
     if leaf.is_nested:
         values = leaf.values()
-        return _jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
+        return jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
     return leaf.new_empty((0, *leaf.shape[1:]))
 
 
@@ -290,7 +296,3 @@ def _is_part(leaf: Any) -> bool:
         dense = leaf.values() if leaf.is_nested else leaf
         return bool(dense.nbytes < dense.untyped_storage().nbytes())
     return isinstance(leaf, np.ndarray) and leaf.base is not None
-
-
-def _jagged(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    return jagged(values, offsets)

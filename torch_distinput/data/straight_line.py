@@ -92,9 +92,8 @@ class _Code:
         if kind is type(None):
             yield f"if {tree} is not None: return None"
             return
-        other = self._stand_ins.get(kind, kind)
-        kinds = {self.name(one): one for one in (kind, other)}
-        test = " and ".join(f"type({tree}) is not {name}" for name in kinds)
+        kinds = {kind, self._stand_ins.get(kind, kind)}
+        test = " and ".join(f"type({tree}) is not {self.name(one)}" for one in kinds)
         yield f"if {test}: return None"
         children = [f"{tree}_{number}" for number in range(len(structure.children))]
         yield from self._children(structure, tree, children)

@@ -1,0 +1,26 @@
+"""Programs that tests start as a user would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def output_of(command: Sequence[str | Path], *, timeout: float) -> str:
+    """Run a command that must succeed, without a GPU, and return what it prints."""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # there may be fewer devices than ranks
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
+            raise
+    assert process.returncode == 0, f"exit code {process.returncode}\n{printed}\n{errors}"
+    return printed
