@@ -109,10 +109,18 @@ def named_workers(workers: Iterable[int]) -> str:
 
 
 class Alone:
-    """The communicator of a single worker: nobody to wait for."""
+    """The communicator of a single worker: nobody to wait for.
+
+    Args:
+        on_purpose: the user asked for a single worker; False where none but this one was found.
+    """
 
     rank = 0
     size = 1
+
+    def __init__(self, *, on_purpose: bool) -> None:
+        """See the class."""
+        self.on_purpose = on_purpose
 
     def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:  # noqa: ARG002
         """Return the worker's own text."""

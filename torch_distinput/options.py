@@ -89,8 +89,8 @@ class InputOptions:
         replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
             ``distribute_datasets_from_function``.
         audit: at the end of each epoch, check that every example was delivered exactly once
-            (:class:`AuditError` on all ranks if not), and at its start, that sources with an index
-            have the same example 0 on all ranks: a dataset that was sharded before is found out.
+            (:class:`AuditError` on all ranks if not), and at its start, not at that of the first
+            one only, that sources with an index have the same examples on all ranks.
         timeout: seconds that a call of ours (``iter``, ``next``) waits for another rank before it
             raises PeerTimeoutError, whatever that rank does meanwhile: reading, training, an
             evaluation, saving. Choose more than the longest pause of one rank alone. After a

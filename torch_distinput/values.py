@@ -81,6 +81,15 @@ class StepInfo:
     ids: NDArray[np.int64] | PerReplica[NDArray[np.int64]]
     padded_rows: int | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no local replica has an example: its batches have zero rows, or only padding.
+
+        For code that cannot take zero rows and is no collective call: ``if not step.is_empty:
+        metric.update(...)``. A step of the model must not be left out where DDP or FSDP wait.
+        """
+        return not any(self.local_counts)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayedStep:

@@ -24,7 +24,8 @@ def test_steps_without_rows_are_planned_when_their_turn_comes(num_workers):
 
     loader = TaskLoader(StepFetch(np.ndarray.tolist), LoaderOptions(num_workers=num_workers))
     counts = []
-    for step, _ in fetch_steps(plan(), loader, owned=False):
+    _, steps = fetch_steps(plan(), loader, epoch=0, owned=False)
+    for step, _ in steps:
         counts.append(step.count)
         assert len(planned) <= len(counts) + 2 * num_workers
     assert [number % 50 == 7 for number in range(100)] == counts

@@ -111,31 +111,6 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
     simulate(work, num_workers=2)
 
 
-def test_a_dataset_that_was_sharded_before():
-    """Each rank has its own half, under the same indices: said before the first step."""
-
-    def work(strategy):
-        half = list(range(strategy.worker_index, 20, 2))
-        dataset = distributed(strategy, half)
-        with pytest.raises(tdi.MismatchError, match="same example 0 on all workers.*on worker 1"):
-            iter(dataset)
-
-    simulate(work, num_workers=2)
-
-
-def test_random_examples_are_not_compared():
-    """Augmentation makes another example 0 every time."""
-
-    class Noisy:
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, index):
-            return torch.rand(())
-
-    assert [2, 2] == simulate(lambda s: len(list(distributed(s, Noisy()))), num_workers=2)
-
-
 @pytest.mark.parametrize("source", [range(9), stream_of(range(9))])
 def test_everybody_plays_everything(source):
     """Under OFF there is nothing to compare with."""

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch_distinput as tdi
 from tests.distribute.street import shown
 from torch_distinput.testing import run_ranks
+from torch_distinput.testing.ranks import RankError
 
 
 def numbers(count):
@@ -198,3 +199,38 @@ def test_files_that_differ_between_ranks(tmp_path):
     (tmp_path / "rank1" / "a.txt").write_text("x\n")
     ranks = run_ranks(partial(different_files, str(tmp_path)), 2)
     assert [["x"], ["x"]] == [[line for batch in rank for line in batch] for rank in ranks]
+
+
+def made_before_the_group(_):
+    """As mp.spawn, ddp_fork and notebooks let one do it: this rank's strategy knows of no other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "is_initialized", lambda: False)
+        patch.delenv("WORLD_SIZE", raising=False)
+        strategy = tdi.MultiWorkerMirroredStrategy()
+    dataset = strategy.distribute_dataset(torch.arange(9), global_batch_size=4)
+    for use in (lambda: iter(dataset), lambda: strategy.reduce("sum", 1)):
+        with pytest.raises(tdi.UsageError, match="2 ranks.*made before the group"):
+            use()
+    return strategy.num_workers
+
+
+def test_a_strategy_that_is_older_than_its_group():
+    """Each rank would read everything, as if it were alone."""
+    assert [1, 1] == run_ranks(made_before_the_group, 2)
+
+
+def alone_in_a_group(policy, _):
+    """A strategy of one process, on each of several ranks."""
+    strategy = tdi.MirroredStrategy(["cpu"])
+    dataset = strategy.distribute_dataset(
+        torch.arange(9), global_batch_size=4, options=tdi.InputOptions(auto_shard_policy=policy)
+    )
+    assert int(strategy.reduce("sum", 1)) == 1
+    return sum(len(batch) for batch in dataset)
+
+
+def test_reading_everything_on_every_rank_is_asked_for():
+    """By a word; else it is a mistake."""
+    assert [9, 9] == run_ranks(partial(alone_in_a_group, "off"), 2)
+    with pytest.raises(RankError, match="MultiWorkerMirroredStrategy, because there is a process"):
+        run_ranks(partial(alone_in_a_group, "auto"), 2)

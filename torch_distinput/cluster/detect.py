@@ -38,8 +38,40 @@ def find_cluster(
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise _outside("process_group")
     if process_group is None and dist.get_world_size() == 1:
-        return Alone()
+        return Alone(on_purpose=False)
     return ProcessGroupCommunicator(process_group)
+
+
+def check_alone(communicator: Communicator, *, reads_all: bool) -> None:
+    """Refuse a single worker that stands beside a process group of several ranks by mistake.
+
+    Each of its ranks would read all data, as if it were alone.
+
+    Args:
+        communicator: of a strategy, which may be older than the process group.
+        reads_all: nobody has asked for every rank to read everything, and now it would.
+
+    Raises:
+        UsageError: on every rank that makes this mistake.
+    """
+    if not isinstance(communicator, Alone) or not dist.is_available() or not dist.is_initialized():
+        return
+    num_ranks = dist.get_world_size()
+    if num_ranks > 1 and not communicator.on_purpose:
+        msg = (
+            f"Expected a strategy of all {num_ranks} ranks of the process group, got one that was "
+            "made before the group and knows of one worker only. Make the strategy after "
+            "init_process_group (init_distributed), in the function that the ranks run."
+        )
+        raise UsageError(msg)
+    if num_ranks > 1 and reads_all:
+        msg = (
+            "Expected MultiWorkerMirroredStrategy, because there is a process group of "
+            f"{num_ranks} ranks, got a strategy of this process alone, with which each rank would "
+            "read all of the data. If that is meant, say so: "
+            'InputOptions(auto_shard_policy="off").'
+        )
+        raise UsageError(msg)
 
 
 def _outside(argument: str) -> ConfigurationError:
@@ -60,7 +92,7 @@ def _alone() -> Alone:
             "torch.distributed is not initialized. Call torch_distinput.init_distributed() first."
         )
         raise UsageError(msg)
-    return Alone()
+    return Alone(on_purpose=False)
 
 
 def _data_group(mesh: DeviceMesh, data_dims: Sequence[str] | None) -> dist.ProcessGroup:

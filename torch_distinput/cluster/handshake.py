@@ -87,6 +87,7 @@ def _check_equal(shown: list[dict[str, object]], name: str) -> None:
             msg = (
                 f"Expected the same {fact} on all workers when {name} is iterated, got "
                 f"{values[0]!r} on worker 0 and {values[odd[0]]!r} on {named_workers(odd)}. "
-                "Every worker must run the same code on the same data."
+                "Every worker must run the same code on the same data, which must not have been "
+                "split by rank before."
             )
             raise MismatchError(msg)

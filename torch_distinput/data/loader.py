@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -24,10 +24,12 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.slots import Parcel, Receiver, Sender
 from torch_distinput.data.stream import source_error
 from torch_distinput.errors import SourceError
 
+_Run = tuple[int, int]  # its number, and the epoch that it is of
 T = TypeVar("T")
 Task = TypeVar("Task")
 Step = TypeVar("Step")
@@ -35,8 +37,8 @@ Step = TypeVar("Step")
 _log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0002
-"""In a loader process a thread of torch's queue sends results. It would have to wait for the one
-that works for 5 ms, Python's default, while the main process waits for the result."""
+"""In a loader process a thread of torch's queue sends results. It would wait for the one that works
+for 5 ms, Python's default, while the main process waits for the result."""
 
 # A forked process inherits garbage that it must not collect: objects of torch that would wait for
 # threads which were not forked with them, such as those of a process group.
@@ -74,25 +76,26 @@ class TaskLoader(Generic[Task, T]):
         self._loader: DataLoader[T] | None = None
         self._receiver = Receiver()
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[T]:
-        """Yield the results of the tasks; loader processes start now, in the calling thread."""
+    def run(self, tasks: Iterator[Task], epoch: int = 0) -> Iterator[T]:
+        """Yield the results of the tasks; loader processes start now, in the calling thread.
+
+        The user's dataset is told the epoch, also that of a process which persists.
+        """
+        tell_epoch(self._options.dataset, epoch)
         if not self._options.num_workers:
-            return map(self._fetch, tasks)
+            return _mapped(self._fetch, tasks)
         if self._loader is None:
             self._loader = self._make()
-        self._tasks.begin(tasks)
+        self._tasks.begin(tasks, epoch)
         return _results(iter(self._loader), self._receiver, self._forget)
 
     def guarded(self, steps: Iterator[Step]) -> Iterator[Step]:
-        """Yield steps made of the results; a process that dies is an error of them, too.
-
-        Torch raises its death wherever the main thread is at that moment.
-        """
+        """Yield steps made of the results; torch may raise the death of a process in them, too."""
         return _guarded(steps, self._forget) if self._options.num_workers else steps
 
     def _make(self) -> DataLoader[T]:
         return DataLoader(
-            _Fetching(self._fetch),
+            _Fetching(self._fetch, self._options.dataset),
             batch_size=None,
             sampler=self._tasks,
             collate_fn=_as_it_is,
@@ -139,6 +142,16 @@ def run_stages(
         _Passing(finish), replace(options, num_workers=options.num_workers - 1)
     )
     return others.run(_with_error_last(run_stream(stream, options)))
+
+
+def _mapped(fn: Callable[[Task], T], items: Iterable[Task]) -> Iterator[T]:
+    """Like ``map``, but a StopIteration that the user's code raises in ``fn`` is no end."""
+    for item in items:
+        try:
+            result = fn(item)
+        except StopIteration as error:
+            raise source_error(error, "a batch") from error
+        yield result
 
 
 def _with_error_last(items: Iterator[Any]) -> Iterator[Any]:
@@ -236,15 +249,15 @@ class _Tasks(Generic[Task]):
     """The tasks of the run that starts next; DataLoader asks for them twice when it starts."""
 
     def __init__(self) -> None:
-        self._pending: Iterator[tuple[int, Task]] = iter(())
+        self._pending: Iterator[tuple[_Run, Task]] = iter(())
         self._num_runs = 0
 
-    def begin(self, tasks: Iterator[Task]) -> None:
+    def begin(self, tasks: Iterator[Task], epoch: int) -> None:
         """Number the run, so that loader processes know when nobody waits for another any more."""
         self._num_runs += 1
-        self._pending = zip(repeat(self._num_runs), tasks)
+        self._pending = zip(repeat((self._num_runs, epoch)), tasks)
 
-    def __iter__(self) -> Iterator[tuple[int, Task]]:
+    def __iter__(self) -> Iterator[tuple[_Run, Task]]:
         return self._pending
 
 
@@ -274,20 +287,22 @@ class _Fetching(Dataset[Any]):
 
     failed: _Raised | None = None
 
-    def __init__(self, fetch: Callable[[Any], Any]) -> None:
+    def __init__(self, fetch: Callable[[Any], Any], dataset: Any) -> None:
         self._fetch = fetch
-        self._run = 0
+        self._dataset = dataset  # the user's; the fetch has the same one, also here
+        self._run: _Run | None = None
 
     @cached_property
     def _sender(self) -> Sender:
         return _sender()
 
-    def __getitem__(self, numbered: tuple[int, Any]) -> Parcel:
+    def __getitem__(self, numbered: tuple[_Run, Any]) -> Parcel:
         run, task = numbered
-        if run != self._run:
-            self._run = run
-            self._sender.forget_unopened()
         try:
+            if run != self._run:
+                self._run = run
+                self._sender.forget_unopened()
+                tell_epoch(self._dataset, run[1])
             return self._sender.pack(self.failed or self._fetch(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
             return self._sender.pack(_raised(source_error(error, "a batch"), error))
@@ -301,7 +316,7 @@ class _Finished(IterableDataset[Any]):
         self._finish = finish
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._finish, self._stream)
+        return _mapped(self._finish, self._stream)
 
 
 class _Streaming(IterableDataset[Any]):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step, part_of
+from torch_distinput.data.spot_check import SpotCheck
 from torch_distinput.data.structure import Batch
+from torch_distinput.errors import SourceError
 from torch_distinput.plan.batching import Splitter, totals
 from torch_distinput.plan.order import GlobalBatches
 from torch_distinput.plan.permutation import Indices
+
+Task = Indices | SpotCheck
 
 
 class PlannedStep(NamedTuple):
@@ -34,13 +39,29 @@ class StepFetch:
     """The task of a step: a step without rows asks for nothing, but keeps its turn.
 
     So no more steps are planned ahead than are fetched, also where this worker never has rows.
+    A spot check goes the same way: a dataset that is to be read in loader processes, where it may
+    open its files, is read nowhere else.
     """
 
     fetch: Callable[[Indices], Batch]
 
-    def __call__(self, indices: Indices) -> Batch | None:
-        """Return the examples, None without any."""
-        return self.fetch(indices) if len(indices) else None
+    def __call__(self, task: Task) -> Batch | None:
+        """Return the examples, None without any; or the fingerprints that were asked for."""
+        if isinstance(task, SpotCheck):
+            return task.run(self.fetch)
+        return self.fetch(task) if len(task) else None
+
+
+def ended_early() -> SourceError:
+    """The error for data that ends before its plan, whatever the cause.
+
+    The other workers play the steps that are missing here, and would wait for this one.
+    """
+    return SourceError(
+        "Expected a batch for every step of the plan, but the data ended before it. Something "
+        "that it is read with ended early without an error: look for a StopIteration that passes "
+        "for an end, or for an iterator that ends where it should fail."
+    )
 
 
 def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
@@ -66,27 +87,47 @@ def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
 
 
 def fetch_steps(
-    planned: Iterator[PlannedStep], loader: TaskLoader[Indices, Batch | None], *, owned: bool
-) -> Iterator[tuple[LocalStep, int]]:
-    """Yield the steps with their examples, and the number of examples in sync.
+    planned: Iterator[PlannedStep],
+    loader: TaskLoader[Task, Any],
+    *,
+    epoch: int,
+    owned: bool,
+    check: SpotCheck | None = None,
+) -> tuple[list[int], Iterator[tuple[LocalStep, int]]]:
+    """Start fetching.
 
-    ``owned``: see :class:`LocalStep`.
+    Args:
+        planned: the steps.
+        loader: fetches them.
+        epoch: which epoch they are of.
+        owned: see :class:`LocalStep`.
+        check: is made before the first step, and waited for.
+
+    Returns:
+        The fingerprints that were asked for; and the steps with their examples, each with the
+        number of examples in sync.
     """
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
-    merged = _merged(loader.run(_tasks(planned, waiting)), waiting, owned=owned)
-    return loader.guarded(merged)
+    tasks = _tasks(planned, waiting)
+    results = loader.run(tasks if check is None else chain([check], tasks), epoch)
+    checked = [] if check is None else next(results)
+    return checked, loader.guarded(_merged(results, waiting, planned, owned=owned))
 
 
-def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Indices]:
+def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Task]:
     for step in planned:
         waiting.append(step)
         yield step.indices
 
 
 def _merged(
-    results: Iterator[Batch | None], waiting: deque[PlannedStep], *, owned: bool
+    results: Iterator[Batch | None],
+    waiting: deque[PlannedStep],
+    planned: Iterator[PlannedStep],
+    *,
+    owned: bool,
 ) -> Iterator[tuple[LocalStep, int]]:
-    """Put fetched batches and what was planned together."""
+    """Put fetched batches and what was planned together; the plan says where the end is."""
     for batch in results:
         step = waiting.popleft()
         if batch is None:
@@ -94,3 +135,5 @@ def _merged(
         else:
             part = part_of(batch, step.indices)
             yield cut_step(part, step.sizes, owned=owned), step.num_examples
+    if waiting or next(planned, None) is not None:
+        raise ended_early()

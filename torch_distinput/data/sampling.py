@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.order import (
     GivenBatches,
@@ -35,11 +36,12 @@ def sampled_batches(
 
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
-    with _seeded(key):
+    with seeded(key):
+        tell_epoch(sampler, key[1])
         if batch_size is None:
-            batches = _bounded(map(_indices, sampler), _length(sampler), len)
+            batches = _bounded(map(_indices, sampler), length_of(sampler), len)
             return GivenBatches(tuple(batch for batch in batches if len(batch)))
-        order = GivenOrder(_indices(list(_bounded(sampler, _length(sampler), _one))))
+        order = GivenOrder(_indices(list(_bounded(sampler, length_of(sampler), _one))))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
 
@@ -63,7 +65,8 @@ def _one(index: Any) -> int:  # noqa: ARG001
     return 1
 
 
-def _length(sampler: Any) -> int | None:
+def length_of(sampler: Any) -> int | None:
+    """What ``len()`` says; None where it says nothing."""
     try:
         return len(sampler)
     except (TypeError, NotImplementedError):
@@ -83,7 +86,8 @@ def _indices(keys: Any) -> Indices:
 
 
 @contextmanager
-def _seeded(key: tuple[int, int]) -> Iterator[None]:
+def seeded(key: tuple[int, int]) -> Iterator[None]:
+    """Seed the generators of torch, NumPy and Python for a while, and put them back."""
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
     with _GENERATORS, torch.random.fork_rng(devices=[]):
         python_state = random.getstate()

@@ -57,6 +57,11 @@ class IndexedSource:
     has_shards = False
 
     @property
+    def dataset(self) -> Any:
+        """The user's dataset; None where it was taken apart into columns."""
+        return self.loader.dataset
+
+    @property
     def owns_batches(self) -> bool:
         """Whether batches are made here; a collate_fn may make all in one buffer."""
         return isinstance(self.fetch, ColumnFetch) or self.loader.num_workers > 0

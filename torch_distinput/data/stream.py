@@ -286,7 +286,13 @@ def source_error(error: Exception, where: str) -> SourceError:
     """Name the place at which a source raised; an error that names its place is left alone."""
     if isinstance(error, SourceError):
         return error
-    return SourceError(f"The source raised {type(error).__name__} at {where}: {error}")
+    said = str(error)
+    if isinstance(error, StopIteration):
+        said = (
+            "it would pass for the end of the data, and the rest would be lost. Give next() a "
+            "default, or catch StopIteration where it is called."
+        )
+    return SourceError(f"The source raised {type(error).__name__} at {where}: {said}")
 
 
 Collate = Callable[[list[Any]], Batch]

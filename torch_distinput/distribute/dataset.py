@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.handshake import shake_hands
@@ -16,7 +17,7 @@ from torch_distinput.distribute.audit import Audit
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.progress import Progress
-from torch_distinput.distribute.shapes import element_spec
+from torch_distinput.distribute.shapes import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.state import check_recipe, from_state, to_state
 from torch_distinput.values import ReplayedStep
@@ -68,6 +69,7 @@ class DistributedDataset:
         self._played: Progress | None = None  # of the last iter()
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
+        self._is_first = True
 
     def __repr__(self) -> str:
         """Show the source and how it is cut."""
@@ -106,8 +108,9 @@ class DistributedDataset:
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have, and files that tell, once iter() has looked into them. "
-                "Iterate it; the end is the same step on all ranks."
+                "many examples they have (those with a sampler, if it has a len()), and files that "
+                "tell, once iter() has looked into them. Iterate it; the end is the same step on "
+                "all ranks."
             )
             raise TypeError(msg)
         return steps
@@ -151,7 +154,8 @@ class DistributedDataset:
         """
         if self._loaded is not None:
             return dict(self._loaded)
-        return to_state(self._position, self._recipe(self._position.epoch))
+        position = self._position
+        return to_state(position, self._recipe(position))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next ``iter()`` go on where a state was taken; on all ranks.
@@ -200,8 +204,8 @@ class DistributedDataset:
     def _position(self) -> Position:
         return self._upcoming if self._progress is None else self._progress.position
 
-    def _recipe(self, epoch: int) -> Recipe:
-        return {**self._static_recipe, **self._input.recipe(epoch)}
+    def _recipe(self, position: Position) -> Recipe:
+        return {**self._static_recipe, **self._input.recipe(position)}
 
     def replay(self, state: dict[str, Any], step: int) -> ReplayedStep:
         """Return one step as all replicas got it, on this rank alone, whatever the cluster was.
@@ -219,7 +223,7 @@ class DistributedDataset:
             UsageError: for datasets from a function: their batches are not ours to make.
         """
         position = from_state(state)
-        check_recipe(state, self._recipe(position.epoch), name=self._name)
+        check_recipe(state, self._recipe(position), name=self._name)
         number = check_count("step", step, minimum=0)
         found = self._input.replay(position, number) if number >= position.steps else None
         if found is None:
@@ -239,6 +243,7 @@ class DistributedDataset:
 
     def _start(self, progress: Progress) -> DistributedIterator:
         current.check_cross_replica(self._strategy, "iter(dataset)")
+        self._strategy.check_cluster(self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
             earlier.close_because(
@@ -247,26 +252,25 @@ class DistributedDataset:
             )
         options, position = self._options, progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
-        shares = self._shake_hands(topic, position)
-        watch = Watch(self._strategy.heartbeat, topic, timeout=options.timeout)
-        tally = Tally(self._strategy.worker_index)
-        feed = self._input.open(
-            Opening(
-                position=position,
-                shares=shares,
-                tally=tally,
-                watch=watch,
-                meeting=self._meeting,
-                timeout=options.timeout,
-            )
+        opening = Opening(
+            position=position,
+            shares=self._shake_hands(topic, position),
+            tally=Tally(self._strategy.worker_index),
+            watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
+            meeting=self._meeting,
+            timeout=options.timeout,
+            exchange=partial(self._exchange, f"examples of {topic}"),
+            checks_data=options.audit,
         )
+        feed = self._input.open(opening)
+        self._foresee_zero_rows(position.epoch)
         iterator = DistributedIterator(
             feed,
             self._strategy,
             progress=progress,
-            recipe=lambda: self._recipe(position.epoch),
-            watch=watch,
-            tally=tally,
+            recipe=self._recipe,
+            watch=opening.watch,
+            tally=opening.tally,
             audit=self._audit(topic, progress) if options.audit else None,
             spec=self._spec,
             padded_rows=self._padded_rows,
@@ -289,6 +293,16 @@ class DistributedDataset:
             timeout=self._options.timeout,
         )
 
+    def _exchange(self, topic: str, text: str) -> list[str]:
+        return self._strategy.communicator.exchange(topic, text, timeout=self._options.timeout)
+
+    def _foresee_zero_rows(self, epoch: int) -> None:
+        """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
+        is_first, self._is_first = self._is_first, False
+        if is_first and self._padded_rows is None and not self._strategy.worker_index:
+            idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
+            warn_of_zero_rows(self._name, epoch, idle, num_steps)
+
     def _audit(self, topic: str, progress: Progress) -> Audit:
         return Audit(
             self._strategy.communicator,
@@ -299,13 +313,13 @@ class DistributedDataset:
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
         """What must be equal on all ranks, and what this one has found out for all."""
+        facts = self._all_facts(position)
         if self._loaded is not None:
-            check_recipe(self._loaded, self._recipe(position.epoch), name=self._name)
-        return self._all_facts(position), self._input.share()
+            check_recipe(self._loaded, self._recipe(position), name=self._name)
+        return facts, self._input.share()
 
     def _all_facts(self, position: Position) -> dict[str, object]:
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
-        example = {"example 0": self._input.first_example()} if self._options.audit else {}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
@@ -313,7 +327,6 @@ class DistributedDataset:
             "epoch": position.epoch,
             "position": _described(position),
             **self._input.facts(position),
-            **example,
         }
 
 

@@ -86,6 +86,12 @@ class PlannedFeed:
         self._steps = iter(())
 
 
+def raising(error: BaseException) -> Iterator[Any]:
+    """Steps that begin with an error: it is told to the others where steps are taken."""
+    raise error
+    yield
+
+
 def origin_of(error: BaseException) -> BaseException:
     """What the source raised, without our own error around it."""
     return error.__cause__ if isinstance(error, SourceError) and error.__cause__ else error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Tally
 from torch_distinput.distribute.feed import Feed
 from torch_distinput.plan.audit import IdSum
+from torch_distinput.plan.batching import Idle
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe
 
@@ -26,6 +28,8 @@ class Opening:
         watch: tells and hears of failures.
         meeting: where workers agree.
         timeout: seconds that a worker waits for another.
+        exchange: shows a text to the other workers, and returns those of all.
+        checks_data: compare the data of the workers, as far as that is cheap.
     """
 
     position: Position
@@ -34,6 +38,8 @@ class Opening:
     watch: Watch
     meeting: Meeting
     timeout: float
+    exchange: Callable[[str], list[str]]
+    checks_data: bool
 
 
 class Input(Protocol):
@@ -42,11 +48,14 @@ class Input(Protocol):
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""
 
-    def recipe(self, epoch: int) -> Recipe:
+    def recipe(self, position: Position) -> Recipe:
         """What decides which examples an epoch has, and their order; finds files."""
 
     def facts(self, position: Position) -> dict[str, object]:
-        """What must be equal on all workers; finds files, so it may raise."""
+        """What must be equal on all workers; called once for each ``iter()``, and before the rest.
+
+        Finds files, so it may raise.
+        """
 
     def share(self) -> object:
         """What this worker finds out for all, as plain values. Called after :meth:`facts`."""
@@ -60,11 +69,11 @@ class Input(Protocol):
     def expected_ids(self, before: Position, after: Position) -> IdSum | None:
         """The sum of this worker's share of all ids in between; None where it is not known."""
 
-    def first_example(self) -> int | None:
-        """A fingerprint of one example that all workers have; None where there is none to tell."""
-
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are not known beforehand."""
+
+    def idle(self, epoch: int) -> Idle | None:
+        """The zero-row batches of an epoch; None where they are not known beforehand."""
 
     def spec(self) -> Any:
         """The spec of a batch with ids where it needs no other worker, else None."""

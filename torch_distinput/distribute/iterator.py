@@ -52,7 +52,7 @@ class DistributedIterator(Iterator[Any]):
         strategy: Strategy,
         *,
         progress: Progress,
-        recipe: Callable[[], Recipe],
+        recipe: Callable[[Position], Recipe],
         watch: Watch,
         tally: Tally,
         audit: Audit | None,
@@ -189,7 +189,8 @@ class DistributedIterator(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
-        return to_state(self._progress.position, self._recipe())
+        position = self._progress.position
+        return to_state(position, self._recipe(position))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse: an epoch under way reads ahead. Load into the dataset, before ``iter()``."""

@@ -20,7 +20,7 @@ import torch
 from torch_distinput.data.structure import flatten, unflatten
 from torch_distinput.distribute import current
 from torch_distinput.errors import UsageError
-from torch_distinput.options import ReduceOp
+from torch_distinput.options import ReduceOp, parse_enum
 from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ReplicaContext:
 
         The result is detached: no gradient flows through it, as in ``torch.distributed``.
         """
-        op = self._strategy.parse_op(reduce_op)
+        op = parse_enum(ReduceOp, reduce_op, "reduce_op")
         return self._meet(Request(call="all_reduce", settings=op, value=value))
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch_distinput.data.element_spec import look_of, merged, spec_of, zero_row
 from torch_distinput.data.local_step import Part, part_of
 from torch_distinput.data.padding import Order, blank, order_of, padded, padded_spec
 from torch_distinput.errors import SourceError
+from torch_distinput.plan.batching import Idle
+
+_log = logging.getLogger(__name__)
 
 
 class Shapes:
@@ -74,6 +78,23 @@ class Shapes:
 def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
     """What a step looks like to the user, from the spec of a batch with its ids."""
     return part_spec[0] if padded_rows is None else padded_spec(part_spec[0], padded_rows)
+
+
+def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int | None) -> None:
+    """Say that replicas will get no rows, where that is known: some models cannot take it."""
+    if idle is not None and idle.steps:
+        _log.warning(
+            "%s: in %d of the %s steps of epoch %d some replicas have no examples and get batches "
+            "of zero rows (%d of them). Layers of torch and compute_average_loss take them; models "
+            "of transformers and some metrics raise. For these: "
+            'InputOptions(partial_batch="pad"), drop_last=True, or a look at '
+            "iterator.last_step.is_empty.",
+            name,
+            idle.steps,
+            num_steps,
+            epoch,
+            idle.batches,
+        )
 
 
 def no_spec() -> SourceError:

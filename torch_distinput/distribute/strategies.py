@@ -36,7 +36,9 @@ def MultiWorkerMirroredStrategy(
             that differ in other dimensions only get the same data.
 
     Raises:
-        UsageError: under torchrun before ``init_distributed()``.
+        UsageError: under torchrun before ``init_distributed()``. A strategy made before a process
+            group that did not come from torchrun (``mp.spawn``, Lightning's ``ddp_fork``,
+            notebooks) raises it when it is used: it cannot know of the other ranks.
     """
     communicator = find_cluster(process_group, device_mesh, data_dims)
     chosen = [_own_accelerator()] if devices is None else _parsed(devices)
@@ -56,12 +58,13 @@ def MirroredStrategy(devices: Sequence[Device] | None = None) -> Strategy:
             ``["cpu"] * n`` makes n virtual replicas.
     """
     chosen = _all_accelerators() if devices is None else _parsed(devices)
-    return Strategy(Topology(replicas_per_worker=len(chosen)), chosen, Alone())
+    topology = Topology(replicas_per_worker=len(chosen))
+    return Strategy(topology, chosen, Alone(on_purpose=True))
 
 
 def OneDeviceStrategy(device: Device) -> Strategy:
     """One process with one device (``tf.distribute.OneDeviceStrategy``)."""
-    return Strategy(Topology(), _parsed([device]), Alone())
+    return Strategy(Topology(), _parsed([device]), Alone(on_purpose=True))
 
 
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:

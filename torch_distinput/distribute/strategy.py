@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput import made_in_scope
+from torch_distinput.cluster.detect import check_alone
 from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.cluster.stop_signal import handle_signal
 from torch_distinput.data.source import Request
@@ -22,7 +23,7 @@ from torch_distinput.distribute.assemble import distributed, played
 from torch_distinput.distribute.regroup import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.distribute.scope_end import compare
-from torch_distinput.options import InputOptions, ReduceOp, parse_enum
+from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import PerReplica, StepInfo
 
@@ -218,7 +219,8 @@ class Strategy:
             The structure with reduced, detached tensors; integers average to float32.
         """
         current.check_cross_replica(self, "Strategy.reduce")
-        op = self.parse_op(reduce_op)
+        self.check_cluster()
+        op = parse_enum(ReduceOp, reduce_op, "reduce_op")
         num_replicas = len(self.devices)
         return reductions.reduced(
             value, num_replicas, op=op, axis=axis, communicator=self.communicator
@@ -230,6 +232,7 @@ class Strategy:
         The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
         """
         current.check_cross_replica(self, "Strategy.gather")
+        self.check_cluster()
         num_replicas = len(self.devices)
         return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
 
@@ -299,9 +302,14 @@ class Strategy:
         """
         return self.heartbeat.stop.is_due
 
-    def parse_op(self, reduce_op: ReduceOp | str) -> ReduceOp:
-        """Read ``"sum"`` or ``"mean"``, in any case."""
-        return parse_enum(ReduceOp, reduce_op, "reduce_op")
+    def check_cluster(self, policy: AutoShardPolicy | str | None = None) -> None:
+        """Compare this strategy with the process group that there is by now.
+
+        ``policy``: by which it is about to read. Raises UsageError if there are ranks of which it
+        does not know.
+        """
+        reads_all = policy is not None and policy is not AutoShardPolicy.OFF
+        check_alone(self.communicator, reads_all=reads_all)
 
     def meet(self, requests: Sequence[replica.Request]) -> list[Any]:
         """Answer a collective call that all local replicas have made, one reply each."""

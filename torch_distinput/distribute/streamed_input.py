@@ -9,14 +9,15 @@ from itertools import zip_longest
 
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.local_step import LocalStep, empty_step
+from torch_distinput.data.planned import ended_early
 from torch_distinput.data.read_log import Tally
-from torch_distinput.distribute.feed import Delivery, Feed, PlannedFeed
+from torch_distinput.distribute.feed import Delivery, Feed, PlannedFeed, raising
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.distribute.streamed_feeds import OwnFeed, VotedFeed, introduction
 from torch_distinput.plan.audit import IdSum
-from torch_distinput.plan.batching import Splitter
-from torch_distinput.plan.known_steps import KnownSteps
+from torch_distinput.plan.batching import Idle, Splitter
+from torch_distinput.plan.known_steps import KnownSteps, Piece
 from torch_distinput.plan.ledger import Ledger, OwnLedger, Standing
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe
@@ -37,7 +38,7 @@ class StreamedInput:
         """The beginning of an epoch."""
         return self._steps.first(epoch)
 
-    def recipe(self, epoch: int) -> Recipe:  # noqa: ARG002
+    def recipe(self, position: Position) -> Recipe:  # noqa: ARG002
         """The files or shards, and what is done with them."""
         return self._steps.recipe()
 
@@ -63,7 +64,7 @@ class StreamedInput:
                 num_examples=piece.num_examples,
                 where=partial(_known_position, position, known, piece.rounds),
             )
-            for step, piece in zip(steps, known.pieces(), strict=True)
+            for step, piece in _paired(steps, known)
         )
         worker = self._splitter.topology.worker_index
         return PlannedFeed(
@@ -122,13 +123,15 @@ class StreamedInput:
         """What the stream knows of the ids in it."""
         return self._steps.expected_ids(before, after)
 
-    def first_example(self) -> None:
-        """The workers compare the first batches of a stream that they share, always."""
-
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are unknown before the data is read."""
         known = self._steps.known(self.first(epoch))
         return None if known is None else known.num_steps
+
+    def idle(self, epoch: int) -> Idle | None:
+        """The zero-row batches of an epoch; None where they are not known beforehand."""
+        known = self._steps.known(self.first(epoch))
+        return None if known is None else known.idle
 
     def spec(self) -> None:
         """Unknown before it is read."""
@@ -142,14 +145,19 @@ class StreamedInput:
         except Exception as error:
             if self._splitter.topology.num_workers == 1:
                 raise
-            return _raising(error)
+            return raising(error)
+
+
+def _paired(steps: Iterator[LocalStep], known: KnownSteps) -> Iterator[tuple[LocalStep, Piece]]:
+    """Each step with what the plan says of it."""
+    for piece in known.pieces():
+        step = next(steps, None)
+        if step is None:
+            raise ended_early()
+        yield step, piece
+    assert next(steps, None) is None, "steps are cut by the same plan"
 
 
 def _known_position(before: Position, known: KnownSteps, rounds: int) -> Position:
     """Where an epoch of known lengths stands: nobody needs to be asked."""
     return replace(before, rounds=rounds, rows=known.delivered(rounds), reaches=())
-
-
-def _raising(error: Exception) -> Iterator[LocalStep]:
-    raise error
-    yield

@@ -13,12 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 from torch_distinput.options import Rebatch
-
-if TYPE_CHECKING:
-    from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +118,27 @@ class Splitter:
         return self.global_batch_size
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Replicas in sync that have no examples while others have.
+
+    Attributes:
+        steps: in how many steps there are some.
+        batches: how many zero-row batches they get in all of these.
+    """
+
+    steps: int = 0
+    batches: int = 0
+
+    def __add__(self, other: Idle) -> Idle:
+        """Both together."""
+        return Idle(self.steps + other.steps, self.batches + other.batches)
+
+    def times(self, count: int) -> Idle:
+        """The same, so many times."""
+        return Idle(self.steps * count, self.batches * count)
+
+
 @lru_cache(maxsize=16)
 def totals(splitter: Splitter, num_examples: int) -> tuple[int, ...]:
     """Examples in sync of each step of a global batch that all workers have alike."""
@@ -135,3 +153,23 @@ def totals(splitter: Splitter, num_examples: int) -> tuple[int, ...]:
     ]
     steps = zip(*(worker.cuts(num_examples) for worker in workers), strict=True)
     return tuple(sum(cut.num_rows for cut in step) for step in steps)
+
+
+@lru_cache(maxsize=16)
+def idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
+    """The idle replicas in one round of batches: a shared one, or one of each worker."""
+    topology = splitter.topology
+    if splitter.shared:
+        everywhere = Topology(replicas_per_worker=topology.num_replicas_in_sync)
+        workers = [replace(splitter, topology=everywhere).cuts(sizes[0])]
+    else:
+        workers = [
+            replace(splitter, topology=replace(topology, worker_index=worker)).cuts(size)
+            for worker, size in enumerate(sizes)
+        ]
+    found = Idle()
+    for step in zip(*workers, strict=True):
+        rows = [size for cut in step for size in cut.sizes]
+        if any(rows) and not all(rows):
+            found += Idle(1, rows.count(0))
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from torch_distinput.plan.batching import Splitter
+from torch_distinput.plan.batching import Idle, Splitter, idle
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,14 +74,24 @@ class KnownSteps:
     @property
     def num_steps(self) -> int:
         """How many pieces there are; rounds in which all workers have full batches are alike."""
-        if not self._num_batches:
-            return 0
-        alike = min(self.lengths) // self._full
-        counts = dict.fromkeys(range(alike, self._num_batches), 1) | {0: max(1, alike)}
         return sum(
-            times * sum(total > 0 for total in _totals(self.splitter, self._batch_sizes(number)))
-            for number, times in counts.items()
+            times * sum(total > 0 for total in _totals(self.splitter, sizes))
+            for sizes, times in self._rounds_of_batches()
         )
+
+    @property
+    def idle(self) -> Idle:
+        """The zero-row batches of all replicas in sync."""
+        return sum(
+            (idle(self.splitter, sizes).times(n) for sizes, n in self._rounds_of_batches()), Idle()
+        )
+
+    def _rounds_of_batches(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The sizes of the batches of all workers, round by round; and how often they come."""
+        if self._num_batches:
+            alike = min(self.lengths) // self._full
+            counts = dict.fromkeys(range(alike, self._num_batches), 1) | {0: max(1, alike)}
+            yield from ((self._batch_sizes(number), times) for number, times in counts.items())
 
     @property
     def own_length(self) -> int:

@@ -41,7 +41,7 @@ def adapt_layers(
         PeerFailedError: another worker could not read or count its part.
     """
     strategy = workers_of(data, strategy)
-    workers = strategy.communicator if strategy is not None else Alone()
+    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
     check_same_layers(owner, layers, workers)
     for layer in layers.values():
         layer.check_may_adapt()

@@ -62,7 +62,7 @@ def analyze(
             operation that concerns more than one file.
         PeerFailedError: another worker could not read, count or write.
     """
-    workers = strategy.communicator if strategy is not None else Alone()
+    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
     options = storage_options or {}
     plan = _planned(features, dataset, (out, cache, options), workers)
     layers = dict(features.adaptive())

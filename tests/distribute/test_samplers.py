@@ -1,0 +1,159 @@
+"""Samplers of the user's: when they are iterated, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+import torch_distinput as tdi
+from torch_distinput.testing import simulate
+
+
+class Rotating(Sampler):
+    """Begins one further each time it is iterated."""
+
+    def __init__(self, size=6):
+        self.size = size
+        self.first = 0
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        first, self.first = self.first, self.first + 1
+        return iter([(first + place) % self.size for place in range(self.size)])
+
+
+class Batches(Rotating):
+    """The same in batches of two."""
+
+    def __len__(self):
+        return self.size // 2
+
+    def __iter__(self):
+        indices = list(super().__iter__())
+        return iter([indices[place : place + 2] for place in range(0, self.size, 2)])
+
+
+def loader_of(sampler):
+    """A loader whose order is the sampler's."""
+    if isinstance(sampler, Batches):
+        return DataLoader(range(6), batch_sampler=sampler)
+    return DataLoader(range(6), batch_size=2, sampler=sampler)
+
+
+def firsts(make_sampler, between, workers=2):
+    """The first example of each of three epochs, with something done between them."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(loader_of(make_sampler()))
+        found = []
+        for _ in range(3):
+            between(dataset)
+            found.append(next(iter(dataset)).tolist()[:1])
+        return found
+
+    return simulate(work, num_workers=workers)[0]
+
+
+@pytest.mark.parametrize("make_sampler", [Rotating, Batches])
+def test_an_epoch_is_sampled_when_it_begins(make_sampler):
+    """Once, as a DataLoader does it."""
+    assert [[0], [1], [2]] == firsts(make_sampler, lambda dataset: None)
+
+
+@pytest.mark.parametrize("make_sampler", [Rotating, Batches])
+@pytest.mark.parametrize("ask", [len, tdi.DistributedDataset.state_dict], ids=["len", "state"])
+def test_asking_changes_nothing(make_sampler, ask):
+    """A length or a state that one rank asks for, to log or to save it."""
+    asked = firsts(make_sampler, lambda d: ask(d) if d.strategy.worker_index == 0 else None)
+    assert [[0], [1], [2]] == asked
+
+
+def test_the_length_is_the_samplers():
+    """Known before the first epoch; none where a sampler has none."""
+
+    class Unknown(Rotating):
+        __len__ = None
+
+    def work(strategy):
+        lengths = [
+            len(strategy.distribute_dataset(loader_of(sampler)))
+            for sampler in (Rotating(), Batches())
+        ]
+        with pytest.raises(TypeError, match="if it has a len"):
+            len(strategy.distribute_dataset(loader_of(Unknown())))
+        return lengths
+
+    assert [[3, 3]] * 2 == simulate(work, num_workers=2)
+
+
+def test_an_epoch_goes_on_in_its_order():
+    """A state that is loaded where it was saved: the sampler is not asked for another order."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(loader_of(Rotating()))
+        whole = []
+        for batch in (steps := iter(dataset)):
+            whole += batch.tolist()
+            state = steps.state_dict()
+            break
+        dataset.load_state_dict(state)
+        return whole + [example for batch in dataset for example in batch.tolist()]
+
+    assert [[0, 1, 2, 3, 4, 5]] == simulate(work, num_workers=1)
+
+
+class Told(Sampler):
+    """Begins where its epoch says."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        return iter([(self.epoch + place) % 6 for place in range(6)])
+
+
+def test_a_sampler_is_told_the_epoch():
+    """Also the one that set_epoch chooses; nobody has to remember it."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(loader_of(Told()))
+        found = [next(iter(dataset)).tolist()[0] for _ in range(2)]
+        dataset.set_epoch(5)
+        return [*found, next(iter(dataset)).tolist()[0]]
+
+    assert [0, 1, 5] == simulate(work, num_workers=2)[0]
+
+
+class Epochs(Dataset):
+    """Examples that tell which epoch their dataset knows of."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor(self.epoch)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_a_dataset_is_told_the_epoch(keywords):
+    """Also where loader processes that persist have datasets of their own."""
+
+    def work(strategy):
+        loader = DataLoader(Epochs(), batch_size=4, **keywords)
+        dataset = strategy.distribute_dataset(loader)
+        return [batch.tolist() for _ in range(3) for batch in dataset]
+
+    assert [[[0, 0], [1, 1], [2, 2]]] * 2 == simulate(work, num_workers=2)

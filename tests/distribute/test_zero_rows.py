@@ -1,0 +1,70 @@
+"""Zero-row batches are foreseen where lengths are known, and told from others."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.street import options, stream_of
+from torch_distinput.testing import simulate
+
+
+def said(caplog, source, workers, replicas=1, **keywords):
+    """What is logged about zero rows at the starts of two epochs, and how many there are in one."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(source, global_batch_size=4, **keywords)
+        list(dataset)
+        with iter(dataset) as steps:
+            empty = [steps.last_step.is_empty for _ in steps]
+            return steps.stats().zero_row_batches, sum(empty)
+
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        found = simulate(work, num_workers=workers, replicas_per_worker=replicas)
+    words = [record.getMessage() for record in caplog.records if "zero rows" in record.getMessage()]
+    return words, sum(rows for rows, _ in found), sum(empty for _, empty in found)
+
+
+def test_the_plan_says_how_many_will_come(caplog):
+    """Once, on one worker, before the first epoch; the number is right."""
+    (words,), num_batches, _ = said(caplog, torch.arange(9), 3, 2)
+    assert "in 3 of the 3 steps of epoch 0" in words
+    assert f"zero rows ({num_batches} of them)" in words
+    assert 2 + 2 + 5 == num_batches
+
+
+def test_counted_files_say_it_too(tmp_path, caplog):
+    """A worker with shorter files waits through many steps."""
+    pattern = write_numbers(tmp_path, [range(20), range(3)])
+    files = tdi.FileDataset(pattern, reader=Numbers(counted=True))
+    (words,), num_batches, _ = said(caplog, files, 2)
+    assert f"zero rows ({num_batches} of them)" in words
+    assert num_batches > 5
+
+
+@pytest.mark.parametrize(
+    ("source", "keywords"),
+    [
+        (torch.arange(8), {}),
+        (torch.arange(9), {"drop_last": True}),
+        (torch.arange(9), {"options": options(partial_batch="pad")}),
+        (stream_of(range(9)), {}),
+    ],
+    ids=["none will come", "dropped", "padded", "not known"],
+)
+def test_nothing_is_said(caplog, source, keywords):
+    """Where none will come, they do not matter, or nobody knows."""
+    assert [] == said(caplog, source, 2, **keywords)[0]
+
+
+def test_a_step_tells_whether_it_is_empty(caplog):
+    """All local replicas together; padding is no example."""
+    assert (1, 1) == said(caplog, torch.arange(9), 2)[1:]
+    assert (3, 1) == said(caplog, torch.arange(9), 2, 2)[1:]
+    padded = {"options": options(partial_batch="pad")}
+    assert (1, 1) == said(caplog, torch.arange(9), 2, **padded)[1:]
