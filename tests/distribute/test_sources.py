@@ -341,12 +341,19 @@ class TestLoaders:
         ):
             with pytest.raises(ValueError, match=words):
                 one().distribute_dataset(DataLoader(Squares(9), **keywords))
-        for name, value in {
-            "global_batch_size": 4, "shuffle": True, "drop_last": True,
-            "collate_fn": list, "num_workers": 2,
-        }.items():  # fmt: skip
-            with pytest.raises(ValueError, match=f"{name} to be set once"):
+        for name, value, theirs in (
+            ("global_batch_size", 8, "batch_size=4"),
+            ("shuffle", True, "the sampler SequentialSampler"),
+            ("drop_last", True, "drop_last=False"),
+            ("collate_fn", list, "collate_fn=<function"),
+            ("num_workers", 2, "num_workers=0"),
+        ):
+            with pytest.raises(ValueError, match=f"{name} to be set once, got .*has {theirs}"):
                 one().distribute_dataset(DataLoader(Squares(9), batch_size=4), **{name: value})
+        with pytest.raises(ValueError, match="DistributedSampler"):  # that first
+            one().distribute_dataset(
+                DataLoader(Squares(9), sampler=sampler), global_batch_size=4
+            )
 
 
 def negated(examples):

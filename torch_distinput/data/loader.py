@@ -235,8 +235,8 @@ def _guarded(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step
 def _lost(number: int, error: Exception) -> SourceError:
     msg = (
         f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error}). "
-        "Look for a crash (perhaps at a later batch, which was fetched ahead), for the system's "
-        "memory limit, or for their timeout."
+        "Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, their "
+        "timeout, or, if they are spawned, for a script without if __name__ == '__main__':."
     )
     return SourceError(msg)
 

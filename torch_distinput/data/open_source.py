@@ -40,6 +40,9 @@ KINDS = (
 )
 
 
+_SET_BY_LOADERS = ("global_batch_size", "shuffle", "drop_last", "collate_fn", "num_workers")
+
+
 def open_source(source: Any, request: Request) -> Source:
     """Find out what a source is; the first kind that matches counts.
 
@@ -87,8 +90,8 @@ def gives_examples(source: Any) -> bool:
 
 
 def _from_loader(source: Any, request: Request) -> Source:
-    _refuse_twice(request)
     parts = user_loader.look_through(source)
+    _refuse_twice(request, source)
     name = type(source).__name__
     if parts.ready:
         stream = ReadyStream(
@@ -112,15 +115,20 @@ def _from_loader(source: Any, request: Request) -> Source:
     return replace(inner, name=name, sampler=parts.sampler, loader=parts.loader)
 
 
-def _refuse_twice(request: Request) -> None:
+def _refuse_twice(request: Request, loader: Any) -> None:
+    """Refuse what a DataLoader has set already; the message shows both values."""
     default = Request()
-    for name in Request.__dataclass_fields__.keys() - {"allocate"}:
-        if getattr(request, name) != getattr(default, name):
+    for name in _SET_BY_LOADERS:
+        theirs = "batch_size" if name == "global_batch_size" else name
+        asked = getattr(request, name)
+        if asked != getattr(default, name):
+            shown = f"the sampler {type(loader.sampler).__name__}"
+            if name != "shuffle":
+                shown = f"{theirs}={getattr(loader, theirs)!r}"
             msg = (
-                f"Expected {name} to be set once, got {name}={getattr(request, name)!r} beside a "
-                f"DataLoader, which sets it too. Build the DataLoader with it"
-                f"{' as its batch_size' if name == 'global_batch_size' else ''}, or pass its "
-                "dataset instead of the loader."
+                f"Expected {name} to be set once, got {name}={asked!r} beside a DataLoader, which "
+                f"has {shown}. Build the DataLoader with {theirs}={asked!r}, and leave {name} out; "
+                "or pass its dataset instead of the loader."
             )
             raise ConfigurationError(msg)
 

@@ -25,8 +25,9 @@ def check_enough_shards(num_shards: int, num_workers: int, *, what: str) -> None
     if num_shards < max(1, num_workers):
         msg = (
             f"AutoShardPolicy.FILE needs at least one file or shard per worker: {what} has "
-            f"{num_shards} for {num_workers} workers. Use FileDataset(..., split_files=True), "
-            f"AutoShardPolicy.DATA, or write {num_workers} or more files."
+            f"{num_shards} for {num_workers} workers (AUTO means FILE where there are files or "
+            "shards). Use AutoShardPolicy.DATA; or split_files=True, if it is a FileDataset; or "
+            f"write {num_workers} or more files."
         )
         raise TooFewFilesError(msg)
 

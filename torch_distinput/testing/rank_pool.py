@@ -26,6 +26,10 @@ from torch_distinput.testing.rank_process import Answer, Job
 _PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "torch_distinput", rank_process.__name__]
 _START_SECONDS = 120.0  # to start the processes and to import fn's module: not fn's own time
 _GRACE_SECONDS = 5.0  # for a rank that was told to end
+_STILLBORN = (
+    "exit code {}. Its own output says why. A script that calls run_ranks needs "
+    "if __name__ == '__main__':, because each rank imports it.\n{}"
+)
 
 _Answers = dict[int, Answer | None]
 """What the ranks said: None for one that died, no entry for one that is late."""
@@ -232,7 +236,7 @@ def _require(stage: str, ranks: Sequence[_Rank], answers: _Answers) -> None:
             continue
         if rank.index not in answers:
             rank.abort()
-        said = answer.remote_traceback if answer else "exit code {}\n{}".format(*rank.last_words())
+        said = answer.remote_traceback if answer else _STILLBORN.format(*rank.last_words())
         raise RankError(
             f"worker {rank.index} could not {stage}.\n{said}",
             worker=rank.index,
