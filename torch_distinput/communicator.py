@@ -7,7 +7,11 @@ of a :class:`Communicator` are called from the thread that runs the training loo
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,6 +104,17 @@ class Communicator(Protocol):
 
     def deal_objects(self, values: Sequence[Any]) -> list[Any]:
         """Send one picklable value to each worker; return what each sent here, in worker order."""
+
+
+def check_process(maker: int) -> None:
+    """Raise UsageError in a process other than the one that joined the workers."""
+    if os.getpid() != maker:
+        msg = (
+            f"Expected the strategy of several workers in process {maker}, which made it, got a "
+            f"call in its child {os.getpid()}: the two would share connections to the other "
+            "workers. Call it in the parent, or let the child do its work without the strategy."
+        )
+        raise UsageError(msg)
 
 
 def named_workers(workers: Iterable[int]) -> str:

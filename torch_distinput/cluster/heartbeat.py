@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from torch_distinput.background import Thread, start_thread
+from torch_distinput.background import Thread, new_event, start_thread
 from torch_distinput.cluster.stopping import Stop
 from torch_distinput.communicator import Board, BoardClosedError, Communicator
 
@@ -105,7 +105,7 @@ class Heartbeat:
         # Of those who have left, how many they delivered: beside the signs, for each step asks.
         self.steps_of_left: dict[int, int] = {}
         self._heard_at = 0.0
-        self._fresh = threading.Event()
+        self._fresh = new_event()
 
     def start(self, timeout: float) -> None:
         """Beat from now on, fast enough for this timeout; a single worker beats for nobody."""

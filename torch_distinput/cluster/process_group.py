@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
 import pickle
-import threading
 import time
 import weakref
 from collections import deque
@@ -30,9 +30,9 @@ from torch.distributed.distributed_c10d import (
     _get_default_store,
 )
 
-from torch_distinput.background import release_at_exit
+from torch_distinput.background import call_in_child, new_event, release_at_exit
 from torch_distinput.cluster.store_board import StoreBoard, texts_of
-from torch_distinput.communicator import Board, Channel, ChannelBrokenError, named_workers
+from torch_distinput.communicator import Board, Channel, ChannelBrokenError, check_process, named_workers
 from torch_distinput.errors import PeerTimeoutError
 
 _FOREVER = timedelta(days=7)
@@ -50,14 +50,27 @@ class ProcessGroupCommunicator:
         """Take a group of torch.distributed; None is the default group."""
         default = dist.group.WORLD
         assert default is not None, "find_cluster comes after init_process_group"
-        self._group: dist.ProcessGroup = group or default
-        self._ranks = dist.get_process_group_ranks(self._group)
+        self._process = os.getpid()
+        self._joined: dist.ProcessGroup = group or default
+        self._ranks = dist.get_process_group_ranks(self._joined)
         release_at_exit(_close_all)
-        self.rank = dist.get_rank(self._group)
+        self.rank = dist.get_rank(self._joined)
         self.size = len(self._ranks)
-        self._store = self._own_store()
+        self._words = self._own_store()
         self._shown: deque[str] = deque()
         self._num_channels = 0
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        """The group; in a forked child an error, as all that uses the parent's connections."""
+        check_process(self._process)
+        return self._joined
+
+    @property
+    def _store(self) -> Store:
+        """The store, likewise."""
+        check_process(self._process)
+        return self._words
 
     def _own_store(self) -> Store:
         """A corner of the default store for this communicator, found alike by all ranks.
@@ -173,15 +186,25 @@ class GlooChannel:
             raise ChannelBrokenError(str(error)) from error
         self._size = size
         self._work: dist.Work | None = None
-        self._abandoned = threading.Event()
+        self._abandoned = new_event()
         _channels.add(self)
+        call_in_child(self, GlooChannel._leave_to_parent)
 
     def close(self) -> None:
         """Join gloo's threads, as it happens to a channel that nobody holds any more."""
         if self._work is not None and not self._work.is_completed():
             # A collective that was given up cannot be stopped, and might be waited for forever.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+            self._keep()
         del self._backend
+
+    def _leave_to_parent(self) -> None:
+        """In a child: gloo's threads were not forked, and would be waited for."""
+        self._keep()
+        _channels.discard(self)
+
+    def _keep(self) -> None:
+        """Keep the backend beyond the end of the interpreter."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector from each worker."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from torch_distinput.background import named_lock
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.order import (
     GivenBatches,
@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 _MOST = 1 << 26
 """Indices that a sampler without a length may yield in an epoch."""
-_GENERATORS = threading.Lock()
-"""They belong to the process: simulated workers, which are threads, sample one after another."""
 
 
 def sampled_batches(
@@ -85,7 +83,8 @@ def _indices(keys: Any) -> Indices:
 @contextmanager
 def _seeded(key: tuple[int, int]) -> Iterator[None]:
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    with _GENERATORS, torch.random.fork_rng(devices=[]):
+    # They belong to the process: simulated workers, which are threads, sample one by one.
+    with named_lock("random generators"), torch.random.fork_rng(devices=[]):
         python_state = random.getstate()
         numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
         torch.manual_seed(words[0])
