@@ -31,8 +31,17 @@ from torch.distributed.distributed_c10d import (
 )
 
 from torch_distinput.background import call_in_child, new_event, release_at_exit
-from torch_distinput.cluster.store_board import StoreBoard, texts_of
-from torch_distinput.communicator import Board, Channel, ChannelBrokenError, check_process, named_workers
+from torch_distinput.cluster.store_board import StoreBoard, store_lost, texts_of
+from torch_distinput.communicator import (
+    Board,
+    Channel,
+    ChannelBrokenError,
+    Gone,
+    check_company,
+    check_process,
+    named_workers,
+    nobody,
+)
 from torch_distinput.errors import PeerTimeoutError
 
 _FOREVER = timedelta(days=7)
@@ -41,6 +50,10 @@ waits while nobody needs it (a long evaluation, say) is no failure."""
 
 _SLICE = timedelta(seconds=0.3)
 _KEPT_TEXTS = 2
+_EXCHANGE_SECONDS = 0.5
+"""Time between two questions who is gone, while texts are waited for."""
+_KEYS_PER_SECOND = 256
+"""What one worker may ask the store for meanwhile: it serves them all."""
 
 
 class ProcessGroupCommunicator:
@@ -83,21 +96,34 @@ class ProcessGroupCommunicator:
         number = store.add(f"torch_distinput/{members}/{self.rank}", 1)
         return PrefixStore(f"torch_distinput/{members}/{number}", store)
 
-    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
-        """Show a text under a topic and return all workers' texts, in worker order."""
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+    ) -> list[str]:
+        """Show a text under a topic and return all workers' texts, in worker order.
+
+        Waits in slices, and asks in between who is gone.
+        """
+        store = self._store
         keys = [f"{topic}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], text)
+        store.set(keys[self.rank], text)
         self._forget(keys[self.rank])
-        try:
-            self._store.wait(keys, timedelta(seconds=timeout))
-        except RuntimeError as error:  # DistStoreError is one; a FileStore raises it bare
-            late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        deadline = time.monotonic() + timeout
+        longest = max(_EXCHANGE_SECONDS, self.size / _KEYS_PER_SECOND)
+        while not _have_come(store, keys, min(longest, max(0.01, deadline - time.monotonic()))):
+            lost = {rank: said for rank, said in gone().items() if not store.check([keys[rank]])}
+            check_company(topic, lost)
+            if time.monotonic() >= deadline:
+                self._check_late(topic, keys, timeout)
+        return texts_of(store, keys)
+
+    def _check_late(self, topic: str, keys: list[str], timeout: float) -> None:
+        late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        if late:
             msg = (
                 f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
                 f"{named_workers(late)} did not come."
             )
-            raise PeerTimeoutError(msg, tuple(late)) from error
-        return texts_of(self._store, keys)
+            raise PeerTimeoutError(msg, tuple(late))
 
     def _forget(self, key: str) -> None:
         """Delete the text before the last one: whoever came to the last has read it."""
@@ -105,9 +131,13 @@ class ProcessGroupCommunicator:
         if len(self._shown) > _KEPT_TEXTS:
             self._store.delete_key(self._shown.popleft())
 
-    def open_channel(self, *, timeout: float) -> Channel:
-        """Connect the same workers over gloo."""
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
+        """Connect the same workers over gloo, when all of them are there.
+
+        To connect is one call into C++, in which nobody would hear that a worker is gone.
+        """
         self._num_channels += 1
+        self.exchange(f"channel {self._num_channels}", "", timeout=timeout, gone=gone)
         store = PrefixStore(f"channel {self._num_channels}", self._store)
         return GlooChannel(store, self.rank, self.size, timeout=timeout)
 
@@ -168,6 +198,17 @@ class ProcessGroupCommunicator:
         if tensor.device.type in kinds:
             return tensor.detach().contiguous()
         return tensor.detach().to(min(kinds)).contiguous()
+
+
+def _have_come(store: Store, keys: list[str], seconds: float) -> bool:
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except RuntimeError:  # out of time, which a FileStore tells by this class, or no store any more
+        try:
+            return store.check(keys)
+        except RuntimeError as error:
+            raise store_lost(error) from error
+    return True
 
 
 class GlooChannel:

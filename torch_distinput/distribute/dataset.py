@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.handshake import shake_hands
@@ -245,8 +246,17 @@ class DistributedDataset:
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        options, position = self._options, progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
+        try:
+            iterator = self._opened(topic, progress)
+        except BaseException as error:
+            self._strategy.heartbeat.tell(topic, error)  # the others may be inside already
+            raise
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _opened(self, topic: str, progress: Progress) -> DistributedIterator:
+        options, position = self._options, progress.position
         shares = self._shake_hands(topic, position)
         watch = Watch(self._strategy.heartbeat, topic, timeout=options.timeout)
         tally = Tally(self._strategy.worker_index)
@@ -260,7 +270,7 @@ class DistributedDataset:
                 timeout=options.timeout,
             )
         )
-        iterator = DistributedIterator(
+        return DistributedIterator(
             feed,
             self._strategy,
             progress=progress,
@@ -273,8 +283,6 @@ class DistributedDataset:
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )
-        self._running = weakref.ref(iterator)
-        return iterator
 
     def _shake_hands(self, topic: str, position: Position) -> list[Any]:
         """Compare with the other ranks; what each of them has found out for all."""
@@ -295,6 +303,7 @@ class DistributedDataset:
             f"audit of {topic}",
             timeout=self._options.timeout,
             expected=lambda: self._input.expected_ids(progress.before, progress.position),
+            gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
         )
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
