@@ -37,6 +37,8 @@ _STOP_SECONDS = 0.05
 _SAYING_SECONDS = 0.1
 """Until a note that was to be left at once is there."""
 _LEAVE_SECONDS = 0.5
+_FIRST_SECONDS = 1.0
+"""Until the first note is there: it takes milliseconds, if the store is well."""
 _LONGEST_TEXT = 4000
 _RETURN_SECONDS = 1.0
 """Time for a worker that failed to come to the next iteration: its script may have expected it."""
@@ -79,6 +81,8 @@ class Heartbeat:
         if self._thread is None and self._communicator.size > 1:
             self._heard_at = time.monotonic()
             self._thread = start_thread(self._run, name="heartbeat", stop=self._leave_at_exit)
+            # Who comes to where all meet has left a note: of others nobody can tell that they died.
+            self._fresh.wait(_FIRST_SECONDS)
 
     def close(self, error: BaseException | None = None) -> None:
         """Say good-bye, and why if it is an error, and end the thread."""
@@ -249,11 +253,11 @@ class Heartbeat:
         for worker, text in notes.items():
             self._hear(worker, text, now)
         self._heard_at = now
-        self._fresh.set()
         signs = [self.sign(worker) for worker in self.others]
         votes = [(sign.vote, sign.has_left) if sign else (None, False) for sign in signs]
         self.stop.hear([vote for vote, has_left in votes if vote is not None or not has_left])
         self._post(board)
+        self._fresh.set()
         self._warn(now)
 
     def _hear(self, worker: int, text: str, now: float) -> None:
