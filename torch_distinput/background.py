@@ -1,22 +1,36 @@
-"""Background threads: started here, and told to stop and waited for when the interpreter exits.
+"""Threads and locks: made here, ended when the interpreter exits, and made anew in forked children.
 
 A daemon thread that is still inside a C++ call of torch when the interpreter is finalized aborts
 the process ("terminate called without an active exception"). Those that wait there for other
 workers are waited for, and freed; one that is held up in a user's Python can be left. What threads
 used is released after they have ended: a gloo group that nobody destroyed aborts the process too.
+
+A child that is forked from this process, by us or by the user, at any moment, has none of these
+threads, but all of their locks, held as they were. So in the child the locks are new, the exit has
+nothing to end, and what needed the threads is kept but never used: see :func:`call_in_child`.
+
+This module alone registers anything with the process, with the first thread, lock or group of ours:
+an import leaves no trace.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
+import gc
+import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 Thread = threading.Thread
-"""For annotations; threads are started by :func:`start_thread`."""
+"""For annotations, as the next one; threads are started by :func:`start_thread`."""
+Lock = threading.Lock
 _EXIT_SECONDS = 5.0
 """Time that an exit waits for threads to come back from other workers by themselves."""
 _LAST_SECONDS = 1.0
@@ -31,9 +45,37 @@ class _Way:
     give_up: Callable[[], None] | None
 
 
+@dataclass(slots=True)
+class _Process:
+    """What a process knows of its forks.
+
+    Attributes:
+        num_forks: children of it that were forked, and of those that it was forked from.
+        is_loader: whether it was forked to be a loader process.
+    """
+
+    num_forks: int = 0
+    is_loader: bool = False
+
+
+class _Forking(threading.local):
+    """Whether this thread is starting loader processes."""
+
+    loaders = False
+
+
+_process = _Process()
+_forking = _Forking()
 _started: dict[threading.Thread, _Way | None] = {}
 """Threads that may still be alive; None for one that has done its work and only has to end."""
 _releases: list[Callable[[], None]] = []
+_named_locks: dict[str, threading.Lock] = {}
+_inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+_kept: list[Any] = []
+"""In a child: what the parent owned. Were it collected, it would wait for the parent's threads."""
+
+
+# ---------------------------------------------------------------------- threads
 
 
 def start_thread(
@@ -48,6 +90,7 @@ def start_thread(
     ``stop`` asks it to end soon; ``give_up`` frees it from waiting for other workers. Both are
     called at exit, from the main thread; ``target`` must not hold whoever owns the thread.
     """
+    _register()
     for ended in [thread for thread in list(_started) if not thread.is_alive()]:
         _started.pop(ended, None)
     thread = threading.Thread(
@@ -68,7 +111,8 @@ def _run(target: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def release_at_exit(release: Callable[[], None]) -> None:
-    """Call ``release()`` once at exit, when no thread started here is left."""
+    """Call ``release()`` once at exit, when no thread started here is left; not in a child."""
+    _register()
     if release not in _releases:
         _releases.append(release)
 
@@ -92,4 +136,98 @@ def _join(threads: list[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-atexit.register(_end_all)
+# ---------------------------------------------------------------------- locks
+
+
+def new_lock() -> threading.Lock:
+    """A lock that no child inherits held."""
+    return _renewed(threading.Lock())
+
+
+def new_rlock() -> Any:
+    """The same, for a thread that may take it again."""
+    return _renewed(threading.RLock())
+
+
+def new_condition(lock: Any = None) -> threading.Condition:
+    """A condition, of a lock from here or of one of its own, that no child inherits held."""
+    return _renewed(threading.Condition(lock))
+
+
+def new_event() -> threading.Event:
+    """An event whose lock no child inherits held."""
+    return _renewed(threading.Event())
+
+
+def named_lock(name: str) -> threading.Lock:
+    """The lock of this name, for what a process has once."""
+    _register()
+    return _named_locks.setdefault(name, threading.Lock())
+
+
+def _renewed(lock: T) -> T:
+    # What the standard library does for locks of its own: new, whoever held the old one.
+    call_in_child(lock, lambda inherited: inherited._at_fork_reinit())  # type: ignore[attr-defined]  # noqa: SLF001
+    return lock
+
+
+# ---------------------------------------------------------------------- forks
+
+
+def call_in_child(owner: T, call: Callable[[T], None]) -> None:
+    """Call ``call(owner)`` first thing in each child that is forked while ``owner`` lives.
+
+    The child then keeps ``owner`` to its end, so that it is not collected there.
+    """
+    _register()
+    _inherited[owner] = call
+
+
+@contextmanager
+def forking_loaders() -> Iterator[None]:
+    """Around what starts loader processes: those that are forked do not collect what they inherit.
+
+    That is garbage of torch, too, which would wait for threads that were not forked with it.
+    """
+    _register()
+    _forking.loaders = True
+    try:
+        yield
+    finally:
+        _forking.loaders = False
+
+
+def is_loader_process() -> bool:
+    """Whether this process was forked to be a loader process."""
+    return _process.is_loader
+
+
+def num_forks() -> int:
+    """How often this process was forked since it was asked first, and those before it."""
+    _register()
+    return _process.num_forks
+
+
+@functools.cache
+def _register() -> None:
+    """Register with the process, once."""
+    atexit.register(_end_all)
+    os.register_at_fork(before=_count_fork, after_in_child=_begin_as_child)
+
+
+def _count_fork() -> None:
+    _process.num_forks += 1
+
+
+def _begin_as_child() -> None:
+    """Runs in the one thread that was forked; nobody else is there."""
+    if _forking.loaders:
+        gc.freeze()
+    _process.is_loader, _forking.loaders = _forking.loaders, False
+    _started.clear()
+    _releases.clear()
+    _named_locks.clear()
+    inherited = list(_inherited.items())
+    _kept.extend(owner for owner, _ in inherited)
+    for owner, call in inherited:
+        call(owner)

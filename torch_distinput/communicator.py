@@ -7,7 +7,11 @@ of a :class:`Communicator` are called from the thread that runs the training loo
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_distinput.errors import PeerFailedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,6 +19,15 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+
+
+Gone = Callable[[], Mapping[int, str]]
+"""Tells who will not come any more, and why in words; asked now and then by whoever waits."""
+
+
+def nobody() -> Mapping[int, str]:
+    """A :data:`Gone` that knows of none."""
+    return {}
 
 
 class ChannelBrokenError(Exception):
@@ -70,17 +83,22 @@ class Communicator(Protocol):
     def size(self) -> int:
         """The number of workers."""
 
-    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+    ) -> list[str]:
         """Show a text under a topic and return all workers' texts, in worker order.
 
-        Needs no collective, so it can name the workers that did not come within ``timeout``
-        seconds: raises :class:`~torch_distinput.errors.PeerTimeoutError`.
+        Needs no collective, so it can name the workers that did not come.
+
+        Raises:
+            PeerFailedError: a worker that has not come is gone.
+            PeerTimeoutError: a worker did not come within ``timeout`` seconds.
         """
 
-    def open_channel(self, *, timeout: float) -> Channel:
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Make a channel; called by all workers in one order.
 
-        Raises ChannelBrokenError if they are not all there within ``timeout`` seconds.
+        Raises what :meth:`exchange` does, and ChannelBrokenError if they cannot connect.
         """
 
     def open_board(self) -> Board:
@@ -100,6 +118,28 @@ class Communicator(Protocol):
 
     def deal_objects(self, values: Sequence[Any]) -> list[Any]:
         """Send one picklable value to each worker; return what each sent here, in worker order."""
+
+
+def check_process(maker: int) -> None:
+    """Raise UsageError in a process other than the one that joined the workers."""
+    if os.getpid() != maker:
+        msg = (
+            f"Expected the strategy of several workers in process {maker}, which made it, got a "
+            f"call in its child {os.getpid()}: the two would share connections to the other "
+            "workers. Call it in the parent, or let the child do its work without the strategy."
+        )
+        raise UsageError(msg)
+
+
+def check_company(topic: str, lost: Mapping[int, str]) -> None:
+    """Raise PeerFailedError if workers that should come to a topic are lost, in their words."""
+    if lost:
+        words = "; ".join(f"worker {worker}: {said}" for worker, said in lost.items())
+        msg = (
+            f"Expected all workers at {topic!r}, but {named_workers(lost)} will not come. {words}. "
+            "Their own output says more; restart the job."
+        )
+        raise PeerFailedError(msg)
 
 
 def named_workers(workers: Iterable[int]) -> str:
@@ -122,11 +162,13 @@ class Alone:
         """See the class."""
         self.on_purpose = on_purpose
 
-    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:  # noqa: ARG002
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody  # noqa: ARG002
+    ) -> list[str]:
         """Return the worker's own text."""
         return [text]
 
-    def open_channel(self, *, timeout: float) -> Channel:  # noqa: ARG002
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:  # noqa: ARG002
         """Refuse: one worker has nobody to agree with."""
         msg = "a single worker needs no channel"
         raise AssertionError(msg)

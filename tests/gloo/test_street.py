@@ -259,16 +259,16 @@ def die_before_the_channel(strategy):
     """Rank 1 shakes hands and dies; the other one says how long it waited."""
     if strategy.worker_index == 1:
         strategy.communicator.open_channel = lambda **_: os._exit(3)
-    options = tdi.InputOptions(timeout=2)
+    options = tdi.InputOptions(timeout=60)
     dataset = strategy.distribute_dataset(partial(numbers, 9), global_batch_size=4, options=options)
     started = time.monotonic()
-    with pytest.raises(tdi.PeerFailedError, match="worker 1 died or closed"):
+    with pytest.raises(tdi.PeerFailedError, match="worker 1: its process has ended"):
         iter(dataset)
     return time.monotonic() - started
 
 
 def test_a_rank_that_dies_before_the_channel_is_there():
-    """The others wait for it no longer than the timeout says, and for the roll call."""
+    """The others do not wait for it."""
     first, second = run_ranks_outcomes(die_before_the_channel, 2)
     assert 3 == second.exitcode
     assert first.result < 15

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from torch_distinput.background import new_condition, new_rlock
 from torch_distinput.plan.end_of_data import WINDOW, Outcome, State
 from torch_distinput.plan.ledger import Standing
 from torch_distinput.plan.position import Bookmark
@@ -99,10 +99,10 @@ class Desk(Generic[S]):
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self.lock = threading.RLock()  # a collection of garbage, at any moment, may call close()
-        self.room = threading.Condition(self.lock)  # the reader's
-        self.votable = threading.Condition(self.lock)  # the voter's
-        self.news_for_consumer = threading.Condition(self.lock)
+        self.lock = new_rlock()  # a collection of garbage, at any moment, may call close()
+        self.room = new_condition(self.lock)  # the reader's
+        self.votable = new_condition(self.lock)  # the voter's
+        self.news_for_consumer = new_condition(self.lock)
         self.ready: deque[Ready[S]] = deque()
         self.agreed: deque[Agreed[S]] = deque()
         self.state = State.RUNNING

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat, Stage
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.sign import Stage
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
@@ -33,23 +35,25 @@ def shake_hands(
 
     Raises:
         MismatchError: the facts differ; names workers and difference.
-        PeerFailedError: another worker could not prepare.
+        PeerFailedError: another worker could not prepare, or is gone.
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
+    gone = partial(heartbeat.gone, timeout)
     heartbeat.outside = Stage("opening its data for", topic, None, time.monotonic())
     try:
         facts, share = prepare()
     except Exception as error:
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
-        communicator.exchange(topic, text, timeout=timeout)
+        communicator.exchange(topic, text, timeout=timeout, gone=gone)
         raise
     text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
     now = time.monotonic()
     heartbeat.outside = Stage("waiting for the others at the start of", topic, None, now, timeout)
     try:
-        texts = communicator.exchange(topic, text, timeout=timeout)
+        texts = communicator.exchange(topic, text, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
         raise _late(error, heartbeat, topic, name, timeout) from error
+    heartbeat.survive()
     heartbeat.outside = Stage("before the first step of", topic, None, time.monotonic())
     shown = [json.loads(text) for text in texts]
     _check_prepared(shown)

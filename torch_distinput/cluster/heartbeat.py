@@ -10,20 +10,20 @@ more has been stopped, has lost its machine, or is inside C code that holds the 
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
-from torch_distinput.background import Thread, start_thread
+from torch_distinput.background import Thread, new_event, start_thread
+from torch_distinput.cluster.own_process import has_died, own_process
+from torch_distinput.cluster.sign import Sign, Stage
 from torch_distinput.cluster.stopping import Stop
 from torch_distinput.communicator import Board, BoardClosedError, Communicator
+from torch_distinput.errors import PEER_ERRORS
 
 _log = logging.getLogger(__name__)
 
@@ -37,46 +37,11 @@ _STOP_SECONDS = 0.05
 _SAYING_SECONDS = 0.1
 """Until a note that was to be left at once is there."""
 _LEAVE_SECONDS = 0.5
+_FIRST_SECONDS = 1.0
+"""Until the first note is there: it takes milliseconds, if the store is well."""
 _LONGEST_TEXT = 4000
-
-
-class Stage(NamedTuple):
-    """What a worker is doing, since when, and how long it would wait for others there."""
-
-    verb: str
-    topic: str = ""
-    step: int | None = None
-    since: float = 0.0
-    limit: float = math.inf
-
-    @property
-    def words(self) -> str:
-        """As it is told to others."""
-        place = self.topic if self.step is None else f"step {self.step} of {self.topic}"
-        return f"{self.verb} {place}".rstrip()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    """A worker's note.
-
-    Attributes:
-        beat: how many notes it has left before.
-        steps: how many steps it has delivered, over all iterators.
-        stage: what it was doing, in words.
-        seconds: for how long.
-        vote: see :class:`Stop`.
-        failed: the iteration in which it failed last, and its words.
-        has_left: this was the last note: the worker has ended in order.
-    """
-
-    beat: int
-    steps: int
-    stage: str
-    seconds: float
-    vote: int | None
-    failed: tuple[str, str] | None
-    has_left: bool
+_RETURN_SECONDS = 1.0
+"""Time for a worker that failed to come to the next iteration: its script may have expected it."""
 
 
 class Heartbeat:
@@ -95,6 +60,7 @@ class Heartbeat:
         self.lost: BoardClosedError | None = None
         self.interval = max(_BEAT_SECONDS, communicator.size / _NOTES_PER_SECOND)
         self._communicator = communicator
+        self._process = own_process()
         self._thread: Thread | None = None
         self._is_closed = False
         self._warned: Stage | None = None
@@ -104,19 +70,23 @@ class Heartbeat:
         self._heard: dict[int, tuple[Sign, float]] = {}  # with the time when it changed last
         # Of those who have left, how many they delivered: beside the signs, for each step asks.
         self.steps_of_left: dict[int, int] = {}
+        self._failed_at: dict[int, float] = {}  # when it was heard that a worker failed
+        self._ended: set[str] = set()  # iterations that ended well here, since the last handshake
         self._heard_at = 0.0
-        self._fresh = threading.Event()
+        self._fresh = new_event()
 
     def start(self, timeout: float) -> None:
         """Beat from now on, fast enough for this timeout; a single worker beats for nobody."""
         self.interval = min(self.interval, max(timeout / _BEATS_PER_TIMEOUT, _STOP_SECONDS))
         if self._thread is None and self._communicator.size > 1:
             self._heard_at = time.monotonic()
-            self._thread = start_thread(self._run, name="heartbeat", stop=self._leave)
+            self._thread = start_thread(self._run, name="heartbeat", stop=self._leave_at_exit)
+            # Who comes to where all meet has left a note: of others nobody can tell that they died.
+            self._fresh.wait(_FIRST_SECONDS)
 
-    def close(self) -> None:
-        """Say good-bye, and end the thread."""
-        self._leave()
+    def close(self, error: BaseException | None = None) -> None:
+        """Say good-bye, and why if it is an error, and end the thread."""
+        self._leave(error)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_LEAVE_SECONDS)
 
@@ -157,6 +127,45 @@ class Heartbeat:
         signs = {worker: self.sign(worker) for worker in self.others}
         failed = {worker: sign.failed for worker, sign in signs.items() if sign and sign.failed}
         return {worker: words for worker, (where, words) in failed.items() if where == topic}
+
+    def end_well(self, topic: str) -> None:
+        """Note that an iteration came to its end of data here."""
+        self._ended.add(topic)
+
+    def survive(self) -> None:
+        """Note that all workers have come to a new iteration, whatever happened before."""
+        self._ended.clear()
+
+    def gone(self, patience: float) -> dict[int, str]:
+        """Who will not come to where all workers have to come, and why.
+
+        Workers that have left, died, or given no sign of life for ``patience`` seconds. And those
+        that failed in an iteration that ended well here, and did not come back from it soon.
+        """
+        why = {worker: self._why_gone(worker, patience) for worker in self.others}
+        return {worker: words for worker, words in why.items() if words}
+
+    def _why_gone(self, worker: int, patience: float) -> str:
+        sign = self.sign(worker)
+        if sign is None:
+            return ""
+        if sign.has_left:
+            return self._said_of(worker)
+        if self.has_died(worker):
+            return f"its process has ended without a word ({self._said_of(worker)})"
+        if self.silence(worker) > patience:
+            return f"no sign of life within {patience:g} s ({self._said_of(worker)})"
+        topic, words = sign.failed or ("", "")
+        if topic in self._ended and time.monotonic() - self._failed_at[worker] > _RETURN_SECONDS:
+            return f"it failed in {topic}: {words}"
+        return ""
+
+    def has_died(self, worker: int) -> bool:
+        """Whether a worker of this machine was killed; looked up when it misses a beat."""
+        heard = self._heard.get(worker)
+        if heard is None or heard[0].has_left or self._heard_at - heard[1] < 1.5 * self.interval:
+            return False
+        return has_died(heard[0].process, self._process)
 
     def is_alive(self, worker: int, since: float) -> bool:
         """Whether a worker has beaten after a time: it was heard later than one beat after it.
@@ -201,14 +210,23 @@ class Heartbeat:
             return "no sign of life yet"
         sign, changed = heard
         if sign.has_left:
-            return f"left after {sign.steps} steps, {sign.stage}"
+            failed = sign.failed
+            words = f": {failed[1]}" if failed and sign.stage.endswith(failed[0]) else ""
+            return f"left after {sign.steps} steps, {sign.stage}{words}"
         ago = time.monotonic() - changed
         return (
             f"{sign.steps} steps delivered, {sign.stage} for {sign.seconds:.1f} s, "
             f"last heard of {ago:.1f} s ago"
         )
 
-    def _leave(self) -> None:
+    def _leave_at_exit(self) -> None:
+        self._leave(getattr(sys, "last_value", None))  # what ended the script
+
+    def _leave(self, error: BaseException | None) -> None:
+        topic = (self.outside or self.inside).topic
+        is_told = self.failed is not None and self.failed[0] == topic
+        if error is not None and not is_told and not isinstance(error, PEER_ERRORS):
+            self.tell(topic, error)
         self._is_closed = True
         self._wake.put(None)
 
@@ -235,26 +253,27 @@ class Heartbeat:
         for worker, text in notes.items():
             self._hear(worker, text, now)
         self._heard_at = now
-        self._fresh.set()
         signs = [self.sign(worker) for worker in self.others]
         votes = [(sign.vote, sign.has_left) if sign else (None, False) for sign in signs]
         self.stop.hear([vote for vote, has_left in votes if vote is not None or not has_left])
         self._post(board)
+        self._fresh.set()
         self._warn(now)
 
     def _hear(self, worker: int, text: str, now: float) -> None:
-        said = json.loads(text)
-        said["failed"] = tuple(said["failed"]) if said["failed"] else None
-        sign = Sign(**said)
+        sign = Sign.read(text)
         if sign.has_left:
             self.steps_of_left[worker] = sign.steps
         before = self.sign(worker)
+        if sign.failed and (before is None or before.failed != sign.failed):
+            self._failed_at[worker] = now
         if before is None or before.beat != sign.beat:
             self._heard[worker] = (sign, now)
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         stage = self.outside or self.inside
         sign = Sign(
+            process=self._process,
             beat=self._beats,
             steps=self.stop.delivered,
             stage=stage.words,
@@ -264,7 +283,7 @@ class Heartbeat:
             has_left=has_left,
         )
         self._beats += 1
-        board.post(json.dumps(asdict(sign)))
+        board.post(sign.written())
 
     def _warn(self, now: float) -> None:
         """Once for each wait: after a quarter of the timeout, not before some seconds."""

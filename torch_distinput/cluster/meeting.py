@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat, Stage
-from torch_distinput.communicator import Channel, Communicator
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.sign import Stage
+from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerTimeoutError
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement import Agreement
     from torch_distinput.cluster.desk import S
     from torch_distinput.plan.ledger import Ledger
+
+
+_SLICE_SECONDS = 0.2
+"""Time between two questions who is gone."""
 
 
 class Meeting:
@@ -42,7 +48,8 @@ class Meeting:
         here = self._heartbeat.outside = Stage(
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
         )
-        if self._last is not None and not self._last.join(timeout):
+        gone = partial(self._heartbeat.gone, timeout)
+        if self._last is not None and not _has_left(self._last, timeout, gone):
             late = self._heartbeat.late(here)
             why = (
                 "this worker's source has not returned from reading a step. Bound its waits"
@@ -53,8 +60,19 @@ class Meeting:
             msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg, () if self._last.is_reading else late)
         if self._channel is None:
-            self._channel = self._communicator.open_channel(timeout=timeout)
+            self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
         self._last = Agreement(
             steps, self._channel, shared=shared, introduce=introduce, ledger=ledger
         )
         return self._last
+
+
+def _has_left(last: Agreement[Any], timeout: float, gone: Gone) -> bool:
+    """Wait for the threads of an agreement, as long as the other workers are there."""
+    deadline = time.monotonic() + timeout
+    while not last.join(min(_SLICE_SECONDS, max(0.0, deadline - time.monotonic()))):
+        if time.monotonic() >= deadline:
+            return False
+        if not last.is_reading:
+            check_company("the end of the epoch before", gone())
+    return True

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
 import pickle
-import threading
 import time
 import weakref
 from collections import deque
@@ -30,9 +30,18 @@ from torch.distributed.distributed_c10d import (
     _get_default_store,
 )
 
-from torch_distinput.background import release_at_exit
-from torch_distinput.cluster.store_board import StoreBoard, texts_of
-from torch_distinput.communicator import Board, Channel, ChannelBrokenError, named_workers
+from torch_distinput.background import call_in_child, new_event, release_at_exit
+from torch_distinput.cluster.store_board import StoreBoard, store_lost, texts_of
+from torch_distinput.communicator import (
+    Board,
+    Channel,
+    ChannelBrokenError,
+    Gone,
+    check_company,
+    check_process,
+    named_workers,
+    nobody,
+)
 from torch_distinput.errors import PeerTimeoutError
 
 _FOREVER = timedelta(days=7)
@@ -41,6 +50,10 @@ waits while nobody needs it (a long evaluation, say) is no failure."""
 
 _SLICE = timedelta(seconds=0.3)
 _KEPT_TEXTS = 2
+_EXCHANGE_SECONDS = 0.5
+"""Time between two questions who is gone, while texts are waited for."""
+_KEYS_PER_SECOND = 256
+"""What one worker may ask the store for meanwhile: it serves them all."""
 
 
 class ProcessGroupCommunicator:
@@ -50,14 +63,27 @@ class ProcessGroupCommunicator:
         """Take a group of torch.distributed; None is the default group."""
         default = dist.group.WORLD
         assert default is not None, "find_cluster comes after init_process_group"
-        self._group: dist.ProcessGroup = group or default
-        self._ranks = dist.get_process_group_ranks(self._group)
+        self._process = os.getpid()
+        self._joined: dist.ProcessGroup = group or default
+        self._ranks = dist.get_process_group_ranks(self._joined)
         release_at_exit(_close_all)
-        self.rank = dist.get_rank(self._group)
+        self.rank = dist.get_rank(self._joined)
         self.size = len(self._ranks)
-        self._store = self._own_store()
+        self._words = self._own_store()
         self._shown: deque[str] = deque()
         self._num_channels = 0
+
+    @property
+    def _group(self) -> dist.ProcessGroup:
+        """The group; in a forked child an error, as all that uses the parent's connections."""
+        check_process(self._process)
+        return self._joined
+
+    @property
+    def _store(self) -> Store:
+        """The store, likewise."""
+        check_process(self._process)
+        return self._words
 
     def _own_store(self) -> Store:
         """A corner of the default store for this communicator, found alike by all ranks.
@@ -70,21 +96,34 @@ class ProcessGroupCommunicator:
         number = store.add(f"torch_distinput/{members}/{self.rank}", 1)
         return PrefixStore(f"torch_distinput/{members}/{number}", store)
 
-    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
-        """Show a text under a topic and return all workers' texts, in worker order."""
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+    ) -> list[str]:
+        """Show a text under a topic and return all workers' texts, in worker order.
+
+        Waits in slices, and asks in between who is gone.
+        """
+        store = self._store
         keys = [f"{topic}/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], text)
+        store.set(keys[self.rank], text)
         self._forget(keys[self.rank])
-        try:
-            self._store.wait(keys, timedelta(seconds=timeout))
-        except RuntimeError as error:  # DistStoreError is one; a FileStore raises it bare
-            late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        deadline = time.monotonic() + timeout
+        longest = max(_EXCHANGE_SECONDS, self.size / _KEYS_PER_SECOND)
+        while not _have_come(store, keys, min(longest, max(0.01, deadline - time.monotonic()))):
+            lost = {rank: said for rank, said in gone().items() if not store.check([keys[rank]])}
+            check_company(topic, lost)
+            if time.monotonic() >= deadline:
+                self._check_late(topic, keys, timeout)
+        return texts_of(store, keys)
+
+    def _check_late(self, topic: str, keys: list[str], timeout: float) -> None:
+        late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        if late:
             msg = (
                 f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
                 f"{named_workers(late)} did not come."
             )
-            raise PeerTimeoutError(msg, tuple(late)) from error
-        return texts_of(self._store, keys)
+            raise PeerTimeoutError(msg, tuple(late))
 
     def _forget(self, key: str) -> None:
         """Delete the text before the last one: whoever came to the last has read it."""
@@ -92,9 +131,13 @@ class ProcessGroupCommunicator:
         if len(self._shown) > _KEPT_TEXTS:
             self._store.delete_key(self._shown.popleft())
 
-    def open_channel(self, *, timeout: float) -> Channel:
-        """Connect the same workers over gloo."""
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
+        """Connect the same workers over gloo, when all of them are there.
+
+        To connect is one call into C++, in which nobody would hear that a worker is gone.
+        """
         self._num_channels += 1
+        self.exchange(f"channel {self._num_channels}", "", timeout=timeout, gone=gone)
         store = PrefixStore(f"channel {self._num_channels}", self._store)
         return GlooChannel(store, self.rank, self.size, timeout=timeout)
 
@@ -157,6 +200,17 @@ class ProcessGroupCommunicator:
         return tensor.detach().to(min(kinds)).contiguous()
 
 
+def _have_come(store: Store, keys: list[str], seconds: float) -> bool:
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except RuntimeError:  # out of time, which a FileStore tells by this class, or no store any more
+        try:
+            return store.check(keys)
+        except RuntimeError as error:
+            raise store_lost(error) from error
+    return True
+
+
 class GlooChannel:
     """A gloo backend of one dataset, used by one thread at a time.
 
@@ -173,15 +227,25 @@ class GlooChannel:
             raise ChannelBrokenError(str(error)) from error
         self._size = size
         self._work: dist.Work | None = None
-        self._abandoned = threading.Event()
+        self._abandoned = new_event()
         _channels.add(self)
+        call_in_child(self, GlooChannel._leave_to_parent)
 
     def close(self) -> None:
         """Join gloo's threads, as it happens to a channel that nobody holds any more."""
         if self._work is not None and not self._work.is_completed():
             # A collective that was given up cannot be stopped, and might be waited for forever.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
+            self._keep()
         del self._backend
+
+    def _leave_to_parent(self) -> None:
+        """In a child: gloo's threads were not forked, and would be waited for."""
+        self._keep()
+        _channels.discard(self)
+
+    def _keep(self) -> None:
+        """Keep the backend beyond the end of the interpreter."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
 
     def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Gather an int64 vector from each worker."""

@@ -13,8 +13,9 @@ from a worker that is held up in a collective of the training step by the one th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
+
+from torch_distinput.background import new_event
 
 
 class Stop:
@@ -28,7 +29,7 @@ class Stop:
         self.is_asked = False
         self.vote: int | None = None
         self.at: int | None = None
-        self.settled = threading.Event()
+        self.settled = new_event()
 
     @property
     def is_due(self) -> bool:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from torch_distinput.communicator import BoardClosedError
+from torch_distinput.errors import PeerFailedError
 
 
 class StoreBoard:
@@ -42,6 +43,15 @@ class StoreBoard:
             return dict(zip(self._come, texts, strict=True))
         except RuntimeError as error:
             raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
+
+
+def store_lost(error: BaseException) -> PeerFailedError:
+    """What it means for a worker that the store does not answer any more."""
+    return PeerFailedError(
+        "Expected the store of the process group to live as long as its workers, but the "
+        f"connection is lost ({error}): the process that hosts it (torchrun's agent, or rank 0) "
+        "died or ended first. Its own output says why; restart the job, and let rank 0 end last."
+    )
 
 
 def texts_of(store: Store, keys: list[str]) -> list[str]:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from torch_distinput.cluster.heartbeat import Heartbeat, Stage
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.sign import Stage
+from torch_distinput.cluster.store_board import store_lost
 from torch_distinput.communicator import named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
@@ -48,7 +50,9 @@ class Watch:
         is_well = isinstance(ending, StopIteration)
         verb = "at the end of" if is_well else "after an error in"
         self._heartbeat.outside = Stage(verb, self._topic, None, time.monotonic())
-        if not is_well and not isinstance(ending, PeerFailedError):
+        if is_well:
+            self._heartbeat.end_well(self._topic)
+        elif not isinstance(ending, PeerFailedError):
             self.tell(ending)
 
     def reading(self, step: int) -> None:
@@ -88,9 +92,17 @@ class Watch:
         self._next_look = now + _PAUSE_SECONDS * max(1.0, self._heartbeat.interval)
         self._look_for_failures()
         heartbeat, steps = self._heartbeat, self._stop.delivered
-        silent = [w for w in heartbeat.others if heartbeat.silence(w) > self._timeout]
         # Who is further than this worker is not needed, and may have ended without a word.
-        silent = [w for w in silent if (sign := heartbeat.sign(w)) and sign.steps <= steps]
+        signs = [(w, heartbeat.sign(w)) for w in heartbeat.others]
+        needed = [w for w, sign in signs if sign and sign.steps <= steps]
+        if died := [w for w in needed if heartbeat.has_died(w)]:
+            msg = (
+                f"Expected a step from every worker, but the process of {named_workers(died)} has "
+                f"ended without a word: it was killed, or it crashed. {heartbeat.describe(died)}. "
+                "Its own output, and the system's log, say why; restart the job."
+            )
+            raise PeerFailedError(msg)
+        silent = [w for w in needed if heartbeat.silence(w) > self._timeout]
         if silent:
             msg = (
                 f"Expected a sign of life from every worker within {self._timeout:g} s, but "
@@ -164,13 +176,7 @@ class Watch:
             msg = f"Expected a step from every worker, but a worker failed. {words}"
             raise PeerFailedError(msg)
         if heartbeat.lost is not None:
-            msg = (
-                "Expected the store of the process group to live as long as its workers, but the "
-                f"connection is lost ({heartbeat.lost}): the process that hosts it (torchrun's "
-                "agent, or rank 0) died or ended first. Its own output says why; restart the job, "
-                "and let rank 0 end last."
-            )
-            raise PeerFailedError(msg) from heartbeat.lost
+            raise store_lost(heartbeat.lost) from heartbeat.lost
 
     def _settle(self, step: int) -> None:
         """Wait for everybody's vote on where to stop."""

@@ -9,7 +9,6 @@ user who keeps a batch never sees it change, and nobody has to say how long a ba
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -17,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from torch_distinput.background import new_lock
 
 Allocate = Callable[[int], torch.Tensor]
 """Makes a tensor of so many bytes in host memory."""
@@ -39,7 +40,7 @@ class Buffers:
         """Allocate nothing yet."""
         self._allocate = allocate
         self._arrays: list[NDArray[np.uint8]] = []
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor whose memory nobody else refers to, as ``torch.empty`` does."""

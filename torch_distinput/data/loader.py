@@ -6,14 +6,12 @@ whoever iterates, never in a sampler.
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -24,6 +22,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from torch_distinput.background import forking_loaders
 from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.slots import Parcel, Receiver, Sender
 from torch_distinput.data.stream import source_error
@@ -39,10 +38,6 @@ _log = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0002
 """In a loader process a thread of torch's queue sends results. It would wait for the one that works
 for 5 ms, Python's default, while the main process waits for the result."""
-
-# A forked process inherits garbage that it must not collect: objects of torch that would wait for
-# threads which were not forked with them, such as those of a process group.
-os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +82,7 @@ class TaskLoader(Generic[Task, T]):
         if self._loader is None:
             self._loader = self._make()
         self._tasks.begin(tasks, epoch)
-        return _results(iter(self._loader), self._receiver, self._forget)
+        return _results(_started(self._loader), self._receiver, self._forget)
 
     def guarded(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield steps made of the results; torch may raise the death of a process in them, too."""
@@ -125,7 +120,7 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
         num_workers=1,
         **options.keywords,
     )
-    return _results(iter(loader), Receiver(), lambda: None)
+    return _results(_started(loader), Receiver(), lambda: None)
 
 
 def run_stages(
@@ -241,6 +236,12 @@ def _lost(number: int, error: Exception) -> SourceError:
     return SourceError(msg)
 
 
+def _started(loader: DataLoader[Parcel]) -> Iterator[Parcel]:
+    """Start the loader processes, or those that were kept on the next epoch."""
+    with forking_loaders():
+        return iter(loader)
+
+
 def _as_it_is(value: T) -> T:
     return value
 
@@ -291,21 +292,19 @@ class _Fetching(Dataset[Any]):
         self._fetch = fetch
         self._dataset = dataset  # the user's; the fetch has the same one, also here
         self._run: _Run | None = None
-
-    @cached_property
-    def _sender(self) -> Sender:
-        return _sender()
+        self._sender: Sender | None = None
 
     def __getitem__(self, numbered: tuple[_Run, Any]) -> Parcel:
         run, task = numbered
+        sender = self._sender = self._sender or _sender()
         try:
             if run != self._run:
                 self._run = run
-                self._sender.forget_unopened()
+                sender.forget_unopened()
                 tell_epoch(self._dataset, run[1])
-            return self._sender.pack(self.failed or self._fetch(task))
+            return sender.pack(self.failed or self._fetch(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            return self._sender.pack(_raised(source_error(error, "a batch"), error))
+            return sender.pack(_raised(source_error(error, "a batch"), error))
 
 
 class _Finished(IterableDataset[Any]):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import Condition
 
-from torch_distinput.background import start_thread
+from torch_distinput.background import new_condition, start_thread
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Chunk
 
@@ -20,7 +20,7 @@ _HELD_BYTES = 8 << 20
 class _Shelf:
     """What the two threads share; every field is guarded by ``changed``."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: Condition = field(default_factory=new_condition)
     chunks: deque[Chunk] = field(default_factory=deque)
     held_bytes: int = 0
     ended: bool = False
@@ -50,6 +50,7 @@ class ReadAhead(Iterator[Chunk]):
         self._shelf = _Shelf()
         start_thread(_read, self._shelf, start, name="reader", stop=self._shelf.close)
         self._finalizer = weakref.finalize(self, self._shelf.close)
+        self._finalizer.atexit = False  # threads end all at once
 
     def __next__(self) -> Chunk:
         """Return the next chunk; raise what the iterator raised."""

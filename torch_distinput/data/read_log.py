@@ -7,12 +7,12 @@ with the steps; a :class:`Tally` adds them up where the training loop runs.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from torch_distinput.background import Lock, new_lock
 from torch_distinput.data.ranged import Retries
 from torch_distinput.errors import SourceError
 
@@ -45,15 +45,15 @@ class ReadLog:
     retries: Retries = field(default_factory=Retries)
     _skipped: Counter[str] = field(default_factory=Counter)
     _words: dict[str, str] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Lock = field(default_factory=new_lock)
 
     def bad(self, path: str, where: str, reason: object) -> None:
         """Raise, or count the record as skipped and return."""
         error = SourceError(f"{path}, {where}: {reason}")
         cause = reason if isinstance(reason, BaseException) else None
+        if self.on_error == "raise" or (callable(self.on_error) and not self.on_error(error)):
+            raise error from cause
         with self._lock:
-            if self.on_error == "raise" or (callable(self.on_error) and not self.on_error(error)):
-                raise error from cause
             self._skipped[path] += 1
             self._words.setdefault(path, f"{where}: {reason}")
 
@@ -77,7 +77,7 @@ class Tally:
     def __init__(self, worker: int) -> None:
         """Start at zero."""
         self._worker = worker
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._skipped: Counter[str] = Counter()
         self._retries = 0
 

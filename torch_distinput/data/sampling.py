@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from torch_distinput.background import named_lock
 from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.order import (
@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 _MOST = 1 << 26
 """Indices that a sampler without a length may yield in an epoch."""
-_GENERATORS = threading.Lock()
-"""They belong to the process: simulated workers, which are threads, sample one after another."""
 
 
 def sampled_batches(
@@ -36,7 +34,8 @@ def sampled_batches(
 
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
-    with seeded(key):
+    with forked_generators():
+        seed_generators(key)
         tell_epoch(sampler, key[1])
         if batch_size is None:
             batches = _bounded(map(_indices, sampler), length_of(sampler), len)
@@ -86,17 +85,33 @@ def _indices(keys: Any) -> Indices:
 
 
 @contextmanager
-def seeded(key: tuple[int, int]) -> Iterator[None]:
-    """Seed the generators of torch, NumPy and Python for a while, and put them back."""
+def forked_generators(patience: float = -1) -> Iterator[None]:
+    """Put the generators of torch, NumPy and Python back afterwards, whatever is drawn meanwhile.
+
+    Raises:
+        TimeoutError: another thread has not given them back within ``patience`` seconds.
+    """
+    # They belong to the process: simulated workers, which are threads, take turns.
+    lock = named_lock("random generators")
+    if not lock.acquire(timeout=patience):
+        msg = f"another thread has had the random generators for {patience} s"
+        raise TimeoutError(msg)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            python_state = random.getstate()
+            numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
+            try:
+                yield
+            finally:
+                random.setstate(python_state)
+                np.random.set_state(numpy_state)  # noqa: NPY002
+    finally:
+        lock.release()
+
+
+def seed_generators(key: tuple[int, int]) -> None:
+    """Seed the generators of torch, NumPy and Python."""
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    with _GENERATORS, torch.random.fork_rng(devices=[]):
-        python_state = random.getstate()
-        numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
-        torch.manual_seed(words[0])
-        np.random.seed(words[1])  # noqa: NPY002
-        random.seed(words[2])
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
+    torch.manual_seed(words[0])
+    np.random.seed(words[1])  # noqa: NPY002
+    random.seed(words[2])

@@ -14,7 +14,6 @@ forked meanwhile may keep the result too: its slot is made LEFT, and never writt
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import weakref
 from multiprocessing.reduction import ForkingPickler
@@ -23,6 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from torch_distinput.background import num_forks
 
 FREE, SENT, OPENED, LEFT = range(4)
 
@@ -113,21 +114,15 @@ class Receiver:
         slot[0] = OPENED
         # Everything in the result refers to `lent`; when that goes, so does the last of it.
         lent: Any = slot[:]
-        weakref.finalize(lent, _release, slot, len(_forks)).atexit = False
+        weakref.finalize(lent, _release, slot, num_forks()).atexit = False
         whole = memoryview(lent)
         buffers = [whole[start:stop] for start, stop in places]
         return pickle.loads(text, buffers=buffers)  # noqa: S301 - as above
 
 
-_forks: list[None] = []
-"""One for each fork of this process, and of those that it was forked from."""
-
-os.register_at_fork(before=lambda: _forks.append(None))
-
-
 def _release(slot: NDArray[np.uint8], forks: int) -> None:
     """Give a slot back, unless a process was forked since it was opened: they share it."""
-    slot[0] = FREE if forks == len(_forks) else LEFT
+    slot[0] = FREE if forks == num_forks() else LEFT
 
 
 class _Pickler(ForkingPickler):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +27,26 @@ class Examples(list[Any]):
     """Examples of a stream that are not collated yet: a leaf with one example a row."""
 
 
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """An attribute that is made when it is asked for first, and then found without this.
+
+    ``functools.cached_property`` has a lock before Python 3.12: one for all trees and threads,
+    which a loader process would inherit held. Two threads may make one twice here, and alike.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, owner: Any, kind: type) -> T:
+        value: T = self._make(owner)
+        vars(owner)[self._make.__name__] = value
+        return value
+
+
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """The containers of a tree, without its leaves."""
@@ -37,12 +56,12 @@ class Structure:
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
 
-    @cached_property
+    @_Kept
     def build(self) -> Callable[[Sequence[Any]], Any]:
         """Puts leaves back."""
         return compile_build(self) if self.num_leaves <= _MOST_LEAVES else self._build
 
-    @cached_property
+    @_Kept
     def num_leaves(self) -> int:
         """How many leaves a tree of this structure has."""
         return 1 if self.kind is None else sum(child.num_leaves for child in self.children)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from torch_distinput.background import new_rlock
+
 Clock = dict[str, int]
 """For each party, how many of its accesses are known to be over."""
 
@@ -76,7 +78,7 @@ class Machine:
         """Choose the schedule."""
         self._random = random.Random(seed)  # noqa: S311 - a schedule, no secret
         self._haste = self._random.choice((0, 1, 3))  # 0: streams move only if waited for
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self._clocks: defaultdict[str, Clock] = defaultdict(dict)
         self._tasks: defaultdict[str, deque[_Task]] = defaultdict(deque)
         self._blocks: dict[int, _Block] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_distinput.communicator import named_workers
+from torch_distinput.communicator import Gone, named_workers, nobody
 from torch_distinput.errors import AuditError, PeerTimeoutError
 from torch_distinput.plan.audit import IdSum, summed
 
@@ -34,12 +34,14 @@ class Audit:
     """Sums what one worker delivers."""
 
     def __init__(
-        self, communicator: Communicator, topic: str, *, timeout: float, expected: Expected
+        self, communicator: Communicator, topic: str, *, timeout: float, expected: Expected,
+        gone: Gone = nobody,
     ) -> None:
         """Take the way to the other workers."""
         self._communicator = communicator
         self._topic = topic
         self._timeout = timeout
+        self._gone = gone
         self._expected = expected
         self._sum = IdSum()
         self._held: list[Ids] = []
@@ -72,7 +74,9 @@ class Audit:
 
     def _exchanged(self, text: str) -> list[str]:
         try:
-            return self._communicator.exchange(self._topic, text, timeout=self._timeout)
+            return self._communicator.exchange(
+                self._topic, text, timeout=self._timeout, gone=self._gone
+            )
         except PeerTimeoutError as error:
             msg = (
                 f"The audit expected all workers at the end of the epoch within {self._timeout:g} "

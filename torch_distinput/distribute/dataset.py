@@ -250,8 +250,17 @@ class DistributedDataset:
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        options, position = self._options, progress.position
         topic = f"iteration {self._strategy.count_iteration()}"
+        try:
+            iterator = self._opened(topic, progress)
+        except BaseException as error:
+            self._strategy.heartbeat.tell(topic, error)  # the others may be inside already
+            raise
+        self._running = weakref.ref(iterator)
+        return iterator
+
+    def _opened(self, topic: str, progress: Progress) -> DistributedIterator:
+        options, position = self._options, progress.position
         opening = Opening(
             position=position,
             shares=self._shake_hands(topic, position),
@@ -259,12 +268,12 @@ class DistributedDataset:
             watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
             meeting=self._meeting,
             timeout=options.timeout,
-            exchange=partial(self._exchange, f"examples of {topic}"),
+            exchange=partial(self._exchange, topic),
             checks_data=options.audit,
         )
         feed = self._input.open(opening)
         self._foresee_zero_rows(position.epoch)
-        iterator = DistributedIterator(
+        return DistributedIterator(
             feed,
             self._strategy,
             progress=progress,
@@ -277,8 +286,6 @@ class DistributedDataset:
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )
-        self._running = weakref.ref(iterator)
-        return iterator
 
     def _shake_hands(self, topic: str, position: Position) -> list[Any]:
         """Compare with the other ranks; what each of them has found out for all."""
@@ -294,7 +301,14 @@ class DistributedDataset:
         )
 
     def _exchange(self, topic: str, text: str) -> list[str]:
-        return self._strategy.communicator.exchange(topic, text, timeout=self._options.timeout)
+        """Show a text inside an iteration, in which another worker may have failed by now."""
+        heartbeat, timeout = self._strategy.heartbeat, self._options.timeout
+        return self._strategy.communicator.exchange(
+            f"examples of {topic}",
+            text,
+            timeout=timeout,
+            gone=lambda: heartbeat.gone(timeout) | heartbeat.failures(topic),
+        )
 
     def _foresee_zero_rows(self, epoch: int) -> None:
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
@@ -309,6 +323,7 @@ class DistributedDataset:
             f"audit of {topic}",
             timeout=self._options.timeout,
             expected=lambda: self._input.expected_ids(progress.before, progress.position),
+            gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
         )
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:

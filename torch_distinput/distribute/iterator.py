@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from torch_distinput.background import call_in_child
 from torch_distinput.data.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import current
@@ -79,6 +80,7 @@ class DistributedIterator(Iterator[Any]):
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
+        call_in_child(self, DistributedIterator._leave_to_parent)
 
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
@@ -211,6 +213,14 @@ class DistributedIterator(Iterator[Any]):
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
             self._ending = UsageError(msg)
         self._finalizer()
+
+    def _leave_to_parent(self) -> None:
+        """In a child: the threads, loader processes and streams behind this are the parent's."""
+        self._finalizer.detach()
+        self.close_because(
+            "a fork: this process is a child of the one that iterates",
+            "Iterate in the parent, and hand the child what it needs.",
+        )
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.communicator import Communicator, Gone, named_workers
 from torch_distinput.errors import MismatchError
 from torch_distinput.made_in_scope import Fingerprinted
-from torch_distinput.options import InputOptions
 
 
 def compare(
-    made: Sequence[Fingerprinted], workers: Communicator, *, topic: str, replicate: bool
+    made: Sequence[Fingerprinted],
+    workers: Communicator,
+    *,
+    topic: str,
+    replicate: bool,
+    timeout: float,
+    gone: Gone,
 ) -> None:
     """Compare what each worker has made, in the order it was made.
 
@@ -25,14 +31,17 @@ def compare(
         workers: all workers, each of which calls this.
         topic: names this meeting.
         replicate: give all workers worker 0's state before.
+        timeout: seconds that a worker waits for another.
+        gone: tells who will not come any more.
 
     Raises:
         MismatchError: on all workers, naming those that differ from worker 0, and in what.
+        PeerFailedError: a worker is gone.
         PeerTimeoutError: a worker did not come; perhaps it has made nothing.
     """
-    timeout = InputOptions().timeout
+    exchange = partial(workers.exchange, timeout=timeout, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
-    shown = workers.exchange(f"{topic}, what was made", kinds, timeout=timeout)
+    shown = exchange(f"{topic}, what was made", kinds)
     _check_alike([json.loads(text) for text in shown], "made")
     refusals = _replicate(made, workers) if replicate else [""] * len(made)
     prints = json.dumps(
@@ -41,7 +50,7 @@ def compare(
             for thing, refusal in zip(made, refusals, strict=True)
         ]
     )
-    shown = workers.exchange(f"{topic}, state", prints, timeout=timeout)
+    shown = exchange(f"{topic}, state", prints)
     _check_alike([json.loads(text) for text in shown], "has")
 
 

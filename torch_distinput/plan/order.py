@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby, repeat
 from typing import Protocol
 
 import numpy as np
 
-from torch_distinput.plan.permutation import LARGEST_EXACT, FeistelNetwork, Indices, exact
+from torch_distinput.plan.permutation import LARGEST_EXACT, Indices, exact, network
 from torch_distinput.plan.position import Position
 
 _WORD_LIMIT = 1 << 64
@@ -32,10 +31,6 @@ class EpochOrder:
     seed: int = 0
     epoch: int = 0
 
-    @cached_property
-    def _network(self) -> FeistelNetwork:
-        return FeistelNetwork(self.num_examples, self._key)
-
     @property
     def _key(self) -> tuple[int, int]:
         """Seed and epoch in the two words of a Philox key."""
@@ -51,7 +46,7 @@ class EpochOrder:
             return positions.copy()
         if self.num_examples <= LARGEST_EXACT:
             return exact(self.num_examples, self._key)[positions]
-        return self._network(positions)
+        return network(self.num_examples, self._key)(positions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ def exact(num_items: int, key: tuple[int, int]) -> Indices:
     return order
 
 
+@lru_cache(maxsize=4)
+def network(num_items: int, key: tuple[int, int]) -> FeistelNetwork:
+    """Return a larger permutation with the tables that it has made so far."""
+    return FeistelNetwork(num_items, key)
+
+
 class FeistelNetwork:
     """A bijection on 0..num_items-1, of which any part can be asked for."""
 

@@ -6,13 +6,12 @@ Every job runs under a watchdog. Whatever goes wrong in a job, the next one gets
 
 from __future__ import annotations
 
-import atexit
 import functools
-import os
 import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from torch_distinput.background import call_in_child, release_at_exit
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing.rank_pool import RankError, RankOutcome, RankPool
 
@@ -24,8 +23,6 @@ __all__ = ["RankError", "RankOutcome", "run_ranks", "run_ranks_outcomes"]
 Result = TypeVar("Result")
 
 _pool = RankPool()
-atexit.register(_pool.close)  # runs before multiprocessing's own, which would wait for the ranks
-os.register_at_fork(after_in_child=_pool.forget)
 
 
 def run_ranks(
@@ -93,6 +90,8 @@ def _run(
             "fn must be a function at the level of a module, or a functools.partial of one with "
             f"arguments that pickle, so that it can be sent to the ranks; got {fn!r} ({error})."
         ) from error
+    release_at_exit(_pool.close)  # before multiprocessing's own, which would wait for the ranks
+    call_in_child(_pool, RankPool.forget)
     return _pool.run(call, num_workers, timeout)
 
 

@@ -5,6 +5,7 @@ Two real workers and a pretend wire: everything but the process group is the pro
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -17,7 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.communicator import Board, Channel, ChannelBrokenError, named_workers
+from torch_distinput.background import new_condition
+from torch_distinput.communicator import (
+    Board,
+    Channel,
+    ChannelBrokenError,
+    Gone,
+    check_company,
+    check_process,
+    named_workers,
+    nobody,
+)
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import PEER_ERRORS, PeerTimeoutError
 from torch_distinput.options import check_count
@@ -25,6 +36,7 @@ from torch_distinput.plan.topology import Topology
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
+_SLICE_SECONDS = 0.2
 
 
 @dataclass
@@ -35,10 +47,10 @@ class _Wire:
     """
 
     size: int
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    changed: threading.Condition = field(default_factory=new_condition)
     shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
     notes: dict[int, str] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
+    gone: dict[int, str] = field(default_factory=dict)  # with their last words
 
     def exchange(self, key: str, rank: int, value: Any, timeout: float) -> list[Any]:
         """Show a value under a key that is used once, and wait for everybody's.
@@ -52,20 +64,21 @@ class _Wire:
             self.changed.notify_all()
             everybody = set(range(self.size))
             self.changed.wait_for(
-                lambda: len(shown) == self.size or self.gone - shown.keys(), timeout
+                lambda: len(shown) == self.size or self.gone.keys() - shown.keys(), timeout
             )
-            if self.gone - shown.keys():
-                msg = f"{named_workers(sorted(self.gone - shown.keys()))} left the simulation"
+            if left := self.gone.keys() - shown.keys():
+                msg = f"{named_workers(sorted(left))} left the simulation"
                 raise ChannelBrokenError(msg)
             missing = tuple(sorted(everybody - shown.keys()))
             if missing:
                 raise PeerTimeoutError(named_workers(missing), missing)
             return [pickle.loads(shown[w]) for w in range(self.size)]  # noqa: S301 - our own
 
-    def leave(self, rank: int) -> None:
+    def leave(self, rank: int, error: BaseException | None) -> None:
         """A worker's function has returned or raised."""
+        said = "its function returned" if error is None else f"{type(error).__name__}: {error}"
         with self.changed:
-            self.gone.add(rank)
+            self.gone[rank] = said
             self.changed.notify_all()
 
 
@@ -74,27 +87,40 @@ class SimulatedCommunicator:
 
     def __init__(self, wire: _Wire, rank: int) -> None:
         """Take one end."""
+        self._process = os.getpid()
         self._wire = wire
         self.rank = rank
         self.size = wire.size
         self._num_collectives = 0
         self._num_channels = 0
 
-    def exchange(self, topic: str, text: str, *, timeout: float) -> list[str]:
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+    ) -> list[str]:
         """Show a text and return all workers' texts."""
-        key = f"topic {topic}"
-        try:
-            return self._wire.exchange(key, self.rank, text, timeout)
-        except (PeerTimeoutError, ChannelBrokenError) as error:
-            with self._wire.changed:
-                came = self._wire.shown[key].keys()
-                late = tuple(worker for worker in range(self.size) if worker not in came)
-            who = named_workers(late)
-            msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
-            raise PeerTimeoutError(msg, late) from error
+        check_process(self._process)
+        wire, key = self._wire, f"topic {topic}"
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return wire.exchange(key, self.rank, text, min(left, _SLICE_SECONDS))
+            except (PeerTimeoutError, ChannelBrokenError) as error:
+                with wire.changed:
+                    came = wire.shown[key].keys()
+                    late = tuple(worker for worker in range(self.size) if worker not in came)
+                    left_for_good = {w: wire.gone[w] for w in late if w in wire.gone}
+                check_company(topic, {w: said for w, said in gone().items() if w in late})
+                check_company(topic, left_for_good)
+                if not left:
+                    who = named_workers(late)
+                    msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
+                    raise PeerTimeoutError(msg, late) from error
 
-    def open_channel(self, *, timeout: float) -> Channel:  # noqa: ARG002
-        """Make a channel."""
+    def open_channel(
+        self, *, timeout: float, gone: Gone = nobody  # noqa: ARG002
+    ) -> Channel:
+        """Make a channel; nobody has to wait."""
         self._num_channels += 1
         return SimulatedChannel(self._wire, self.rank, f"channel {self._num_channels}")
 
@@ -120,6 +146,7 @@ class SimulatedCommunicator:
         return [dealt[self.rank] for dealt in self._collective(list(values))]
 
     def _collective(self, value: Any) -> list[Any]:
+        check_process(self._process)
         self._num_collectives += 1
         key = f"collective {self._num_collectives}"
         return self._wire.exchange(key, self.rank, value, _PATIENCE_SECONDS)
@@ -217,8 +244,8 @@ def _work(
         outcome.result = fn(strategy)
     except BaseException as error:  # noqa: BLE001 - it is raised again by simulate
         outcome.error, outcome.time = error, time.monotonic()
-    strategy.heartbeat.close()  # an error that is kept would keep the strategy
-    wire.leave(rank)
+    strategy.heartbeat.close(outcome.error)  # an error that is kept would keep the strategy
+    wire.leave(rank, outcome.error)
 
 
 def _raise_first(outcomes: list[_Outcome]) -> None:

@@ -6,7 +6,6 @@ import ast
 import math
 import operator
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,14 +15,13 @@ import numpy as np
 import torch
 from numpy.lib import format as npy_format
 
+from torch_distinput.background import named_lock
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 from torch_distinput.data.structure import Batch
 from torch_distinput.errors import ConfigurationError
 
 Array = np.ndarray[Any, Any]
 
-_PARSING = threading.Lock()
-"""Python 3.11's ast fails now and then when two threads use it."""
 _MAGIC = b"\x93NUMPY"
 _PART_BYTES = 4 << 20
 _LONGEST_HEADER = 10_000
@@ -132,7 +130,7 @@ def read_header(opened: IO[bytes], where: str) -> Header:
         raise ValueError(msg)
     text = opened.read(size).decode("utf-8" if start[-2] == 3 else "latin-1")
     try:
-        with _PARSING:
+        with named_lock("ast"):  # which fails now and then when two threads use it (Python 3.11)
             fields = ast.literal_eval(text.strip())
         dtype = npy_format.descr_to_dtype(fields["descr"])
         shape = tuple(map(operator.index, fields["shape"]))

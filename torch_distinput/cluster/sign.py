@@ -1,0 +1,63 @@
+"""What a worker shows the others of itself: one note, its newest."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from torch_distinput.cluster.own_process import Process
+
+
+class Stage(NamedTuple):
+    """What a worker is doing, since when, and how long it would wait for others there."""
+
+    verb: str
+    topic: str = ""
+    step: int | None = None
+    since: float = 0.0
+    limit: float = math.inf
+
+    @property
+    def words(self) -> str:
+        """As it is told to others."""
+        place = self.topic if self.step is None else f"step {self.step} of {self.topic}"
+        return f"{self.verb} {place}".rstrip()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """A worker's note.
+
+    Attributes:
+        process: where it runs.
+        beat: how many notes it has left before.
+        steps: how many steps it has delivered, over all iterators.
+        stage: what it was doing, in words.
+        seconds: for how long.
+        vote: see :class:`Stop`.
+        failed: the iteration in which it failed last, and its words.
+        has_left: this was the last note: the worker has ended, or its strategy is gone.
+    """
+
+    process: Process
+    beat: int
+    steps: int
+    stage: str
+    seconds: float
+    vote: int | None
+    failed: tuple[str, str] | None
+    has_left: bool
+
+    @classmethod
+    def read(cls, text: str) -> Sign:
+        """Read a note."""
+        said = json.loads(text)
+        said["failed"] = tuple(said["failed"]) if said["failed"] else None
+        said["process"] = Process(*said["process"])
+        return cls(**said)
+
+    def written(self) -> str:
+        """Write it."""
+        return json.dumps(asdict(self))
