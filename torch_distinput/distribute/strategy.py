@@ -207,6 +207,9 @@ class Strategy:
     ) -> Any:
         """Sum or average over all replicas in sync; the result is the same on every worker.
 
+        Halves are added up in float32, and the result is a half again. Sums of whole numbers and
+        bools are int64.
+
         Args:
             reduce_op: ``"sum"`` or ``"mean"``.
             value: a structure of tensors or numbers, PerReplica with several local replicas.
@@ -238,13 +241,19 @@ class Strategy:
 
         Args:
             index: int64 ``(rows,)``, the place of each row; each of 0..n-1 exactly once over all
-                replicas and all that is given here.
-            value: a structure of tensors ``(rows, ...)`` or lists.
+                replicas and all that is given here. Or ``(rows, 2)`` with file and record numbers,
+                the ``last_step.ids`` of files: sorted by both, repetitions refused; what is missing
+                goes unnoticed, as filters leave gaps too.
+            value: a structure of tensors or lists with a row for each index: of padded batches
+                ``values[mask]``.
 
         Raises:
-            ValueError: for gaps or repeated indices.
+            ValueError: for gaps or repetitions, or other rows than indices.
         """
-        return reductions.in_order(self.gather(index), self.gather(value))
+        current.check_cross_replica(self, "gather_in_order")
+        return reductions.gathered_in_order(
+            index, value, len(self.devices), communicator=self.communicator
+        )
 
     def replicate(self, module: nn.Module) -> ReplicatedModule:
         """Move a module to the first device and let each replica compute on its own.
