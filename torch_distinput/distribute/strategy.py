@@ -19,12 +19,13 @@ from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
+from torch_distinput.distribute.deliveries import Deliveries
 from torch_distinput.distribute.regroup import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.distribute.scope_end import compare
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
-from torch_distinput.values import PerReplica, StepInfo
+from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,7 +50,7 @@ class Strategy:
         self.topology = topology
         self.devices = tuple(devices)
         self.communicator = communicator
-        self.last_delivered: StepInfo | None = None
+        self.deliveries = Deliveries()
         self.heartbeat = Heartbeat(communicator)
         weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
         self._num_datasets = 0
@@ -237,13 +238,12 @@ class Strategy:
         return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
-        """Gather rows and sort them by their indices, for predictions in the order of the source.
+        """Gather rows and sort them by their indices, for predictions in the source's order.
 
         Args:
-            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 exactly once over all
-                replicas and all that is given here. Or ``(rows, 2)`` with file and record numbers,
-                the ``last_step.ids`` of files: sorted by both, repetitions refused; what is missing
-                goes unnoticed, as filters leave gaps too.
+            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 once over all replicas.
+                Or ``(rows, 2)`` with file and record numbers, the ``last_step.ids`` of files:
+                repetitions are refused, but gaps go unnoticed, as filters leave some too.
             value: a structure of tensors or lists with a row for each index: of padded batches
                 ``values[mask]``.
 
