@@ -53,6 +53,25 @@ class TestRun:
         shared = (object(), torch.ones(1), tdi.ReduceOp.SUM)
         assert all(a is b for a, b in zip(shared, mirrored(2).run(lambda: shared), strict=True))
 
+    def test_shapes_are_values(self):
+        """A torch.Size holds sizes, and no PerReplica; beside one it comes as it was passed."""
+        strategy, x = mirrored(2), tdi.PerReplica([torch.ones(3), torch.ones(2)])
+        shapes = strategy.run(lambda x, size: (x.shape, size), (x, torch.Size([4])))
+        assert (x[0].shape, torch.Size([4])) == strategy.local_results(shapes)[0]
+        assert (x[1].shape, torch.Size([4])) == strategy.local_results(shapes)[1]
+        assert torch.Size is type(shapes[0][0])
+
+    def test_results_of_a_class_that_their_values_do_not_make(self):
+        """They are grouped in a dict."""
+
+        class Tagged(dict):
+            def __init__(self, values, *, tag):
+                super().__init__(values)
+                self.tag = tag
+
+        out = mirrored(2).run(lambda: Tagged({"a": 1}, tag="t"))
+        assert ({"a": tdi.PerReplica([1, 1])}, dict) == (out, type(out))
+
     def test_one_replica_gets_bare_values_in_the_calling_thread(self):
         """R = 1 needs no thread."""
         strategy = mirrored(1)
