@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -96,19 +94,3 @@ def test_a_type_that_changes_from_batch_to_batch_is_an_error(wrap, examples, typ
     """Which of them a worker gets is a matter of the cut."""
     with pytest.raises(tdi.SourceError, match=f"Expected numbers of {types}"):
         list(tdi.OneDeviceStrategy("cpu").distribute_dataset(wrap(examples), global_batch_size=4))
-
-
-def test_json_lines_that_change_their_type_are_an_error(tmp_path):
-    """From file to file, say; and the cure is to name the types."""
-    for name, values in enumerate(([1, 2], [0.5, 2])):
-        lines = "".join(json.dumps({"x": x}) + "\n" for x in values)
-        (tmp_path / f"{name}.jsonl").write_text(lines)
-
-    def distributed(reader):
-        files = tdi.FileDataset(str(tmp_path / "*.jsonl"), reader=reader)
-        return tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=2)
-
-    with pytest.raises(tdi.SourceError, match="columns="):
-        list(distributed("jsonl"))
-    dataset = distributed(tdi.readers.JSONL(columns={"x": torch.float32}))
-    assert {torch.float32} == {batch["x"].dtype for batch in dataset}

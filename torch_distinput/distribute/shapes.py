@@ -81,8 +81,8 @@ class Shapes:
 def _check_numbers(before: Any, now: Any) -> None:
     """Refuse numbers that change between bool, int64 and float64 from one batch to another.
 
-    That is what plain numbers of Python, and of text formats, become. Their type is told from
-    those of a batch, and whether all of them are whole depends on where it was cut.
+    That is what plain numbers of Python become. Their type is told from those of a batch, and
+    whether all of them are whole depends on where it was cut.
     """
     leaves, structure = flatten(before)
     others, other_structure = flatten(now)
@@ -93,8 +93,7 @@ def _check_numbers(before: Any, now: Any) -> None:
             msg = (
                 f"Expected numbers of {one.dtype} at {name}, as before, got {other.dtype}: the "
                 "type of a batch must not depend on which examples it holds. Give all examples "
-                "one type (1.0 instead of 1), name the types in the reader's columns=, or pass "
-                "a collate_fn."
+                "one type (1.0 instead of 1), or pass a collate_fn."
             )
             raise SourceError(msg)
 
