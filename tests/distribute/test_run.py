@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -50,6 +52,25 @@ class TestRun:
         """An object, a tensor, or a member of an enum."""
         shared = (object(), torch.ones(1), tdi.ReduceOp.SUM)
         assert all(a is b for a, b in zip(shared, mirrored(2).run(lambda: shared), strict=True))
+
+    def test_shapes_are_values(self):
+        """A torch.Size holds sizes, and no PerReplica; beside one it comes as it was passed."""
+        strategy, x = mirrored(2), tdi.PerReplica([torch.ones(3), torch.ones(2)])
+        shapes = strategy.run(lambda x, size: (x.shape, size), (x, torch.Size([4])))
+        assert (x[0].shape, torch.Size([4])) == strategy.local_results(shapes)[0]
+        assert (x[1].shape, torch.Size([4])) == strategy.local_results(shapes)[1]
+        assert torch.Size is type(shapes[0][0])
+
+    def test_results_of_a_class_that_their_values_do_not_make(self):
+        """They are grouped in a dict."""
+
+        class Tagged(dict):
+            def __init__(self, values, *, tag):
+                super().__init__(values)
+                self.tag = tag
+
+        out = mirrored(2).run(lambda: Tagged({"a": 1}, tag="t"))
+        assert ({"a": tdi.PerReplica([1, 1])}, dict) == (out, type(out))
 
     def test_one_replica_gets_bare_values_in_the_calling_thread(self):
         """R = 1 needs no thread."""
@@ -238,7 +259,7 @@ class TestReduce:
         assert torch.allclose(torch.tensor(expected, dtype=result.dtype), result)
 
     def test_structures_and_dtypes(self):
-        """Leaf by leaf; a sum keeps its dtype, a mean of integers is float32."""
+        """Leaf by leaf; a sum of floats keeps its dtype, a mean of integers is float32."""
         out = mirrored(2).reduce("sum", {"a": tdi.PerReplica([1, 2]), "b": [torch.ones(2)]})
         assert 3 == out["a"]
         assert [2.0, 2.0] == out["b"][0].tolist()
@@ -246,6 +267,53 @@ class TestReduce:
         assert (torch.float32, 1.5) == (mean.dtype, mean.item())
         bright = torch.full((3,), 200, dtype=torch.uint8)  # their sum does not fit
         assert 200 == mirrored(1).reduce("mean", bright, 0)
+
+    @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2])
+    def test_halves_are_added_up_in_float32(self, cluster, dtype):
+        """The mean is finite where the sum of two would not be, and a half again."""
+
+        def work(strategy):
+            large = torch.finfo(dtype).max
+            scalar, rows = torch.tensor(large, dtype=dtype), torch.full((3,), large).to(dtype)
+            return strategy.reduce("mean", scalar), strategy.reduce("mean", rows, axis=0)
+
+        for means in simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1]):
+            assert [dtype] * 2 == [mean.dtype for mean in means]
+            assert [torch.finfo(dtype).max] * 2 == [mean.item() for mean in means]
+
+    @pytest.mark.parametrize("cluster", [(1, 4), (4, 1)])
+    def test_what_is_small_beside_a_sum_of_halves_counts(self, cluster):
+        """256 + 1 is 256 in bfloat16, as often as it is done."""
+
+        def work(strategy):
+            value = per_replica(strategy, lambda r: torch.tensor(1.0 if r else 256.0).bfloat16())
+            return strategy.reduce("sum", value)
+
+        assert 260 == everywhere(work, *cluster)  # 259, rounded once
+
+    def test_halves_are_added_up_in_float32_inside_run(self):
+        """all_reduce is the same sum."""
+        large = torch.tensor(40000.0, dtype=torch.float16)
+        means = mirrored(2).run(lambda: tdi.get_replica_context().all_reduce("mean", large))
+        assert [40000.0, 40000.0] == [mean.item() for mean in means]
+
+    @pytest.mark.parametrize(
+        "dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.bool]
+    )
+    @pytest.mark.parametrize("axis", [None, 0])
+    def test_sums_of_small_integers_are_int64(self, dtype, axis):
+        """As torch.sum's are: nothing wraps around."""
+        largest = 1 if dtype is torch.bool else torch.iinfo(dtype).max
+        values = torch.full((10,), largest, dtype=dtype)
+        total = mirrored(2).reduce("sum", values, axis=axis)
+        assert torch.int64 is total.dtype
+        assert 20 * largest == total.sum()
+
+    def test_large_unsigned_integers_average_to_what_they_are(self):
+        """Their upper half does not fit into int64."""
+        large = torch.tensor([2**64 - 1], dtype=torch.uint64)
+        assert 2.0**64 == mirrored(2).reduce("mean", large, axis=0)
 
     def test_all_empty_is_nan(self):
         """0 / 0, as in TensorFlow."""
@@ -293,6 +361,34 @@ class TestReduce:
                 strategy.reduce("sum", "text" if broken else 1.0)
 
         simulate(work, num_workers=2)
+
+    def test_a_worker_that_has_returned_is_named(self):
+        """In the simulation too, by an error that users can catch."""
+
+        def work(strategy):
+            if strategy.worker_index == 0:
+                with pytest.raises(tdi.PeerFailedError, match="worker 1 left the simulation"):
+                    strategy.reduce("sum", 1)
+
+        simulate(work, num_workers=2)
+
+    @pytest.mark.parametrize("num_workers", [1, 2])
+    @pytest.mark.parametrize("make", [
+        lambda: torch.ones(2, 2).to_sparse(),
+        lambda: torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged),
+        lambda: torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.quint8),
+    ], ids=["sparse", "jagged", "quantized"])  # fmt: skip
+    @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+    def test_tensors_that_are_not_dense_are_refused(self, num_workers, make):
+        """With any number of workers, before a backend meets them."""
+        value = make()
+
+        def work(strategy):
+            for call in (strategy.gather, partial(strategy.reduce, "sum")):
+                with pytest.raises(TypeError, match=r"a dense tensor at value.*to_dense\(\)"):
+                    call(value)
+
+        simulate(work, num_workers=num_workers)
 
     def test_nonsense_is_refused(self):
         """Unknown operations and values that are no numbers."""
@@ -364,11 +460,84 @@ class TestGather:
         step = next(iterator)
         assert [*range(8)] == strategy.gather_in_order(iterator.last_step.ids, step).tolist()
 
-    @pytest.mark.parametrize("index", [[0, 1, 1], [0, 2, 3], [-1, 0, 1]])
+    @pytest.mark.parametrize("index", [[0, 1, 1], [0, 2, 3], [-1, 0, 1], [0, 1, 10**15]])
     def test_in_order_refuses_gaps_and_repetitions(self, index):
         """Silence would be a wrong submission."""
         with pytest.raises(ValueError, match="every index from 0 to n - 1 once"):
-            mirrored(1).gather_in_order(torch.tensor(index), torch.ones(3))
+            mirrored(1).gather_in_order(torch.tensor(index), torch.ones(len(index)))
+
+    @pytest.mark.parametrize(
+        ("index", "shown"),
+        [
+            ([0.0, 1.0], r"shape \(2,\) torch.float32"),
+            ([[0], [1]], r"shape \(2, 1\)"),
+            (5, r"shape \(\)"),
+        ],
+    )
+    def test_in_order_refuses_what_is_no_index(self, index, shown):
+        """Floats, other shapes."""
+        with pytest.raises(ValueError, match=f"Expected int64 indices.*{shown}"):
+            mirrored(1).gather_in_order(torch.tensor(index), torch.ones(2))
+
+    def test_in_order_refuses_other_rows_than_indices_on_all_workers(self):
+        """Padded predictions of unpadded ids: the worker's own error, and its words elsewhere."""
+
+        def work(strategy):
+            options = tdi.InputOptions(partial_batch="pad")
+            dataset = strategy.distribute_dataset(
+                torch.arange(7.0), global_batch_size=4, options=options
+            )
+            iterator, found = iter(dataset), {True: [], False: []}
+            ids = []
+            for batch, mask in iterator:
+                ids.append(torch.as_tensor(iterator.last_step.ids))
+                found[True].append({"x": batch[mask], "names": ["a"] * int(mask.sum())})
+                found[False].append({"x": batch, "names": ["a"] * int(mask.sum())})
+            index = torch.cat(ids)
+            with pytest.raises((ValueError, tdi.PeerFailedError)) as caught:
+                strategy.gather_in_order(index, torch.cat([step["x"] for step in found[False]]))
+            real = torch.cat([step["x"] for step in found[True]])
+            return type(caught.value), str(caught.value), strategy.gather_in_order(index, real)
+
+        (first, _, one), (second, said, other) = simulate(work, num_workers=2)
+        assert (tdi.PeerFailedError, ValueError) == (first, second)
+        assert "a row at value for each of 3 indices, got shape (4,)" in said
+        assert "values[mask]" in said
+        assert [*range(7)] == one.tolist() == other.tolist()
+
+    @pytest.mark.parametrize(
+        ("value", "named"),
+        [({"x": torch.ones(3)}, r"value\['x'\]"), (["a"], "value"), (torch.tensor(1), "value")],
+    )
+    def test_in_order_names_the_leaf_with_other_rows(self, value, named):
+        """Tensors, lists and bare numbers."""
+        with pytest.raises(ValueError, match=f"Expected a row at {named} for each of 2 indices"):
+            mirrored(1).gather_in_order(torch.tensor([1, 0]), value)
+
+    @pytest.mark.parametrize("cluster", [(1, 1), (2, 1), (1, 2)])
+    def test_in_order_of_files(self, cluster, tmp_path):
+        """Pairs of file and record number are sorted by both; a filter leaves gaps."""
+        for name in range(3):
+            (tmp_path / f"{name}.txt").write_text("".join(f"{name}{n}\n" for n in range(4)))
+
+        def work(strategy):
+            files = tdi.FileDataset(str(tmp_path / "*.txt"), shuffle_files=True)
+            kept = files.shuffle(3).filter(lambda line: line != "11")
+            iterator = iter(strategy.distribute_dataset(kept, global_batch_size=4))
+            steps = [(iterator.last_step.ids, step) for step in iterator]
+            ids = strategy.run(joined, args=[index for index, _ in steps])
+            lines = strategy.run(lambda *parts: [*chain(*parts)], args=[step for _, step in steps])
+            return strategy.gather_in_order(ids, lines)
+
+        expected = ["00", "01", "02", "03", "10", "12", "13", "20", "21", "22", "23"]
+        for lines in simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1]):
+            assert expected == lines
+
+    def test_in_order_of_files_refuses_repetitions(self):
+        """A record that came twice would be a row too many."""
+        index = torch.tensor([[0, 1], [1, 0], [0, 1]])
+        with pytest.raises(ValueError, match=r"once, got 3 of them; repeated: \[\(0, 1\)\]"):
+            mirrored(1).gather_in_order(index, torch.ones(3))
 
 
 def test_values_from_function():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,69 @@ from torch_distinput.data.structure import (
 
 _PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
 
+_NUMBERS = {bool, int, float}
+_NUM_FIRST = 1024
+
 CollateFn = Callable[[list[Any]], Batch]
 
 
-def collate_examples(examples: Sequence[Any]) -> Batch:
+def collate_examples(
+    examples: Sequence[Any], types: Mapping[str, torch.dtype] | None = None
+) -> Batch:
     """Stack examples leaf by leaf; tuples stay tuples and dataclasses keep their class.
 
     Leaves follow ``torch.utils.data.default_collate``: tensors, arrays and numbers become tensors
     of shape ``(rows, ...)``, strings and bytes become lists. Arrays of strings become an array.
+    Integers among floats become float64.
+
+    Args:
+        examples: at least one.
+        types: by the names of leaves what numbers there become; see :func:`number_types`.
 
     Raises:
-        ValueError: if the structures or shapes of the examples differ.
+        ValueError: if the structures or shapes of the examples differ, or numbers have not the
+            types that they should have.
     """
     structure = flatten_example(examples[0])[1]
     rows = [_leaves(number, example, structure) for number, example in enumerate(examples)]
     columns = list(zip(*rows, strict=True))
     names = leaf_names(structure, "example")
-    return unflatten(structure, [_stack(n, c) for n, c in zip(names, columns, strict=True)])
+    stacked = [_stack(n, c) for n, c in zip(names, columns, strict=True)]
+    if types:
+        pairs = zip(names, stacked, strict=True)
+        stacked = [_typed(n, s, types[n]) if n in types else s for n, s in pairs]
+    return unflatten(structure, stacked)
+
+
+def number_types(examples: Sequence[Any]) -> dict[str, torch.dtype]:
+    """What the numbers of a list become: all of its batches have the types of its first examples.
+
+    Else the type of a batch would depend on where it was cut: one may hold no float by chance.
+    """
+    leaves, structure = flatten_example(examples[0]) if examples else ([], None)
+    if structure is None or not any(type(leaf) in _NUMBERS for leaf in leaves):
+        return {}
+    first = (example_leaves(example, structure) or () for example in examples[:_NUM_FIRST])
+    named = zip(leaf_names(structure, "example"), zip(*first, strict=False), strict=False)
+    kinds = {name: set(map(type, column)) for name, column in named}
+    return {name: _number_type(found) for name, found in kinds.items() if found <= _NUMBERS}
+
+
+def _number_type(kinds: set[type]) -> torch.dtype:
+    if float in kinds:
+        return torch.float64
+    return torch.bool if kinds == {bool} else torch.int64
+
+
+def _typed(name: str, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor) and torch.promote_types(leaf.dtype, dtype) == dtype:
+        return leaf.to(dtype)
+    msg = (
+        f"Expected numbers of {dtype} at {name}, as in the first {_NUM_FIRST} examples, got "
+        f"{getattr(leaf, 'dtype', type(leaf).__name__)}: the type of a batch must not depend on "
+        "which examples it holds. Write all of them as floats (1.0), or pass a collate_fn."
+    )
+    raise ValueError(msg)
 
 
 def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
@@ -87,12 +133,20 @@ def _are_plain_arrays(column: Sequence[Any]) -> bool:
     return all(type(leaf) is np.ndarray and leaf.dtype is first.dtype for leaf in column)
 
 
+def _is_mixed(column: Sequence[Any]) -> bool:
+    """Whether some are floats, of which the first alone, or none, would tell the type."""
+    kinds = set(map(type, column))
+    return len(kinds) > 1 and float in kinds and kinds <= _NUMBERS
+
+
 def _stack(name: str, column: Sequence[Any]) -> Any:
     try:
         if _are_plain_arrays(column):  # as default_collate does, without a tensor for each
             return torch.from_numpy(np.stack(column))
         if all(type(leaf) is np.ndarray and leaf.dtype.kind in "OUS" for leaf in column):
             return np.stack([leaf.astype(object) for leaf in column])  # strings, or other objects
+        if type(column[0]) in _NUMBERS and _is_mixed(column):
+            return torch.tensor(column, dtype=torch.float64)
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data import user_loader
 from torch_distinput.data.buffers import pageable
-from torch_distinput.data.collate import collate_examples
+from torch_distinput.data.collate import CollateFn, collate_examples, number_types
 from torch_distinput.data.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.loader import LoaderOptions
 from torch_distinput.data.ready_stream import ReadyStream
@@ -182,11 +183,17 @@ def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
 def _from_indexable(source: Any, request: Request) -> IndexedSource:
     return IndexedSource(
         name=type(source).__name__,
-        fetch=ExampleFetch(source, request.collate_fn or collate_examples),
+        fetch=ExampleFetch(source, request.collate_fn or _collate_of(source)),
         num_examples=len(source) if hasattr(source, "__len__") else None,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
+
+
+def _collate_of(source: Any) -> CollateFn:
+    """The default; a list is in memory, so that its numbers can be looked at beforehand."""
+    types = number_types(source) if isinstance(source, list) else {}
+    return partial(collate_examples, types=types) if types else collate_examples
 
 
 def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> Source:

@@ -7,6 +7,8 @@ What is generated is plain: an unpacking, a type test and a name for each node.
 from __future__ import annotations
 
 import dataclasses
+import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ import torch
 if TYPE_CHECKING:
     from torch_distinput.data.structure import Structure
 
+_log = logging.getLogger(__name__)
 _PLAIN = frozenset({torch.Tensor, np.ndarray, str, bytes, bool, int, float})
 """Types that are leaves by themselves."""
 
@@ -34,11 +37,11 @@ def compile_leaves(
     structure: Structure,
     is_leaf: Callable[[Any], bool],
     is_row_list: Callable[[Any], bool],
-    stand_ins: Mapping[type, type],
+    stand_ins: Mapping[type, tuple[type, ...]],
 ) -> Callable[[Any], list[Any] | None]:
     """Return a function that lists the leaves of a tree; None if its structure is another.
 
-    ``stand_ins``: for some classes another one whose trees have their structure.
+    ``stand_ins``: for some classes others whose trees have their structure.
     """
     code = _Code(stand_ins)
     code.scope.update(plain=_PLAIN, is_leaf=is_leaf, is_row_list=is_row_list)
@@ -50,7 +53,7 @@ def compile_leaves(
 class _Code:
     """Lines under way, and the objects that they name."""
 
-    def __init__(self, stand_ins: Mapping[type, type] | None = None) -> None:
+    def __init__(self, stand_ins: Mapping[type, tuple[type, ...]] | None = None) -> None:
         self.scope: dict[str, Any] = {}
         self._stand_ins = stand_ins or {}
 
@@ -92,7 +95,7 @@ class _Code:
         if kind is type(None):
             yield f"if {tree} is not None: return None"
             return
-        kinds = {kind, self._stand_ins.get(kind, kind)}
+        kinds = (kind, *self._stand_ins.get(kind, ()))
         test = " and ".join(f"type({tree}) is not {self.name(one)}" for one in kinds)
         yield f"if {test}: return None"
         children = [f"{tree}_{number}" for number in range(len(structure.children))]
@@ -121,12 +124,37 @@ def assembler(structure: Structure) -> Callable[[list[Any]], Any]:
     """How a container other than the builtin ones is made of its values."""
     kind: Any = structure.kind
     if issubclass(kind, Mapping):
-        return lambda values: kind(dict(zip(structure.keys, values, strict=True)))
+        build = partial(_build_or_plain, kind, dict)
+        return lambda values: build(dict(zip(structure.keys, values, strict=True)))
     if issubclass(kind, tuple) and hasattr(kind, "_make"):
         return kind._make  # type: ignore[no-any-return]
     if dataclasses.is_dataclass(kind):
         return partial(_build_dataclass, kind, structure.keys)
+    if issubclass(kind, tuple):
+        return partial(_build_or_plain, kind, tuple)
     return kind  # type: ignore[no-any-return]
+
+
+def _build_or_plain(kind: Any, plain: type, values: Any) -> Any:
+    """A container of the user's class, or a plain one where the class needs more than its values.
+
+    As ``default_collate`` does it. It is tried each time: whether it fails may depend on the kind
+    of values, which are tensors in a batch and :class:`PerReplica` in a result of several replicas.
+    """
+    try:
+        made = kind(values)
+        if len(made) == len(values):
+            return made
+        why = f"{len(made)} of {len(values)} values arrived"
+    except Exception as error:  # noqa: BLE001 - whatever the user's class makes of them
+        why = f"{type(error).__name__}: {error}"
+    if kind not in _said_plain:
+        _said_plain.add(kind)
+        _log.info("%s cannot be made of its values (%s): a %s instead", kind, why, plain.__name__)
+    return plain(values)
+
+
+_said_plain: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _build_dataclass(kind: Any, names: tuple[str, ...], values: list[Any]) -> Any:

@@ -1,6 +1,7 @@
 """A batch as a tree: containers, and leaves that have rows.
 
-Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors.
+Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors;
+those of a class that cannot be made of its values alone are put together as a dict or tuple.
 Leaves are tensors (also jagged), NumPy arrays, and lists of strings, bytes or other plain objects:
 one object a row. ``None`` belongs to the structure and has no rows. No private torch pytree.
 """
@@ -88,7 +89,7 @@ _MOST_TYPES = 64
 """Outer types; more are made as a program runs, and do not come again."""
 _MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""
-_LEAVES = {torch.Tensor, np.ndarray, str, bytes}
+_LEAVES = {torch.Tensor, np.ndarray, str, bytes, torch.Size}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
@@ -194,18 +195,20 @@ def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
     """The class that puts a container back together."""
     if isinstance(tree, defaultdict):
         return dict  # its factory is no part of a batch
-    if isinstance(tree, list) and parts_of is _example_parts:
+    if isinstance(tree, (list, torch.Size)) and parts_of is _example_parts:
         return tuple
     return type(tree)
 
 
-def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, type]:
+def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, tuple[type, ...]]:
     """What :func:`_kind` makes of classes, the other way round."""
-    return {dict: defaultdict, tuple: list} if parts_of is _example_parts else {dict: defaultdict}
+    listed: dict[type, tuple[type, ...]] = {dict: (defaultdict,)}
+    return {**listed, tuple: (list, torch.Size)} if parts_of is _example_parts else listed
 
 
 def _example_parts(tree: Any) -> _Parts:
-    return _parts(tuple(tree) if isinstance(tree, list) else tree)
+    """A list in an example is a container, and so is a shape: a column for each number of it."""
+    return _parts(tuple(tree) if isinstance(tree, (list, torch.Size)) else tree)
 
 
 def _value_parts(tree: Any) -> _Parts:

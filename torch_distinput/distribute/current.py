@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch_distinput.distribute.deliveries import Delivered
     from torch_distinput.distribute.replica import ReplicaContext
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.values import StepInfo
@@ -100,15 +101,12 @@ def _check_same(strategy: Strategy) -> None:
         raise UsageError(msg)
 
 
-def delivered(strategy: Strategy, info: StepInfo) -> None:
+def delivered(strategy: Strategy, by: Delivered, info: StepInfo) -> None:
     """Note the step that a strategy delivered last."""
-    strategy.last_delivered = info
+    strategy.deliveries.add(by, info)
     _local.last = weakref.ref(strategy)
 
 
-def last_delivered() -> tuple[Strategy, StepInfo] | None:
-    """The strategy that counts here and the step it delivered last; None if there is none."""
-    strategy = get_strategy() or (_local.last() if _local.last else None)
-    if strategy is None or strategy.last_delivered is None:
-        return None
-    return strategy, strategy.last_delivered
+def last_strategy() -> Strategy | None:
+    """The strategy that counts here: the current one, else that which delivered last."""
+    return get_strategy() or (_local.last() if _local.last else None)

@@ -71,6 +71,7 @@ class DistributedIterator(Iterator[Any]):
         self._tally = tally
         self._audit = audit
         self._shapes = Shapes(spec, padded_rows)
+        self._delivered = strategy.deliveries.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
         self._last_step: StepInfo | None = None
@@ -118,6 +119,7 @@ class DistributedIterator(Iterator[Any]):
         """
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
+        self._delivered.is_open = False
         let_go(error)
         self._watch.end(error)
         self._finalizer()
@@ -212,6 +214,7 @@ class DistributedIterator(Iterator[Any]):
         if self._ending is None:
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
             self._ending = UsageError(msg)
+            self._delivered.is_open = False
         self._finalizer()
 
     def _leave_to_parent(self) -> None:
@@ -239,7 +242,7 @@ class DistributedIterator(Iterator[Any]):
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
         self._watch.leave(info.index)
-        current.delivered(self._strategy, info)
+        current.delivered(self._strategy, self._delivered, info)
 
 
 _HOST = (torch.device("cpu"),)

@@ -7,6 +7,9 @@ import torch
 from torch_distinput.distribute import current
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
+from torch_distinput.values import StepInfo
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def compute_average_loss(
@@ -27,17 +30,21 @@ def compute_average_loss(
         per_example_loss: shape ``(rows, ...)``: losses with ``reduction="none"``.
         num_examples: what to divide by; default: the examples in sync of the step delivered last
             to the current strategy. Pass it with several datasets at once and under gradient
-            accumulation: ``iterator.last_step.num_examples``, or the total of the steps.
+            accumulation: ``iterator.last_step.num_examples``, or the total of the steps. Where
+            several open iterators have delivered equally many steps since the last loss, as under
+            ``zip``, it is refused on all workers unless their steps have as many examples.
         mask: bool, shape ``(rows,)``: which rows count. Pass it, as it came with the batch, beside
             the ``num_examples`` of padded batches, and only there: of the step delivered last it
             is known.
 
     Returns:
-        A 0-dim tensor; exactly 0, with gradients, for a batch of zero rows.
+        A 0-dim tensor of the loss's dtype, summed in float32 if that is a half; exactly 0, with
+        gradients, for a batch of zero rows.
 
     Raises:
         ValueError: if the loss has other rows than the replica batch delivered last, or the mask
-            than the loss; for padded batches with ``num_examples`` and without their mask.
+            than the loss; for padded batches with ``num_examples`` and without their mask; if the
+            loss may belong to steps of several datasets.
         UsageError: if no step has been delivered and ``num_examples`` is not given.
     """
     if per_example_loss.ndim == 0:
@@ -58,12 +65,15 @@ def compute_average_loss(
         if count is not None:
             places = torch.arange(per_example_loss.shape[0], device=per_example_loss.device)
             mask = places < count
-    elif mask is None:
-        _refuse_padded(per_example_loss.shape[0])
+    else:
+        _note_loss(None if mask is not None else per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
         per_example_loss = _masked(per_example_loss, mask)
-    return per_example_loss.sum() / num_examples
+    # Halves are summed in float32: the losses of many rows need not fit where their mean does.
+    wide = torch.float32 if per_example_loss.dtype in _HALVES else None
+    average = per_example_loss.sum(dtype=wide) / num_examples
+    return average if wide is None else average.to(per_example_loss.dtype)
 
 
 def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -77,16 +87,24 @@ def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask.view(-1, *[1] * (loss.ndim - 1)), loss, 0)
 
 
-def _refuse_padded(num_rows: int) -> None:
-    """With ``num_examples`` a loss may be of any step, but what is padding is known of the last."""
-    last = current.last_delivered()
-    if last is not None and last[1].padded_rows == num_rows:
-        msg = (
-            f"Expected mask= beside num_examples=, got {num_rows} rows like the padded batch "
-            "delivered last, and no mask: with num_examples= the loss may be of another step, "
-            "whose examples are not known here. Pass the mask that came with the batch."
-        )
-        raise ValueError(msg)
+def _note_loss(num_rows: int | None) -> None:
+    """Note a loss with ``num_examples``; without a mask refuse rows that look like padded ones.
+
+    The loss may be of any step, but what is padding is known of the last.
+    """
+    strategy = current.last_strategy()
+    if strategy is None:
+        return
+    strategy.deliveries.note_loss()
+    last = strategy.deliveries.last
+    if num_rows is None or last is None or last.info is None or last.info.padded_rows != num_rows:
+        return
+    msg = (
+        f"Expected mask= beside num_examples=, got {num_rows} rows like the padded batch "
+        "delivered last, and no mask: with num_examples= the loss may be of another step, "
+        "whose examples are not known here. Pass the mask that came with the batch."
+    )
+    raise ValueError(msg)
 
 
 def _last_step(num_rows: int) -> tuple[int, int | None]:
@@ -94,14 +112,14 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
 
     Refuses a loss that does not belong to the step.
     """
-    last = current.last_delivered()
-    if last is None:
+    strategy = current.last_strategy()
+    candidates = [] if strategy is None else strategy.deliveries.candidates()
+    if strategy is None or not candidates:
         msg = (
             "compute_average_loss divides by the examples of the step delivered last, but none has "
             "been delivered in this thread. Pass num_examples=."
         )
         raise UsageError(msg)
-    strategy, info = last
     context = current.get_replica_context()
     if context is None and len(strategy.devices) > 1:
         msg = (
@@ -109,13 +127,38 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
             "inside Strategy.run, once per replica. Or pass num_examples=."
         )
         raise UsageError(msg)
-    count = info.local_counts[0 if context is None else context.local_replica]
-    rows = count if info.padded_rows is None else info.padded_rows
-    if rows != num_rows:
+    _refuse_several(candidates)
+    strategy.deliveries.note_loss()
+    replica = 0 if context is None else context.local_replica
+    info = next((c for c in candidates if _rows_of(c, replica) == num_rows), candidates[0])
+    if _rows_of(info, replica) != num_rows:
         what = "examples" if info.padded_rows is None else "rows"
         msg = (
-            f"Expected one loss for each of the {rows} {what} of the replica batch delivered "
-            f"last, got {num_rows} rows. Pass num_examples= if the loss belongs to another step."
+            f"Expected one loss for each of the {_rows_of(info, replica)} {what} of the replica "
+            f"batch delivered last, got {num_rows} rows. Pass num_examples= if the loss belongs to "
+            "another step."
         )
         raise ValueError(msg)
-    return info.num_examples, None if info.padded_rows is None else count
+    return info.num_examples, None if info.padded_rows is None else info.local_counts[replica]
+
+
+def _rows_of(info: StepInfo, replica: int) -> int:
+    return info.local_counts[replica] if info.padded_rows is None else info.padded_rows
+
+
+def _refuse_several(candidates: list[StepInfo]) -> None:
+    """Refuse what all workers refuse alike: a loss that may be of steps with other examples.
+
+    Steps of as many examples give one result, whichever it is; but which rows are padding is known
+    of one step only.
+    """
+    counts = [info.num_examples for info in candidates]
+    if len(set(counts)) > 1 or (len(counts) > 1 and any(c.padded_rows for c in candidates)):
+        padded = " and mask=" if any(c.padded_rows for c in candidates) else ""
+        msg = (
+            f"Expected the loss of one dataset's step, got {len(counts)} open iterators that have "
+            f"delivered in turn, steps of {' and '.join(map(str, counts))} examples in sync: which "
+            f"of them the loss belongs to is not known. Pass num_examples={padded}, from last_step "
+            "of the iterator whose batch it is of; close() an iterator that you are done with."
+        )
+        raise ValueError(msg)

@@ -6,9 +6,9 @@ gloo aborts the process, or waits, when they differ.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from torch_distinput.communicator import Communicator
 from torch_distinput.data.structure import Structure, flatten, leaf_names, unflatten
+from torch_distinput.distribute.ordering import check_rows, indices_of, order_of, sorted_rows
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.values import PerReplica
@@ -24,9 +25,9 @@ Axis = int | tuple[int, ...] | None
 Values = Sequence[Any]
 """One leaf of each local replica."""
 
-_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_SUMMABLE = (*_FLOATS, torch.complex64, torch.complex128)
-"""Added up as they are; whole numbers in int64, and what gloo lacks in a wider dtype it has."""
+_SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
+"""Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
+of two halves that fit, the sum may not. Whole numbers are added in int64."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,45 +52,76 @@ def reduced(
 ) -> Any:
     """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
 
-    def part_of(name: str, values: Values) -> _Part:
-        return _part_of_sum(name, values, op, axis)
+    def parts_of() -> tuple[list[_Part], Structure]:
+        return _leaf_parts(value, num_replicas, partial(_part_of_sum, op=op, axis=axis))
 
     def combined(part: _Part, count: int) -> torch.Tensor:
         total = communicator.all_reduce(part.value)
         dtype = _dtype_of_result(part.dtype, op)
         return (total / count if op is ReduceOp.MEAN else total).to(dtype)
 
-    parts, counts, structure = _compared(value, num_replicas, part_of, communicator)
+    parts, counts, structure = _compared(parts_of, communicator)
     return unflatten(structure, [combined(*pair) for pair in zip(parts, counts, strict=True)])
 
 
 def gathered(value: Any, num_replicas: int, *, axis: int, communicator: Communicator) -> Any:
     """Join each leaf of all replicas along an axis, in replica order."""
 
-    def part_of(name: str, values: Values) -> _Part:
-        return _part_of_join(name, values, axis)
+    def parts_of() -> tuple[list[_Part], Structure]:
+        return _leaf_parts(value, num_replicas, partial(_part_of_join, axis=axis))
 
-    def joined(part: _Part) -> Any:
-        if isinstance(part.value, list):
-            return [row for rows in communicator.gather_objects(part.value) for row in rows]
-        return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
+    parts, _, structure = _compared(parts_of, communicator)
+    return unflatten(structure, [_joined(part, axis, communicator) for part in parts])
 
-    parts, _, structure = _compared(value, num_replicas, part_of, communicator)
-    return unflatten(structure, [joined(part) for part in parts])
+
+def gathered_in_order(
+    index: Any, value: Any, num_replicas: int, *, communicator: Communicator
+) -> Any:
+    """Join the rows of all replicas and sort them by their indices.
+
+    Raises:
+        ValueError: if a leaf has not as many rows as there are indices; PeerFailedError on the
+            other workers. On all of them, if the indices are not each of 0..n-1 exactly once, or
+            if a pair of file and record number comes twice.
+    """
+
+    def parts_of() -> tuple[list[_Part], Structure]:
+        own = indices_of(_values(index, num_replicas))
+
+        def part_of(name: str, values: Values) -> _Part:
+            check_rows(name, values, own)
+            return _part_of_join(name, values, axis=0)
+
+        parts, structure = _leaf_parts(value, num_replicas, part_of)
+        return [_part_of_join("index", own, axis=0), *parts], structure
+
+    parts, _, structure = _compared(parts_of, communicator)
+    indices, *leaves = (_joined(part, 0, communicator) for part in parts)
+    order = order_of(indices)
+    return unflatten(structure, [sorted_rows(leaf, order) for leaf in leaves])
+
+
+def _joined(part: _Part, axis: int, communicator: Communicator) -> Any:
+    if isinstance(part.value, list):
+        return [row for rows in communicator.gather_objects(part.value) for row in rows]
+    return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
+
+
+def _leaf_parts(
+    value: Any, num_replicas: int, part_of: Callable[[str, Values], _Part]
+) -> tuple[list[_Part], Structure]:
+    leaves, structure = flatten(value)
+    names = leaf_names(structure, "value")
+    columns = (_values(leaf, num_replicas) for leaf in leaves)
+    return [part_of(*pair) for pair in zip(names, columns, strict=True)], structure
 
 
 def _compared(
-    value: Any,
-    num_replicas: int,
-    part_of: Callable[[str, Values], _Part],
-    communicator: Communicator,
+    parts_of: Callable[[], tuple[list[_Part], Structure]], communicator: Communicator
 ) -> tuple[list[_Part], list[int], Structure]:
     """Make this worker's parts, compare their facts over the workers, and add up their counts."""
     try:
-        leaves, structure = flatten(value)
-        names = leaf_names(structure, "value")
-        columns = (_values(leaf, num_replicas) for leaf in leaves)
-        parts = [part_of(*pair) for pair in zip(names, columns, strict=True)]
+        parts, structure = parts_of()
     except Exception as error:
         communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
         raise
@@ -117,7 +149,7 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     given = [_tensor(name, value) for value in values]
-    tensors = [_widened(tensor) for tensor in given]
+    tensors = [_widened(tensor, op) for tensor in given]
     if axis is None:
         local, count = _summed(name, tensors), len(tensors)
     else:
@@ -130,11 +162,13 @@ def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     return _Part(facts=facts, value=local, count=count, dtype=dtype)
 
 
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
+def _widened(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
     if tensor.dtype in _SUMMABLE:
         return tensor
     if tensor.is_complex():
         return tensor.to(torch.complex64)
+    if tensor.dtype is torch.uint64 and op is ReduceOp.MEAN:
+        return tensor.to(torch.float64)  # their upper half is negative in int64
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
@@ -143,7 +177,7 @@ def _dtype_of_result(given: torch.dtype, op: ReduceOp) -> torch.dtype:
         return given
     if op is ReduceOp.MEAN:
         return torch.float32
-    return torch.int64 if given is torch.bool else given
+    return given if given is torch.uint64 else torch.int64
 
 
 def _part_of_join(name: str, values: Values, axis: int) -> _Part:
@@ -163,30 +197,6 @@ def _part_of_join(name: str, values: Values, axis: int) -> _Part:
     return _Part(facts=facts, value=value)
 
 
-def in_order(index: torch.Tensor, value: Any) -> Any:
-    """Sort the rows of gathered values by their gathered indices.
-
-    Raises:
-        ValueError: if the indices are not each of 0..n-1 exactly once.
-    """
-    sorted_index, order = torch.sort(index)
-    expected = torch.arange(len(index), device=index.device)
-    if not torch.equal(sorted_index, expected):
-        counts = Counter(sorted_index.tolist())
-        missing = sorted(set(range(max(counts, default=-1) + 1)) - counts.keys())
-        repeated = [number for number, count in counts.items() if count > 1]
-        msg = (
-            f"gather_in_order needs every index from 0 to n - 1 once, got {len(index)} indices; "
-            f"missing: {missing[:5] or 'none'}, repeated: {repeated[:5] or 'none'}. "
-            "Gather each example exactly once, without filtering."
-        )
-        raise ValueError(msg)
-    rows = order.tolist()
-    leaves, structure = flatten(value)
-    picked = [[leaf[r] for r in rows] if isinstance(leaf, list) else leaf[order] for leaf in leaves]
-    return unflatten(structure, picked)
-
-
 def _values(leaf: Any, num_replicas: int) -> Values:
     """A bare value stands for the same value on each local replica."""
     return leaf if isinstance(leaf, PerReplica) else (leaf,) * num_replicas
@@ -194,10 +204,17 @@ def _values(leaf: Any, num_replicas: int) -> Values:
 
 def _tensor(name: str, value: Any) -> torch.Tensor:
     try:
-        return torch.as_tensor(value).detach()
+        tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         msg = f"Expected a tensor or number at {name}, got {value!r} ({type(value).__name__})."
         raise TypeError(msg) from error
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        msg = (
+            f"Expected a dense tensor at {name}, got one of layout {tensor.layout} and dtype "
+            f"{tensor.dtype}. Convert it first: to_dense(), to_padded_tensor() or dequantize()."
+        )
+        raise TypeError(msg)
+    return tensor
 
 
 def _summed(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -6,14 +6,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from torch_distinput.data import rows
 from torch_distinput.data.element_spec import look_of, merged, spec_of, zero_rows
 from torch_distinput.data.local_step import Part, part_of
 from torch_distinput.data.padding import Order, blank, order_of, padded, padded_spec
+from torch_distinput.data.structure import flatten, leaf_names
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.batching import Idle
 
 _log = logging.getLogger(__name__)
+
+_NUMBERS = {torch.bool, torch.int64, torch.float64}
 
 
 class Shapes:
@@ -43,6 +48,8 @@ class Shapes:
         self._look, self._empty = look, None
         self._last = spec_of((part.batch, part.ids))
         self._orders = list(map(order_of, part.leaves))
+        if self.spec is not None:
+            _check_numbers(self.spec[0], self._last[0])
         self.spec = self._last if self.spec is None else merged(self.spec, self._last)
 
     def empty(self, ask: Callable[[], Any]) -> Part:
@@ -73,6 +80,26 @@ class Shapes:
         if self._latest is None:
             raise no_spec()
         return part_of(*zero_rows(self._latest))
+
+
+def _check_numbers(before: Any, now: Any) -> None:
+    """Refuse numbers that change between bool, int64 and float64 from one batch to another.
+
+    That is what plain numbers of Python become. Their type is told from those of a batch, and
+    whether all of them are whole depends on where it was cut.
+    """
+    leaves, structure = flatten(before)
+    others, other_structure = flatten(now)
+    if structure != other_structure:
+        return
+    for name, one, other in zip(leaf_names(structure), leaves, others, strict=True):
+        if one.dtype != other.dtype and {one.dtype, other.dtype} <= _NUMBERS:
+            msg = (
+                f"Expected numbers of {one.dtype} at {name}, as before, got {other.dtype}: the "
+                "type of a batch must not depend on which examples it holds. Give all examples "
+                "one type (1.0 instead of 1), or pass a collate_fn."
+            )
+            raise SourceError(msg)
 
 
 def element_spec(part_spec: Any, padded_rows: int | None) -> Any:

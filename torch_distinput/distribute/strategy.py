@@ -20,12 +20,13 @@ from torch_distinput.data.source import Request
 from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
+from torch_distinput.distribute.deliveries import Deliveries
 from torch_distinput.distribute.regroup import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.distribute.scope_end import compare
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
-from torch_distinput.values import PerReplica, StepInfo
+from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +51,7 @@ class Strategy:
         self.topology = topology
         self.devices = tuple(devices)
         self.communicator = communicator
-        self.last_delivered: StepInfo | None = None
+        self.deliveries = Deliveries()
         self.heartbeat = Heartbeat(communicator)
         weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
         self._num_datasets = 0
@@ -208,6 +209,9 @@ class Strategy:
     ) -> Any:
         """Sum or average over all replicas in sync; the result is the same on every worker.
 
+        Halves are added up in float32, and the result is a half again. Sums of whole numbers and
+        bools are int64.
+
         Args:
             reduce_op: ``"sum"`` or ``"mean"``.
             value: a structure of tensors or numbers, PerReplica with several local replicas.
@@ -237,17 +241,22 @@ class Strategy:
         return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
-        """Gather rows and sort them by their indices, for predictions in the order of the source.
+        """Gather rows and sort them by their indices, for predictions in the source's order.
 
         Args:
-            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 exactly once over all
-                replicas and all that is given here.
-            value: a structure of tensors ``(rows, ...)`` or lists.
+            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 once over all replicas.
+                Or ``(rows, 2)`` with file and record numbers, the ``last_step.ids`` of files:
+                repetitions are refused, but gaps go unnoticed, as filters leave some too.
+            value: a structure of tensors or lists with a row for each index: of padded batches
+                ``values[mask]``.
 
         Raises:
-            ValueError: for gaps or repeated indices.
+            ValueError: for gaps or repetitions, or other rows than indices.
         """
-        return reductions.in_order(self.gather(index), self.gather(value))
+        current.check_cross_replica(self, "gather_in_order")
+        return reductions.gathered_in_order(
+            index, value, len(self.devices), communicator=self.communicator
+        )
 
     def replicate(self, module: nn.Module) -> ReplicatedModule:
         """Move a module to the first device and let each replica compute on its own.

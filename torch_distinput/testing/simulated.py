@@ -30,7 +30,7 @@ from torch_distinput.communicator import (
     nobody,
 )
 from torch_distinput.distribute.strategy import Strategy
-from torch_distinput.errors import PEER_ERRORS, PeerTimeoutError
+from torch_distinput.errors import PEER_ERRORS, PeerFailedError, PeerTimeoutError
 from torch_distinput.options import check_count
 from torch_distinput.plan.topology import Topology
 
@@ -149,7 +149,20 @@ class SimulatedCommunicator:
         check_process(self._process)
         self._num_collectives += 1
         key = f"collective {self._num_collectives}"
-        return self._wire.exchange(key, self.rank, value, _PATIENCE_SECONDS)
+        try:
+            return self._wire.exchange(key, self.rank, value, _PATIENCE_SECONDS)
+        except ChannelBrokenError as error:
+            msg = (
+                f"Expected all {self.size} workers at {key}, but {error}: there a function has "
+                "returned or raised. Make the same collective calls on all workers."
+            )
+            raise PeerFailedError(msg) from error
+        except PeerTimeoutError as error:
+            msg = (
+                f"Expected all {self.size} workers at {key} within {_PATIENCE_SECONDS:g} s, but "
+                f"{error} did not come. Make the same collective calls on all workers."
+            )
+            raise PeerTimeoutError(msg, error.workers) from error
 
 
 class SimulatedBoard:

@@ -1,0 +1,80 @@
+"""Which steps a loss may belong to: what each open iterator has delivered since the last loss.
+
+Deliveries, ends of data, ``iter()``, ``close()`` and losses come in one order on all workers, and
+so do the examples in sync of a step; rows do not. So what is decided here is the same on all.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from torch_distinput.values import StepInfo
+
+
+class Delivered:
+    """What one iterator has delivered; held by the iterator, so that it ends with it."""
+
+    __slots__ = ("__weakref__", "count", "info", "is_open", "turn")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.info: StepInfo | None = None
+        self.is_open = True
+        self.turn = -1
+        self.count = 0
+
+
+class Deliveries:
+    """What all iterators of a strategy have delivered, in turns that end with a loss."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.last: Delivered | None = None
+        # Replaced, never changed: another thread may be looking through it.
+        self._open: tuple[weakref.ref[Delivered], ...] = ()
+        self._turn = 0
+        self._has_loss = False
+
+    def open(self) -> Delivered:
+        """Note that an iterator begins."""
+        delivered = Delivered()
+        found = ((ref, ref()) for ref in self._open)
+        kept = (ref for ref, one in found if one is not None and one.is_open)
+        self._open = (*kept, weakref.ref(delivered))
+        return delivered
+
+    def add(self, delivered: Delivered, info: StepInfo) -> None:
+        """Note a step; the first one after a loss begins a new turn."""
+        if self._has_loss:
+            self._turn, self._has_loss = self._turn + 1, False
+        if delivered.turn != self._turn:
+            delivered.turn, delivered.count = self._turn, 0
+        delivered.count += 1
+        delivered.info = info
+        self.last = delivered
+
+    def note_loss(self) -> None:
+        """Note that a loss was computed of what was delivered until now."""
+        self._has_loss = True
+
+    def candidates(self) -> list[StepInfo]:
+        """The steps that a loss may belong to, the one delivered last first.
+
+        The others are those of open iterators that have delivered as many steps in this turn, as
+        ``zip`` lets them. A validation that was left after ten steps without a loss does not count,
+        nor does the training step around an evaluation, whose loss was computed before.
+        """
+        last = self.last
+        if last is None or last.info is None:
+            return []
+        others = [ref() for ref in self._open] if len(self._open) > 1 else []
+        turn = last.turn, last.count
+        return [
+            last.info,
+            *(
+                one.info
+                for one in others
+                if one is not None and one is not last and one.is_open and one.info is not None
+                if (one.turn, one.count) == turn
+            ),
+        ]

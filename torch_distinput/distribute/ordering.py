@@ -1,0 +1,90 @@
+"""The order of rows by what names them: indices, or pairs of file and record number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def indices_of(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The indices of each local replica as tensors of whole numbers.
+
+    Raises:
+        ValueError: for other shapes than ``(rows,)`` and ``(rows, 2)``, or other numbers.
+    """
+    indices = [torch.as_tensor(value) for value in values]
+    for index in indices:
+        has_places = index.ndim == 1 or (index.ndim == 2 and index.shape[1] == 2)
+        if index.dtype not in _WHOLE or not has_places:
+            msg = (
+                "Expected int64 indices of shape (rows,), or (rows, 2) with file and record "
+                f"numbers, got shape {tuple(index.shape)} {index.dtype}. Pass last_step.ids, or a "
+                "column that numbers the examples."
+            )
+            raise ValueError(msg)
+    return [index.to(torch.int64) for index in indices]
+
+
+def check_rows(name: str, values: Sequence[Any], indices: Sequence[torch.Tensor]) -> None:
+    """Refuse a leaf that has not a row for each index: rows would be put to wrong places."""
+    for replica, (value, index) in enumerate(zip(values, indices, strict=True)):
+        shape = (len(value),) if isinstance(value, list) else torch.as_tensor(value).shape
+        if tuple(shape[:1]) != (len(index),):
+            msg = (
+                f"Expected a row at {name} for each of {len(index)} indices, got shape "
+                f"{tuple(shape)} on local replica {replica}. Indices name the examples only: of "
+                "padded batches pass values[mask]."
+            )
+            raise ValueError(msg)
+
+
+def order_of(index: torch.Tensor) -> torch.Tensor:
+    """Where each row of the sorted whole is found.
+
+    Raises:
+        ValueError: if the indices are not each of 0..n-1 exactly once, or a pair is there twice.
+            Pairs may have gaps: of a file nobody here knows how many records it has, or which of
+            them were filtered out.
+    """
+    if index.ndim == 1:
+        found, order = torch.sort(index)
+        _check_complete(found)
+        return order
+    by_record = torch.argsort(index[:, 1], stable=True)
+    order = by_record[torch.argsort(index[by_record, 0], stable=True)]
+    found = index[order]
+    repeated = found[1:][(found[1:] == found[:-1]).all(1)]
+    if len(repeated):
+        shown = [tuple(pair) for pair in repeated[:5].tolist()]
+        msg = (
+            f"gather_in_order needs every file and record number once, got {len(index)} of them; "
+            f"repeated: {shown}. Gather each example exactly once; records that repeat() reads "
+            "again need numbers of your own."
+        )
+        raise ValueError(msg)
+    return order
+
+
+def _check_complete(found: torch.Tensor) -> None:
+    if not torch.equal(found, torch.arange(len(found), device=found.device)):
+        counts = Counter(found.tolist())
+        places = range(max(counts, default=-1) + 1)
+        missing = list(islice((place for place in places if place not in counts), 5))
+        repeated = [number for number, count in counts.items() if count > 1]
+        msg = (
+            f"gather_in_order needs every index from 0 to n - 1 once, got {len(found)} indices; "
+            f"missing: {missing or 'none'}, repeated: {repeated[:5] or 'none'}. "
+            "Gather each example exactly once, without filtering."
+        )
+        raise ValueError(msg)
+
+
+def sorted_rows(leaf: Any, order: torch.Tensor) -> Any:
+    """The rows of a tensor or list in an order."""
+    return [leaf[row] for row in order.tolist()] if isinstance(leaf, list) else leaf[order]
