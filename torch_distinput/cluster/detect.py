@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.communicator import Alone, Communicator
 from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.options import AutoShardPolicy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -42,14 +43,17 @@ def find_cluster(
     return ProcessGroupCommunicator(process_group)
 
 
-def check_alone(communicator: Communicator, *, reads_all: bool) -> None:
+def check_alone(
+    communicator: Communicator, policy: AutoShardPolicy | str = AutoShardPolicy.OFF
+) -> None:
     """Refuse a single worker that stands beside a process group of several ranks by mistake.
 
     Each of its ranks would read all data, as if it were alone.
 
     Args:
         communicator: of a strategy, which may be older than the process group.
-        reads_all: nobody has asked for every rank to read everything, and now it would.
+        policy: by which data is about to be read. With OFF every rank is to read everything;
+            nobody has asked for that with another one, and now it would.
 
     Raises:
         UsageError: on every rank that makes this mistake.
@@ -64,7 +68,7 @@ def check_alone(communicator: Communicator, *, reads_all: bool) -> None:
             "init_process_group (init_distributed), in the function that the ranks run."
         )
         raise UsageError(msg)
-    if num_ranks > 1 and reads_all:
+    if num_ranks > 1 and policy is not AutoShardPolicy.OFF:
         msg = (
             "Expected MultiWorkerMirroredStrategy, because there is a process group of "
             f"{num_ranks} ranks, got a strategy of this process alone, with which each rank would "

@@ -8,6 +8,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch_distinput.cluster.detect import check_alone
 from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
@@ -243,7 +244,7 @@ class DistributedDataset:
 
     def _start(self, progress: Progress) -> DistributedIterator:
         current.check_cross_replica(self._strategy, "iter(dataset)")
-        self._strategy.check_cluster(self._options.auto_shard_policy)
+        check_alone(self._strategy.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
             earlier.close_because(
@@ -301,7 +302,6 @@ class DistributedDataset:
         )
 
     def _exchange(self, topic: str, text: str) -> list[str]:
-        """Show a text inside an iteration, in which another worker may have failed by now."""
         heartbeat, timeout = self._strategy.heartbeat, self._options.timeout
         return self._strategy.communicator.exchange(
             f"examples of {topic}",

@@ -19,6 +19,7 @@ import torch
 
 from torch_distinput.data.structure import flatten, unflatten
 from torch_distinput.distribute import current
+from torch_distinput.distribute.regroup import is_common, regroup_values
 from torch_distinput.errors import UsageError
 from torch_distinput.options import ReduceOp, parse_enum
 from torch_distinput.values import PerReplica
@@ -100,12 +101,26 @@ class ReplicaContext:
         return self._meet(Request(call="merge_call", settings=merge_fn, value=value))
 
 
+def _answers(strategy: Strategy, requests: Sequence[Request]) -> list[Any]:
+    """Make a collective call that all local replicas have asked for; one reply for each."""
+    first = requests[0]
+    if first.call == "merge_call":
+        args, kwargs = regroup_values([request.value for request in requests], is_common)
+        return split_arguments(first.settings(strategy, *args, **kwargs), len(requests))
+    value = regroup_values([request.value for request in requests])
+    if first.call == "all_reduce":
+        result = strategy.reduce(first.settings, value)
+    else:
+        result = strategy.gather(value, first.settings)
+    return [own_copy(result, device) for device in strategy.devices]
+
+
 def run_one(strategy: Strategy, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
     def meet(request: Request) -> Any:
         with current.replica(None):
-            return strategy.meet([request])[0]
+            return _answers(strategy, [request])[0]
 
     with current.replica(ReplicaContext(strategy, 0, meet)):
         return [fn()]
@@ -131,7 +146,7 @@ def _play(strategy: Strategy, turns: list[_Turn]) -> None:
         if not waiting:
             return
         _check_met(requests)
-        replies = strategy.meet(waiting)
+        replies = _answers(strategy, waiting)
 
 
 def _check_met(requests: Sequence[Request | None]) -> None:

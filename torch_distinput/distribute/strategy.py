@@ -21,10 +21,10 @@ from torch_distinput.data.structure import flatten
 from torch_distinput.distribute import current, reductions, replica
 from torch_distinput.distribute.assemble import distributed, played
 from torch_distinput.distribute.deliveries import Deliveries
-from torch_distinput.distribute.regroup import is_common, is_shared, regroup_values
+from torch_distinput.distribute.regroup import is_shared, regroup_values
 from torch_distinput.distribute.replicate import ReplicatedModule
 from torch_distinput.distribute.scope_end import compare
-from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp, parse_enum
+from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import PerReplica
 
@@ -222,8 +222,7 @@ class Strategy:
         Returns:
             The structure with reduced, detached tensors; integers average to float32.
         """
-        current.check_cross_replica(self, "Strategy.reduce")
-        self.check_cluster()
+        self._check_collective("Strategy.reduce")
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
         num_replicas = len(self.devices)
         return reductions.reduced(
@@ -235,8 +234,7 @@ class Strategy:
 
         The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
         """
-        current.check_cross_replica(self, "Strategy.gather")
-        self.check_cluster()
+        self._check_collective("Strategy.gather")
         num_replicas = len(self.devices)
         return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
 
@@ -253,7 +251,7 @@ class Strategy:
         Raises:
             ValueError: for gaps or repetitions, or other rows than indices.
         """
-        current.check_cross_replica(self, "gather_in_order")
+        self._check_collective("Strategy.gather_in_order")
         return reductions.gathered_in_order(
             index, value, len(self.devices), communicator=self.communicator
         )
@@ -320,31 +318,10 @@ class Strategy:
         """
         return self.heartbeat.stop.is_due
 
-    def check_cluster(self, policy: AutoShardPolicy | str | None = None) -> None:
-        """Compare this strategy with the process group that there is by now.
-
-        ``policy``: by which it is about to read. Raises UsageError if there are ranks of which it
-        does not know.
-        """
-        reads_all = policy is not None and policy is not AutoShardPolicy.OFF
-        check_alone(self.communicator, reads_all=reads_all)
-
-    def meet(self, requests: Sequence[replica.Request]) -> list[Any]:
-        """Answer a collective call that all local replicas have made, one reply each."""
-        first = requests[0]
-        if first.call == "merge_call":
-            return self._merge(requests)
-        value = regroup_values([request.value for request in requests])
-        if first.call == "all_reduce":
-            result = self.reduce(first.settings, value)
-        else:
-            result = self.gather(value, first.settings)
-        return [replica.own_copy(result, device) for device in self.devices]
-
-    def _merge(self, requests: Sequence[replica.Request]) -> list[Any]:
-        args, kwargs = regroup_values([r.value for r in requests], is_common)
-        result = requests[0].settings(self, *args, **kwargs)
-        return replica.split_arguments(result, len(requests))
+    def _check_collective(self, call: str) -> None:
+        """Refuse a call of all replicas from inside one, or of fewer ranks than there are."""
+        current.check_cross_replica(self, call)
+        check_alone(self.communicator)
 
     def count_dataset(self) -> int:
         """Number the datasets of this strategy, alike on all ranks."""
