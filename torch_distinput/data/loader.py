@@ -236,7 +236,7 @@ def _lost(number: int, error: Exception) -> SourceError:
     return SourceError(msg)
 
 
-def _started(loader: DataLoader[Parcel]) -> Iterator[Parcel]:
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start the loader processes, or those that were kept on the next epoch."""
     with forking_loaders():
         return iter(loader)
