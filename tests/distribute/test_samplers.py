@@ -63,6 +63,11 @@ def test_an_epoch_is_sampled_when_it_begins(make_sampler):
     assert [[0], [1], [2]] == firsts(make_sampler, lambda dataset: None)
 
 
+def test_an_epoch_that_begins_again_is_sampled_again():
+    """After a ``break``, or where set_epoch says the same number: as with a DataLoader."""
+    assert [[0], [1], [2]] == firsts(Rotating, lambda dataset: dataset.set_epoch(0))
+
+
 @pytest.mark.parametrize("make_sampler", [Rotating, Batches])
 @pytest.mark.parametrize("ask", [len, tdi.DistributedDataset.state_dict], ids=["len", "state"])
 def test_asking_changes_nothing(make_sampler, ask):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import stream_of, write_files
-from torch_distinput.data import indexed
+from torch_distinput.data.loader import TaskLoader
+from torch_distinput.distribute import streamed_input
 from torch_distinput.testing import simulate
 
 
@@ -55,7 +59,7 @@ def test_it_is_told_to_all(tmp_path, name, workers, num_loaders):
         dataset = strategy.distribute_dataset(
             source, global_batch_size=4, collate_fn=collate_fn, num_workers=num_loaders
         )
-        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match="StopIteration"):
+        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match="raised StopIteration"):
             for _ in dataset:
                 pass
             strategy.reduce("sum", 1)  # where a rank that has no failure of its own hears of it
@@ -65,13 +69,37 @@ def test_it_is_told_to_all(tmp_path, name, workers, num_loaders):
     simulate(work, num_workers=workers)
 
 
-def test_a_planned_epoch_does_not_end_early(monkeypatch):
+@pytest.mark.parametrize("num_fetched", [0, 1, 2])
+def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
     """Whatever the cause: here what fetches the batches stops without a word."""
-    monkeypatch.setattr(indexed.ExampleFetch, "__call__", lambda *_: next(iter(())))
+    run = TaskLoader.run
+    monkeypatch.setattr(
+        TaskLoader, "run", lambda *args: itertools.islice(run(*args), num_fetched)
+    )
 
     def work(strategy):
-        dataset = strategy.distribute_dataset(list(range(8)), global_batch_size=4)
-        with pytest.raises(tdi.SourceError, match="Worker 0, step 0"):
-            list(dataset)
+        steps = iter(strategy.distribute_dataset(list(range(12)), global_batch_size=4))
+        for _ in range(num_fetched):
+            next(steps)
+        with pytest.raises(tdi.SourceError, match=f"step {num_fetched}: .*ended before it"):
+            next(steps)
+
+    simulate(work, num_workers=1)
+
+
+def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
+    """The plan knows how many records they have."""
+    pattern = write_numbers(tmp_path, [range(9)])
+    run = streamed_input.StreamedInput._started  # noqa: SLF001
+    monkeypatch.setattr(
+        streamed_input.StreamedInput, "_started", lambda *args: itertools.islice(run(*args), 1)
+    )
+
+    def work(strategy):
+        files = tdi.FileDataset(pattern, reader=Numbers(counted=True))
+        steps = iter(strategy.distribute_dataset(files, global_batch_size=4))
+        next(steps)
+        with pytest.raises(tdi.SourceError, match="step 1: .*ended before it"):
+            next(steps)
 
     simulate(work, num_workers=1)
