@@ -90,7 +90,7 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
 def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
     """The plan knows how many records they have."""
     pattern = write_numbers(tmp_path, [range(9)])
-    run = streamed_input.StreamedInput._started  # noqa: SLF001
+    run = streamed_input.StreamedInput._started
     monkeypatch.setattr(
         streamed_input.StreamedInput, "_started", lambda *args: itertools.islice(run(*args), 1)
     )
