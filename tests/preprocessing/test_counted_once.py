@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 
 import pytest
 import torch
@@ -37,7 +39,6 @@ def stopping_collate(examples):
 
 
 class TestStopIterationInCodeOfTheUsers:
-    @pytest.mark.parametrize("num_workers", [0, 1])
     @pytest.mark.parametrize(
         ("source", "collate_fn", "where"),
         [
@@ -47,13 +48,26 @@ class TestStopIterationInCodeOfTheUsers:
         ],
         ids=["dataset", "collate_fn", "collate_fn of a stream"],
     )
-    def test_in_a_loader(self, source, collate_fn, where, num_workers):
+    def test_in_a_loader(self, source, collate_fn, where):
         """It is an error in adapt, which torch would take for the end of the data."""
-        loader = DataLoader(source, batch_size=2, collate_fn=collate_fn, num_workers=num_workers)
         layer = pp.Normalization()
         with pytest.raises(RuntimeError, match=where):
-            layer.adapt(loader)
+            layer.adapt(DataLoader(source, batch_size=2, collate_fn=collate_fn))
         assert {} == layer.state_dict()
+
+    @pytest.mark.parametrize("source", [Stops(), range(8), Numbers()])
+    def test_in_a_loader_process(self, source):
+        """It is an error there too."""
+        loader = DataLoader(
+            source,
+            batch_size=2,
+            collate_fn=None if isinstance(source, Stops) else stopping_collate,
+            num_workers=1,
+            persistent_workers=True,
+        )
+        with pytest.raises(RuntimeError, match="got StopIteration"):
+            pp.Normalization().adapt(loader)
+        loader._iterator._shutdown_workers()  # torch's error keeps it from being collected soon
 
     def test_the_loader_keeps_its_collate_fn(self):
         """A pass leaves the user's loader as it was."""
@@ -69,6 +83,25 @@ class TestStopIterationInCodeOfTheUsers:
         layer = pp.TextVectorization(**{"split": None, "vocabulary": ["a"], rule: fn})
         with pytest.raises(RuntimeError, match=rf"{rule} to return, got StopIteration for 'c'"):
             list(DataLoader(["c", "a"], collate_fn=layer))
+
+
+def test_a_failed_adapt_lets_go_of_its_data():
+    """What was being read is closed at once: it may have processes of its own."""
+    closed = []
+
+    def batches():
+        try:
+            yield ["no number"]
+        finally:
+            closed.append(True)
+
+    gc.disable()
+    try:
+        with contextlib.suppress(TypeError):
+            pp.Normalization().adapt(batches)
+        assert [True] == closed
+    finally:
+        gc.enable()
 
 
 class TestEachExampleOnce:
