@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
-import weakref
 
 import pytest
 import torch
@@ -84,25 +81,6 @@ class TestStopIterationInCodeOfTheUsers:
         layer = pp.TextVectorization(**{"split": None, "vocabulary": ["a"], rule: fn})
         with pytest.raises(RuntimeError, match=rf"{rule} to return, got StopIteration for 'c'"):
             list(DataLoader(["c", "a"], collate_fn=layer))
-
-
-def test_a_failed_adapt_lets_go_of_what_it_read():
-    """Nothing keeps the source alive but the error: a loader may have processes of its own."""
-    held = []
-
-    def batches():
-        opened = torch.ones(1)
-        held.append(weakref.ref(opened))
-        yield opened
-        raise OSError
-
-    gc.disable()
-    try:
-        with contextlib.suppress(OSError):
-            pp.Normalization().adapt(batches)
-        assert held[0]() is None
-    finally:
-        gc.enable()
 
 
 class TestEachExampleOnce:

@@ -66,12 +66,9 @@ def together(workers: Communicator, what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - raised below, where all workers have met
         failure = error
     failures = workers.gather_objects(failure and f"{type(failure).__name__}: {failure}")
-    failed = [worker for worker, text in enumerate(failures) if text is not None]
     if failure is not None:
-        try:
-            raise failure
-        finally:  # its traceback knows this frame: together they would keep what was being read
-            del failure
+        raise failure
+    failed = [worker for worker, text in enumerate(failures) if text is not None]
     if failed:
         who = named_workers(failed).replace("worker", "Worker", 1)
         msg = f"{who} failed to {what}: {failures[failed[0]]}"
