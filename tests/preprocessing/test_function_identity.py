@@ -1,4 +1,4 @@
-"""What is kept for a function is kept for it alone: whatever changes its results changes its name."""
+"""What is kept for a function is kept for it alone: what changes its results changes its name."""
 
 from __future__ import annotations
 
