@@ -30,7 +30,7 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 OWNERS = {
     "fsspec": ("data/files.py",),
     "torchdata": ("data/user_loader.py",),
-    "DataLoader": ("data/loader.py", "data/user_loader.py"),
+    "DataLoader": ("data/loader.py", "data/user_loader.py", "data/started_loader.py"),
     "StatefulDataLoader": ("data/loader.py", "data/user_loader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
     "torch.cuda": ("device/",),

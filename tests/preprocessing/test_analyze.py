@@ -94,9 +94,9 @@ def reads(monkeypatch):
     found = []
     read = analyzing._read
 
-    def noted(features, stream, number):
+    def noted(features, stream, number, tally):
         found.append(Path(stream.listing[number].path).name)
-        return read(features, stream, number)
+        return read(features, stream, number, tally)
 
     monkeypatch.setattr(analyzing, "_read", noted)
     return found
@@ -197,7 +197,7 @@ class TestCache:
         assert list(first) != list(second)
         code = in_a_set.__code__.replace(co_consts=(first,))
         other = in_a_set.__code__.replace(co_consts=(second,))
-        assert function_identity._of_code(code) == function_identity._of_code(other)
+        assert function_identity.identity_of(code) == function_identity.identity_of(other)
 
     def test_other_layers_read_all(self, data, tmp_path, reads):
         analyzed(data, tmp_path)

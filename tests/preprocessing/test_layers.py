@@ -199,7 +199,7 @@ def test_strings_longer_than_a_model_takes():
 def test_layers_without_a_state():
     for layer in (pp.Normalization(), pp.Discretization(num_bins=2), strings(vocabulary=None)):
         with pytest.raises(UsageError, match=r"has no .* yet. Call adapt\(dataset\)"):
-            layer([1] if layer.state_names[0] != "text" else ["a"])
+            layer([1] if "text" not in layer.state_types else ["a"])
 
 
 def test_what_a_model_cannot_take_beside_none():

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from torch_distinput.data.started_loader import started
+
 _PACKED = "torch:"
 
 
@@ -32,7 +34,7 @@ def iterate(source: Any, state: str | None = None) -> Iterator[Any]:
         return _dataset(source, state)
     elif state is not None:
         source.load_state_dict(_unpacked(state))
-    return _once(iter(source))
+    return _once(started(source))
 
 
 _beginnings: dict[int, str] = {}

@@ -122,6 +122,12 @@ class DistributedDataset:
         return self._strategy
 
     @property
+    def auto_shard_policy(self) -> str | None:
+        """How the source is dealt out to workers; None for datasets from a function."""
+        policy = self._facts.get("auto_shard_policy")
+        return None if policy is None else str(policy)
+
+    @property
     def epoch(self) -> int:
         """The epoch that the next ``iter()`` plays, from 0."""
         return self._epoch

@@ -16,6 +16,7 @@ from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_ops import Filter, Map, Shuffle
 from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.files import FileInfo
+from torch_distinput.data.read_log import Tally
 from torch_distinput.data.stream import Shard
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.sharding import dealt
@@ -145,8 +146,8 @@ def _counted(features: Features, plan: _Plan, workers: Communicator) -> States:
         if kept is not None and number in plan.known:
             states = kept.load(listing[number], layers)
         if states is None:
-            states = _read(features, plan.stream, number)
-            if kept is not None:
+            states, skipped = _read(features, plan.stream, number, Tally(workers.rank))
+            if kept is not None and not skipped:  # who reads the rest again is told again
                 kept.store(listing[number], states)
         for name, state in states.items():
             total[name].merge(state)
@@ -157,15 +158,19 @@ def _share(numbers: list[int], workers: Communicator) -> list[int]:
     return [numbers[place] for place in dealt(len(numbers), workers.size, workers.rank)]
 
 
-def _read(features: Features, stream: FileStream, number: int) -> States:
-    """Count one file."""
+def _read(
+    features: Features, stream: FileStream, number: int, tally: Tally
+) -> tuple[States, dict[str, int]]:
+    """Count one file; return its states, and how many records of it were left out."""
     layers = dict(features.adaptive())
     states = {name: layer.new_state() for name, layer in layers.items()}
     shard = Shard(num_shards=len(stream.listing), index=number)
     reader = stream.open(shard)
     while (chunk := reader.take(ROWS)) is not None:
         count_batch(states, layers, features.columns_of, stream.finish(chunk, shard))
-    return states
+        tally.add(reader.notes())
+    tally.add(reader.notes())
+    return states, tally.skipped
 
 
 def _check_recipe(features: Any, dataset: Any) -> None:

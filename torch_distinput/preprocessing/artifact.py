@@ -71,7 +71,7 @@ def save(
             contents[file] = b"".join(token + b"\n" for token in tokens)
             vocabularies[name] = {"file": file, "tokens": len(tokens)}
             for buffer in ("text", "ends"):
-                del state[f"{name}.{buffer}" if name else buffer]
+                del state[_under(name, buffer)]
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
     packed = io.BytesIO()
     np.savez(packed, **arrays)
@@ -148,10 +148,12 @@ def load(
     layers = built(main["layers"], path)
     with np.load(io.BytesIO(folder.checked(main, _STATE)), allow_pickle=False) as kept:
         state = {name: torch.from_numpy(kept[name]) for name in kept.files}
+    weights = {name: state.pop(_under(name, "idf"), None) for name in main["vocabularies"]}
     layers.load_state_dict(state, strict=False)
     for name, lookup in _lookups(layers):
         if name in main["vocabularies"]:
             folder.read_vocabulary(main, main["vocabularies"][name], lookup)
+            lookup.weigh_by(weights[name])
     if layers.fingerprint() != main["fingerprint"]:
         msg = (
             f"Expected the layers of {path} to have fingerprint {main['fingerprint']}, got "
@@ -238,6 +240,10 @@ def _digest(content: bytes) -> str:
 def _feature(layers: Layer, name: str) -> str:
     """The feature that a module belongs to, or the module's own name."""
     return layers.feature_of(name) if isinstance(layers, Features) else name
+
+
+def _under(module: str, buffer: str) -> str:
+    return f"{module}.{buffer}" if module else buffer
 
 
 def _lookups(layers: Layer) -> Iterator[tuple[str, StringLookup]]:

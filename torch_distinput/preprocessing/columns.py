@@ -65,9 +65,16 @@ def stacked(values: list[Any]) -> Any:
         return torch.stack(values)
     if values and all(isinstance(value, _NUMBERS) for value in values):
         array = np.asarray(values)
-        if array.dtype.kind in "iufb":
+        if array.dtype.kind in "iufb" and not has_rounded(values, array):
             return torch.from_numpy(array)
     return values
+
+
+def has_rounded(values: Sequence[Any], array: np.ndarray) -> bool:
+    """Whether NumPy has made floats of integers that floats do not hold: beside floats, say."""
+    if array.dtype != np.float64 or not (np.abs(array) >= 2.0**53).any():
+        return False
+    return any(isinstance(value, (int, np.integer)) and abs(int(value)) > 2**53 for value in values)
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:

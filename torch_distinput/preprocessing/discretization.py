@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -36,7 +36,7 @@ class Discretization(AdaptiveLayer):
         missing: ``"error"`` refuses None; ``"ignore"`` takes it as NaN.
     """
 
-    state_names = ("boundaries",)
+    state_types: Mapping[str, torch.dtype] = {"boundaries": torch.float32}
     boundaries: torch.Tensor | None
 
     def __init__(

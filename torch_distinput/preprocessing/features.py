@@ -13,7 +13,13 @@ import torch
 from torch import nn
 
 from torch_distinput.preprocessing.adapting import adapt_layers
-from torch_distinput.preprocessing.columns import is_single, one_each, side_by_side, stacked
+from torch_distinput.preprocessing.columns import (
+    has_rounded,
+    is_single,
+    one_each,
+    side_by_side,
+    stacked,
+)
 from torch_distinput.preprocessing.discretization import Discretization
 from torch_distinput.preprocessing.integer_lookup import IntegerLookup
 from torch_distinput.preprocessing.layer import AdaptiveLayer, Layer
@@ -277,12 +283,10 @@ def as_tensors(column: Any, max_bytes: int | None) -> Any:
         return pack_strings(column, max_bytes)
     # As NumPy types them, which the layers do on the host: torch's floats would be float32.
     numbers = np.array([np.nan if value is None else value for value in flat])
-    if len(there) < len(flat) and any(
-        isinstance(v, (int, np.integer)) and abs(int(v)) > 2**53 for v in there
-    ):
+    if has_rounded(there, numbers):
         msg = (
-            "Expected integers up to 2**53 beside None, which is NaN among float64 in a model; got "
-            f"{max(there, key=abs)}. Fill None in first."
+            "Expected integers up to 2**53 beside floats, and beside None, which is NaN among "
+            f"float64 in a model; got {max(there, key=abs)}. Fill None in first."
         )
         raise ValueError(msg)
     return torch.from_numpy(numbers).reshape(shape)

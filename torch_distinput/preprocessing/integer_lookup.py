@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -53,7 +53,7 @@ class IntegerLookup(Lookup):
             as an integer that is no token, in the first slot (``"oov"``).
     """
 
-    state_names = ("vocabulary", "idf")
+    state_types: Mapping[str, torch.dtype] = {"vocabulary": torch.int64, "idf": torch.float32}
     vocabulary: torch.Tensor | None
 
     def __init__(

@@ -104,11 +104,12 @@ def qualified_name(value: Any) -> str:
 class AdaptiveLayer(Layer, ABC):
     """A layer whose state comes from data (:meth:`adapt`), or is given.
 
-    A class names its state in ``state_names``: persistent buffers, None until there is one. A state
-    that is loaded may have other shapes than the one before.
+    A class names its state in ``state_types``: persistent buffers, None until there is one. A state
+    that is loaded may have other shapes than the one before, but is whole.
     """
 
-    state_names: tuple[str, ...] = ()
+    state_types: Mapping[str, torch.dtype] = {}
+    optional_state: frozenset[str] = frozenset()  # what a whole state may lack
     state_called = ""  # what messages call it, where its names say nothing to users
 
     def __init__(self, **config: Any) -> None:
@@ -117,7 +118,7 @@ class AdaptiveLayer(Layer, ABC):
         self.is_given = False
         # Says where the layer was moved to, also before it has a state.
         self.register_buffer("_place", torch.empty(0), persistent=False)
-        for name in self.state_names:
+        for name in self.state_types:
             self.register_buffer(name, None)
 
     @property
@@ -176,9 +177,10 @@ class AdaptiveLayer(Layer, ABC):
     def check_may_adapt(self) -> None:
         """Refuse to adapt where the state was given."""
         if self.is_given:
+            state = self.state_called or next(iter(self.state_types))
             msg = (
-                f"{self.described()} was given its {self.state_called or self.state_names[0]}, so "
-                "it cannot adapt(). Leave the argument out to find it in data."
+                f"{self.described()} was given its {state}, so it cannot adapt(). Leave "
+                "the argument out to find it in data."
             )
             raise ValueError(msg)
 
@@ -200,17 +202,45 @@ class AdaptiveLayer(Layer, ABC):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Take over the shapes of a state before its values."""
+        """Take over the shapes of a state before its values; of a state that is whole, or nothing.
+
+        Parts of two states are the state of no data: the means of one, the variances of the other.
+        """
         saved = {
             name: state_dict[prefix + name]
-            for name in self.state_names
+            for name in self.state_types
             if state_dict.get(prefix + name) is not None
         }
-        for name, tensor in saved.items():
+        if saved and (refusal := self._refusal_of(saved)):
+            error_msgs = args[-1]
+            error_msgs.append(refusal)
+            return
+        # As others are copied into a parameter of its own type, whatever type they were saved as.
+        typed = {
+            prefix + name: tensor.to(self.state_types[name]) for name, tensor in saved.items()
+        }
+        for name in saved:
+            tensor = typed[prefix + name]
             self._buffers[name] = torch.empty_like(tensor, device=self.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict({**state_dict, **typed}, prefix, *args, **kwargs)
         if saved:
             self.restored()
+
+    def _refusal_of(self, saved: Mapping[str, torch.Tensor]) -> str | None:
+        """Say why a state cannot be taken over."""
+        if lacking := self.state_types.keys() - saved.keys() - self.optional_state:
+            return (
+                f"Expected a whole state for {self.described()}, or none, got {sorted(saved)} "
+                f"without {sorted(lacking)}. Load all of one state; the layer is as it was."
+            )
+        for name, tensor in saved.items():
+            if tensor.is_floating_point() and not self.state_types[name].is_floating_point:
+                return (
+                    f"Expected {name} of {self.described()} as {self.state_types[name]}, got "
+                    f"{tensor.dtype}, which rounds integers. Save the state as it is, and convert "
+                    "only the network's."
+                )
+        return None
 
 
 def require(holds: torch.Tensor, explain: Callable[[], str]) -> None:

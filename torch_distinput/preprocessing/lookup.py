@@ -87,6 +87,8 @@ class Lookup(AdaptiveLayer, ABC):
             **config,
         )
         self._mean_weight = 0.0
+        if output_mode != "tf_idf":
+            self.optional_state = frozenset({"idf"})
         for name in ("keys", "places"):  # what the vocabulary says, in another order
             self.register_buffer(name, None, persistent=False)
         self._check_together()
@@ -164,9 +166,9 @@ class Lookup(AdaptiveLayer, ABC):
         """Take over tokens and weights."""
         prepared, idf = finished
         self.hold(prepared)
-        self._weigh_by(idf)
+        self.weigh_by(idf)
 
-    def _weigh_by(self, idf: torch.Tensor | None) -> None:
+    def weigh_by(self, idf: torch.Tensor | None) -> None:
         """Take over the weight of each token; special ones weigh what all do on average."""
         self.idf = idf
         if idf is not None:  # a sum without rounding: it depends on no number of threads
@@ -178,7 +180,7 @@ class Lookup(AdaptiveLayer, ABC):
 
     def restored(self) -> None:
         """Derive what follows from buffers that were loaded."""
-        self._weigh_by(self.idf)
+        self.weigh_by(self.idf)
         self.derive()
 
     def give(self, tokens: Sequence[Any], idf_weights: Sequence[float] | None) -> None:
@@ -205,7 +207,7 @@ class Lookup(AdaptiveLayer, ABC):
                 f"{tuple(weights.shape)}."
             )
             raise ValueError(msg)
-        self._weigh_by(weights)
+        self.weigh_by(weights)
 
     def indices(
         self, places: torch.Tensor, oov: Callable[[], torch.Tensor], absent: Callable[[], str]

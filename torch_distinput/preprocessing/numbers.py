@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.preprocessing.columns import has_rounded
 from torch_distinput.preprocessing.layer import Layer, require
 from torch_distinput.preprocessing.strings import flattened
 
@@ -78,6 +79,7 @@ def number_tensor(values: Any, layer: Layer) -> tuple[torch.Tensor, torch.Tensor
         return _signed_tensor(values, layer), None
     array, absent = _array(values, layer, "numbers", _is_gap)
     if array.dtype.kind == "f":
+        _check_exact(values, array, layer)
         array = array.astype(np.float64)
         return torch.from_numpy(array), torch.from_numpy(absent | np.isnan(array))
     return torch.from_numpy(_signed(array, layer)), torch.from_numpy(absent)
@@ -112,6 +114,20 @@ def _were_integers(values: list[Any], array: np.ndarray) -> bool:
         return False
     flat, _ = flattened(values)
     return all(isinstance(value, (int, np.integer)) for value in flat)
+
+
+def _check_exact(values: Any, array: np.ndarray, layer: Layer) -> None:
+    """Refuse integers that became other numbers: in another batch they would be themselves."""
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return
+    flat, _ = flattened(values)
+    if has_rounded(flat, array):
+        msg = (
+            f"{layer.described()} takes integers up to 2**53 beside floats, which round them; got "
+            f"{max((v for v in flat if isinstance(v, (int, np.integer))), key=abs)}. Convert the "
+            "column to integers first."
+        )
+        raise ValueError(msg)
 
 
 def _filled(array: np.ndarray, absent: np.ndarray) -> np.ndarray:

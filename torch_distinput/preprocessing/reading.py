@@ -14,12 +14,13 @@ import torch
 from torch_distinput.data import rows
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.open_source import gives_examples, has_ready_batches, open_source
+from torch_distinput.data.read_log import Tally
 from torch_distinput.data.source import IndexedSource, ReadySource, Request, StreamSource
 from torch_distinput.data.source_state import iterate
 from torch_distinput.data.stream import Shard
 from torch_distinput.data.structure import map_leaves
 from torch_distinput.errors import TooFewFilesError, UsageError
-from torch_distinput.options import InputOptions
+from torch_distinput.options import AutoShardPolicy, InputOptions
 from torch_distinput.preprocessing.columns import as_columns, column_of, object_array
 from torch_distinput.values import PerReplica, StepInfo
 
@@ -59,6 +60,13 @@ def workers_of(data: Any, strategy: Workers | None) -> Workers | None:
         UsageError: if these are not the same.
     """
     own: Workers | None = data.strategy if is_distributed(data) else strategy
+    if own is not None and own.communicator.size > 1 and is_played_by_all(data):
+        msg = (
+            "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under which "
+            f"all {own.communicator.size} workers play everything: each example would be counted "
+            "as often. Pass the source itself, with strategy=, or distribute it by another policy."
+        )
+        raise UsageError(msg)
     if strategy is not None and strategy is not own:
         msg = f"Expected strategy= to be that of the dataset, {own!r}, got {strategy!r}."
         raise UsageError(msg)
@@ -68,6 +76,11 @@ def workers_of(data: Any, strategy: Workers | None) -> Workers | None:
 def is_distributed(data: Any) -> bool:
     """Whether it is a distributed dataset, which this room does not know by its class."""
     return hasattr(data, "element_spec") and hasattr(data, "strategy")
+
+
+def is_played_by_all(data: Any) -> bool:
+    """Whether each worker plays all examples of a distributed dataset."""
+    return is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
 
 
 def mark_of(data: Any) -> int:
@@ -154,10 +167,12 @@ def whole(
         for start in range(0, len(indices), batch_size):
             yield opened.fetch(indices[start : start + batch_size])
     elif isinstance(opened, StreamSource):
-        stream, shard = opened.prepare().stream, Shard()
+        stream, shard, tally = opened.prepare().stream, Shard(), Tally(0)
         reader = stream.open(shard)
         while (chunk := reader.take(batch_size)) is not None:
             yield stream.finish(chunk, shard)
+            tally.add(reader.notes())
+        tally.add(reader.notes())
     else:
         assert isinstance(opened, ReadySource), "the three kinds of source"
         yield from (chunk.data for chunk in opened.stream.chunks(Shard()))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ import torch
 from torch_distinput.preprocessing.layer import AdaptiveLayer, Layer
 from torch_distinput.preprocessing.numbers import MISSING_NUMBERS, check_missing, float_tensor
 from torch_distinput.preprocessing.states.column_moments import ColumnMoments
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _log = logging.getLogger(__name__)
 _EPSILON = 1e-7
@@ -44,6 +47,16 @@ class Rescaling(Layer):
             tensor = torch.tensor(value, dtype=torch.float32)
             self.register_buffer(name, tensor, persistent=False)  # the configuration has it
 
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Move the buffers; ``to_empty()`` leaves them unset, and no state has them."""
+        super()._apply(fn, recurse)
+        for name in ("scale", "offset"):
+            device = self.get_buffer(name).device
+            self._buffers[name] = torch.tensor(
+                self._config[name], dtype=torch.float32, device=device
+            )
+        return self
+
     def forward(self, inputs: Any) -> torch.Tensor:
         """Scale numbers of any shape."""
         return float_tensor(inputs, self) * self.scale + self.offset
@@ -66,7 +79,7 @@ class Normalization(AdaptiveLayer):
             ``"ignore"``: both are left out of the statistics, and stay NaN.
     """
 
-    state_names = ("mean", "variance")
+    state_types: Mapping[str, torch.dtype] = {"mean": torch.float32, "variance": torch.float32}
     mean: torch.Tensor | None
     variance: torch.Tensor | None
 

@@ -84,7 +84,11 @@ class StringLookup(Lookup):
         storage_options: of fsspec, for a vocabulary in a file.
     """
 
-    state_names = ("text", "ends", "idf")
+    state_types: Mapping[str, torch.dtype] = {
+        "text": torch.uint8,
+        "ends": torch.int64,
+        "idf": torch.float32,
+    }
     text: torch.Tensor | None
     ends: torch.Tensor | None
     starts: torch.Tensor | None

@@ -97,7 +97,7 @@ def tokens_of(texts: Sequence[str], rules: TextRules) -> list[list[str]]:
 
 def _standardized(text: str, rules: TextRules) -> bytes:
     if callable(rules.standardize):
-        text = rules.standardize(text)
+        text = _applied("standardize", rules.standardize, text)
         if not isinstance(text, str):
             msg = f"Expected standardize to return a str, got {text!r:.60}."
             raise TypeError(msg)
@@ -117,7 +117,16 @@ def _split(texts: Sequence[bytes], split: Split) -> list[list[str]]:
         joined = [to_str(b" ".join(text.split())) for text in texts]
         return [text.split(" ") if text else [] for text in joined]
     assert callable(split)
-    return [_checked(split(to_str(text))) for text in texts]
+    return [_checked(_applied("split", split, to_str(text))) for text in texts]
+
+
+def _applied(name: str, rule: Callable[[str], Any], text: str) -> Any:
+    """Call a function of the user's; whoever iterates takes its StopIteration for the end."""
+    try:
+        return rule(text)
+    except StopIteration as error:
+        msg = f"Expected {name} to return, got StopIteration for {text!r:.60}. Mend the function."
+        raise RuntimeError(msg) from error
 
 
 def _checked(tokens: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from torch_distinput.preprocessing.lookup import check_flat
-from torch_distinput.preprocessing.strings import as_text, flattened
+from torch_distinput.preprocessing.strings import as_text, flattened, to_bytes, to_str
 from torch_distinput.preprocessing.token_table import ABSENT, MASKED, NOT_FOUND
 
 
@@ -38,10 +38,28 @@ class TokenDict:
         find = self._places.get
         places = np.fromiter(map(find, flat, repeat(NOT_FOUND)), np.int64, len(flat))
         lost = np.flatnonzero(places == NOT_FOUND).tolist()
-        if others := [place for place in lost if type(flat[place]) is not str]:  # None and bytes
-            texts = as_text([flat[place] for place in others])
+        if others := [place for place in lost if not _is_plain(flat[place])]:
+            texts = map(_text_of_bytes, as_text([flat[place] for place in others]))
             places[others] = [ABSENT if text is None else find(text, NOT_FOUND) for text in texts]
         return places
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is the one ``str`` of its bytes; None and bytes are no ``str`` yet."""
+    return type(value) is str and (value.isascii() or not _has_escapes(value))
+
+
+def _has_escapes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _text_of_bytes(text: str | None) -> str | None:
+    """The one ``str`` of its bytes: escapes that together are UTF-8 are what they stand for."""
+    return None if text is None else to_str(to_bytes(text))
 
 
 def given_tokens(vocabulary: Any) -> list[str]:

@@ -1,0 +1,143 @@
+"""What is kept for a function is kept for it alone: what changes its results changes its name."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from torch_distinput.preprocessing.function_identity import UnknownIdentityError, identity_of
+
+TEMPLATE = """
+    import functools, re
+
+    LIMIT = {0}
+
+    def scaled(x):
+        return x * {1}
+
+    def again(x):
+        return again(x - 1) if x else scaled(x)
+
+    @functools.lru_cache
+    def cached(x):
+        return x * {1}
+
+    class Clean:
+        limit = {0}
+
+        def __init__(self, part):
+            self.part = part
+
+        @staticmethod
+        def half(x):
+            return x / {1}
+
+        @property
+        def whole(self):
+            return {1}
+
+        def __call__(self, x):
+            return Clean.half(x)
+
+    def uses_value(x):
+        return x + LIMIT
+
+    def uses_function(x):
+        return scaled(x)
+
+    def uses_recursion(x):
+        return again(x)
+
+    def uses_cached(x):
+        return cached(x)
+
+    def uses_class(x):
+        return Clean(1)(x)
+
+    def inside(x):
+        return [y for y in map(lambda z: z + LIMIT, x)]
+
+    instance = Clean(1)
+    method = Clean(1).__call__
+    with_state = Clean([scaled])
+    partial = functools.partial(scaled)
+"""
+
+
+def namespace(limit=1, factor=2):
+    """A module of the user's, as a process would have imported it."""
+    found = {"__name__": "job"}
+    exec(textwrap.dedent(TEMPLATE).format(limit, factor), found)  # noqa: S102
+    return found
+
+
+NAMES = [
+    "instance",
+    "method",
+    "with_state",
+    "partial",
+    "uses_function",
+    "uses_recursion",
+    "uses_cached",
+    "uses_class",
+    "cached",
+]
+
+
+@pytest.mark.parametrize("name", ["uses_value", "inside", *NAMES])
+def test_the_same_is_the_same_again(name):
+    """Another import of the same text has the same identity."""
+    assert identity_of(namespace()[name]) == identity_of(namespace()[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_code_that_it_calls_is_part_of_it(name):
+    """A function by a global name, the class of an object, what a cache or a partial wraps."""
+    assert identity_of(namespace()[name]) != identity_of(namespace(factor=3)[name])
+
+
+@pytest.mark.parametrize("name", ["uses_value", "inside", "instance", "uses_class"])
+def test_values_that_it_reads_are_part_of_it(name):
+    """A global value, also of a function inside, and an attribute of a class."""
+    assert identity_of(namespace()[name]) != identity_of(namespace(limit=3)[name])
+
+
+def test_what_is_tried_is_part_of_it():
+    """The range of a ``try`` is not in the code itself."""
+    code = compile("def fn(x):\n try:\n  return x()\n except ValueError:\n  return 0\n", "", "exec")
+    fn = next(value for value in code.co_consts if hasattr(value, "co_code"))
+    if not hasattr(fn, "co_exceptiontable"):
+        pytest.skip("the ranges are in the code before Python 3.11")
+    assert identity_of(fn) != identity_of(fn.replace(co_exceptiontable=b""))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [torch.arange, np.arange, lambda n: torch.nn.Linear(n, 1, bias=False).requires_grad_(False)],
+)
+def test_tensors_count_by_their_values(make):
+    """Not by where they lie in memory."""
+
+    def held(values):
+        return lambda x: (x, values)
+
+    def filled(n):
+        values = make(n)
+        if isinstance(values, torch.nn.Module):
+            values.weight.fill_(1.0)
+        return held(values)
+
+    assert identity_of(filled(5)) == identity_of(filled(5))
+    assert identity_of(filled(5)) != identity_of(filled(6))
+
+
+def test_what_cannot_be_told_is_said():
+    """A generator that a function reads by a global name may be anywhere."""
+    found = {"__name__": "job", "rows": (row for row in [])}
+    exec("def fn(x): return next(rows)", found)  # noqa: S102
+    with pytest.raises(UnknownIdentityError, match="generator"):
+        identity_of(functools.partial(found["fn"]))

@@ -1,0 +1,71 @@
+"""Starting a DataLoader of the user's: a StopIteration in its functions is an error, and no end.
+
+torch lets one that the dataset or the ``collate_fn`` raises pass for the end of the data: the rest
+of an epoch would be missing, and nobody would know.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+
+def started(source: Any) -> Iterator[Any]:
+    """Start a source; a loader gives the end of its data alone for the end."""
+    return _batches_of(source) if isinstance(source, DataLoader) else iter(source)
+
+
+def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader.
+
+    Raises:
+        RuntimeError: where it ends because the user's code has raised StopIteration.
+    """
+    collate_fn = loader.collate_fn
+    loader.collate_fn = _Collate(collate_fn)
+    try:
+        iterator = iter(loader)  # takes the function over, and hands it to its processes
+    finally:
+        loader.collate_fn = collate_fn
+    number = 0
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration as end:
+            if _is_of_dataset(loader, end):
+                msg = (
+                    f"Expected an example of {type(loader.dataset).__name__}, got StopIteration in "
+                    f"batch {number}, which torch takes for the end. Raise IndexError, say."
+                )
+                raise RuntimeError(msg) from end
+            return
+        yield batch
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Collate:
+    """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes."""
+
+    collate_fn: Callable[[Any], Any]
+
+    def __call__(self, examples: Any) -> Any:
+        try:
+            return self.collate_fn(examples)
+        except StopIteration as error:
+            msg = "Expected collate_fn to return a batch, got StopIteration. Mend the function."
+            raise RuntimeError(msg) from error
+
+
+def _is_of_dataset(loader: DataLoader[Any], end: StopIteration) -> bool:
+    """Whether the end was raised where examples are fetched by index, here or in a process."""
+    if isinstance(loader.dataset, IterableDataset):  # there it is the way to end
+        return False
+    if end.args and str(end.args[0]).startswith("Caught StopIteration"):
+        return True
+    frames = traceback.walk_tb(end.__traceback__)
+    return any(frame.f_code.co_name == "fetch" for frame, _ in frames)
