@@ -6,8 +6,11 @@ loader process.
 
 from __future__ import annotations
 
+import functools
 import io
+import logging
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -15,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import IO, Any, cast
 
 import fsspec.core
@@ -30,8 +32,10 @@ from torch_distinput.data.reader import InputFile
 
 Options = Mapping[str, Any]
 
-_KEPT = (".index.npz", ".part")
-"""Ends of names that a glob never means: indexes kept beside the data, and those being written."""
+_log = logging.getLogger(__name__)
+
+_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9]+\.part)?", re.DOTALL)
+"""Names that a glob never means: indexes kept beside the data, and those being written."""
 _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
 
@@ -110,7 +114,7 @@ def open_file(
         open=open_raw if decompress is None else lambda: Decompressed(open_raw(), decompress),
         bad=bad,
         storage_options=storage_options,
-        change=partial(_change, info, system, inner),
+        change=functools.partial(_change, info, system, inner),
     )
 
 
@@ -293,11 +297,19 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
-    found = system.glob(inner, detail=True)
+    # What a listing says of a link is partly the link's own; one to nothing is an error.
+    found = {
+        name: system.info(name) if info.get("islink") else info
+        for name, info in sorted(system.glob(inner, detail=True).items())
+    }
+    kept = [match for name in found if (match := _KEPT.fullmatch(name))]
+    if kept:
+        alone = any(match[1] not in found for match in kept)
+        _say_left_out(pattern, len(kept), logging.WARNING if alone else logging.INFO)
     files = [
-        _info(_in_chain(pattern, system.unstrip_protocol(name)), _behind_link(system, info))
-        for name, info in sorted(found.items())
-        if _is_data(system, name, info)
+        _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
+        for name, info in found.items()
+        if info["type"] == "file" and not _KEPT.fullmatch(name)
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
@@ -305,15 +317,15 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     return files
 
 
-def _is_data(system: AbstractFileSystem, name: str, info: Mapping[str, Any]) -> bool:
-    """Whether a match is a file, or a link to one, and no index that a reader keeps."""
-    linked = bool(info.get("islink")) and system.isfile(name)
-    return (info["type"] == "file" or linked) and not name.endswith(_KEPT)
-
-
-def _behind_link(system: AbstractFileSystem, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a listing says of a link is partly the link's own."""
-    return cast("Mapping[str, Any]", system.info(info["name"])) if info.get("islink") else info
+@functools.cache  # once for each pattern
+def _say_left_out(pattern: str, count: int, level: int) -> None:
+    _log.log(
+        level,
+        "%d matches of %s are left out: by their names (.index.npz) they are indexes that readers "
+        "keep beside data. Name data otherwise, or name the files one by one.",
+        count,
+        pattern,
+    )
 
 
 def _in_chain(pattern: str, found: str) -> str:

@@ -107,3 +107,14 @@ def test_a_folder_that_cannot_be_written_is_a_warning_once(path, caplog):
     assert len(walks) == 3
     assert len(caplog.records) == 1
     assert "cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize("name", [b"\xff.bin", b"\xe4" * 200, "語".encode() * 80])
+def test_any_name(tmp_path, name):
+    """Names need not be UTF-8, and may be as long as file systems allow."""
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(bytes(30))
+    walks = []
+    for _ in range(2):
+        assert PARTS == parts(path, str(tmp_path / "kept"), walks)
+    assert 1 == len(walks)

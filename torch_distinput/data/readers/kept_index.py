@@ -16,6 +16,8 @@ from torch_distinput.data import files
 from torch_distinput.data.reader import InputFile, Part
 
 PART_BYTES = 4 << 20
+_LONGEST_NAME = 50
+"""Letters; file systems take names of 255 bytes."""
 
 Cuts = list[tuple[int, int]]
 """For each part where it begins, and how many records it has."""
@@ -72,8 +74,9 @@ def _url(file: InputFile, index: str) -> str:
     if index == "beside":
         return f"{file.path}.index.npz"
     name = file.path.rstrip("/").rpartition("/")[2]
-    path_hash = hashlib.sha256(file.path.encode()).hexdigest()[:16]
-    return f"{index.rstrip('/')}/{name}-{path_hash}.index.npz"
+    # Names need not be UTF-8; Python has surrogates for the other bytes.
+    path_hash = hashlib.sha256(file.path.encode(errors="surrogatepass")).hexdigest()[:16]
+    return f"{index.rstrip('/')}/{name[:_LONGEST_NAME]}-{path_hash}.index.npz"
 
 
 def _load(url: str, options: Mapping[str, Any], header: str) -> Cuts | None:
