@@ -209,6 +209,7 @@ def _change(info: FileInfo, system: AbstractFileSystem, inner: str) -> str:
 
     Of others, ranges that are shorter than was asked for are noticed when they are read.
     """
+    size: int | None
     try:
         if isinstance(system, LocalFileSystem):
             status = os.stat(inner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from torch_distinput.data import files, rows
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.files import FileInfo
 from torch_distinput.data.read_log import ReadLog
-from torch_distinput.data.reader import InputFile, Part
+from torch_distinput.data.reader import FEWEST_UNITS, InputFile, Part
 from torch_distinput.data.stream import Chunk
 from torch_distinput.data.structure import Batch
 from torch_distinput.data.units import Unit
@@ -80,6 +80,8 @@ class UnitSource:
 
         options = self.dataset.storage_options
         file = files.open_file(info, options, bad=bad, retries=log.retries)
+        few = self.dataset.split_files and len(self.listing) < FEWEST_UNITS
+        file = replace(file, fewest_parts=-(-FEWEST_UNITS // len(self.listing)) if few else 1)
         return file
 
 

@@ -48,7 +48,7 @@ class Arrow(Reader):
         object.__setattr__(self, "columns", column_names(self.columns))
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut a file at record batches, joined to about a megabyte."""
+        """Cut a file at record batches; small ones are joined, to a megabyte at most."""
         if file.size is None:
             return (Part(),)
         try:
@@ -58,7 +58,7 @@ class Arrow(Reader):
                 if not is_file:
                     return _stream_parts(counts)
                 num_batches = reader.num_record_batches
-                step = max(1, CHUNK_BYTES * num_batches // file.size)
+                step = file.part_size(num_batches, CHUNK_BYTES * num_batches // file.size)
                 bounds = [*range(0, num_batches, step), num_batches]
                 return list(_file_parts(bounds, counts))
         except Exception as error:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data import files
-from torch_distinput.data.reader import InputFile, Part
+from torch_distinput.data.reader import FEWEST_UNITS, InputFile, Part
 
 PART_BYTES = 4 << 20
 _LONGEST_NAME = 50
@@ -45,29 +45,47 @@ def indexed_parts(
         index: ``"memory"``: walk now, and keep nothing; ``"beside"``: keep the index as
             ``<file>.index.npz``; otherwise the folder or URL to keep it in.
         kind: the format that the index belongs to.
-        find_cuts: walks the file; a file without records may have one part or none.
+        find_cuts: walks the file; a file without records may have one part or none. What is not
+            empty but has no records must be an error: a part that has none is never read.
     """
     if file.size is None:
         return (Part(),)
     if index == "memory":
-        return _parts(find_cuts(file), file.size)
+        return _parts(find_cuts(file), file, file.size)
     url = _url(file, index)
     options = file.storage_options if index == "beside" else {}
-    header = f"{kind} 1 {file.size} {file.version}"  # what makes an index belong to a file
+    header = f"{kind} 2 {file.size} {file.version}"  # what makes an index belong to a file
     cuts = _load(url, options, header)
     if cuts is None:
         cuts = find_cuts(file)
         _store(url, options, header, cuts)
-    return _parts(cuts, file.size)
+    return _parts(cuts, file, file.size)
 
 
-def _parts(cuts: Cuts, size: int) -> list[Part]:
+def cut_bytes(file: InputFile) -> int:
+    """How much there is between two cuts: they serve whoever splits the file, and who does not."""
+    return max(1, min(PART_BYTES, (file.size or 0) // FEWEST_UNITS))
+
+
+def _parts(cuts: Cuts, file: InputFile, size: int) -> list[Part]:
+    cuts = _joined(cuts, file.part_size(size, PART_BYTES))
     stops = [*(start for start, _ in cuts[1:]), size]
     firsts = accumulate((count for _, count in cuts), initial=0)
     return [
         Part(start=start, stop=stop, first_record=first, num_records=count)
         for (start, count), stop, first in zip(cuts, stops, firsts, strict=False)
     ]
+
+
+def _joined(cuts: Cuts, enough: int) -> Cuts:
+    """Fewer cuts, with enough between them."""
+    joined: Cuts = []
+    for start, count in cuts:
+        if joined and start - joined[-1][0] < enough:
+            joined[-1] = (joined[-1][0], joined[-1][1] + count)
+        else:
+            joined.append((start, count))
+    return joined
 
 
 def _url(file: InputFile, index: str) -> str:

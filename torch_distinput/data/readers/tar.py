@@ -50,7 +50,7 @@ class Tar(Reader):
         return self.index != "memory"
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut between keys, about 4 MiB each."""
+        """Cut between keys, 4 MiB each at most."""
         return kept_index.indexed_parts(file, self.index, "tar", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
@@ -243,17 +243,20 @@ def _columns_of_first(file: InputFile) -> list[bytes]:
 def _cuts(file: InputFile) -> kept_index.Cuts:
     headers = Headers()
     cuts: list[tuple[int, int]] = []
-    key = None
+    key, enough = None, kept_index.cut_bytes(file)
     start = count = 0
     for at, name in _members(file, headers):
         split = _split(name)
         if split is None or split[0] == key:
             continue
-        if count and at - start >= kept_index.PART_BYTES and headers.cuttable:
+        if count and at - start >= enough and headers.cuttable:
             cuts.append((start, count))
             start, count = at, 0
         key = split[0]
         count += 1
+    if not count and (file.size or 0) % 512 | (not headers.ended):
+        msg = f"expected an archive, got {file.size} bytes in which no member begins"
+        raise ValueError(msg)
     return [*cuts, (start, count)] if file.size else []
 
 

@@ -81,12 +81,8 @@ class Headers(Scanner):
             elif self.ended:
                 position = at = start
                 own = self._for_all
-            elif not _fits(header):
-                error = "the checksum of the header does not fit"
-            elif size is None:
-                error = "its size is not a number"
-            elif kind in _EXTENSIONS and size > _LARGEST_EXTENSION:
-                error = f"its name has {size} bytes"
+            elif size is None or (error := _damage(header, size)):
+                error = error or "its checksum does not fit, or its size is not a number"
             elif kind in _EXTENSIONS and start + _padded(size) > len(window):
                 needed = start + _padded(size) - at
             elif kind in _EXTENSIONS:
@@ -134,6 +130,14 @@ class Headers(Scanner):
             self._for_all.update(found)
         # An empty value takes back what was said before.
         return {key: value for key, value in {**own, **found}.items() if value}
+
+
+def _damage(header: bytes, size: int) -> str | None:
+    """What is wrong with a header by itself."""
+    if not _fits(header):
+        return "the checksum of the header does not fit"
+    too_large = header[156] in _EXTENSIONS and size > _LARGEST_EXTENSION
+    return f"its name has {size} bytes" if too_large else None
 
 
 def _behind_map(window: bytes, start: int, header: bytes) -> int:
