@@ -93,6 +93,8 @@ def _stack(name: str, column: Sequence[Any]) -> Any:
             return torch.from_numpy(np.stack(column))
         if all(type(leaf) is np.ndarray and leaf.dtype.kind in "OUS" for leaf in column):
             return np.stack([leaf.astype(object) for leaf in column])  # strings, or other objects
+        if all(type(leaf) is torch.Tensor and leaf.layout is torch.strided for leaf in column):
+            return torch.stack(list(column))  # in a loader process default_collate would share it
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})
