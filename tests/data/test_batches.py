@@ -303,3 +303,13 @@ def shape_of(tree):
     if isinstance(tree, tuple) or (isinstance(tree, list) and isinstance(tree[0], torch.Tensor)):
         return type(tree), [shape_of(value) for value in tree]
     return type(tree)
+
+
+def test_deep_containers_are_refused():
+    """With words, not with whatever the interpreter says when its stack is full."""
+    deep = 0
+    for _ in range(150):
+        deep = [deep, 0]
+    assert 151 == len(structure.flatten_example(deep)[0])
+    with pytest.raises(ValueError, match="nested at most 150 deep, got a list in 150 others"):
+        structure.flatten_example((deep,))

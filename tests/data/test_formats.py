@@ -13,7 +13,7 @@ import pytest
 import torch_distinput as tdi
 from tests.distribute.street import options
 from tests.formats import FORMATS
-from tests.storages import NAMES, open_storage
+from tests.storages import NAMES, Local, open_storage
 from torch_distinput.data import rows
 from torch_distinput.testing import check_reader, simulate
 
@@ -89,6 +89,41 @@ def test_keeps_the_promises(tmp_path, name):
     check_reader(form.reader, str(path), num_records=300)
 
 
+ONE_UNIT = {"csv", "arrow_stream", "npz"}
+"""Formats that have no place to cut."""
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - ONE_UNIT))
+@pytest.mark.parametrize("sizes", [(50,), (81, 81, 81, 81, 79)])
+def test_small_files_are_shared(tmp_path, name, sizes):
+    """Each of three workers has about a third: from a fifth to a half."""
+    form = FORMATS[name]
+    dataset = tdi.FileDataset(
+        write(Local(tmp_path), form, sizes), reader=form.reader, split_files=True
+    )
+    steps = simulate(
+        lambda s: [rows.num_rows(b) for b in s.distribute_dataset(dataset, global_batch_size=4)],
+        num_workers=3,
+    )
+    shares = list(map(sum, steps))
+    assert sum(sizes) == sum(shares)
+    assert 5 * min(shares) >= sum(sizes)
+    assert 2 * max(shares) <= sum(sizes)
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "tar"])
+@pytest.mark.parametrize("split_files", [False, True])
+@pytest.mark.parametrize("index", ["memory", "beside"])
+def test_a_file_without_a_sound_beginning(tmp_path, name, split_files, index):
+    """No records are found to count, which does not mean that there are none."""
+    path = tmp_path / "a"
+    path.write_bytes(np.random.default_rng(0).bytes(5000))
+    reader = {"tfrecord": tdi.readers.TFRecord, "tar": tdi.readers.Tar}[name](index=index)
+    for on_error, outcome in (("raise", "error"), ("skip", "skipped")):
+        dataset = tdi.FileDataset(path, reader=reader, on_error=on_error, split_files=split_files)
+        assert outcome == _outcome_of(dataset, path, 1)
+
+
 def _mutated(content, random):
     """Cut off, turned bits, or a piece put elsewhere."""
     kind = random.integers(3)
@@ -135,9 +170,11 @@ def test_damaged_files(tmp_path, name, caplog):
 
 def _outcome(path, form, on_error):
     """Read all of a file: an error that names it, counted skips, all records, or too few."""
-    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
-        tdi.FileDataset(path, reader=form.reader, on_error=on_error), global_batch_size=8
-    )
+    return _outcome_of(tdi.FileDataset(path, reader=form.reader, on_error=on_error), path, 60)
+
+
+def _outcome_of(files, path, expected):
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=8)
     try:
         with iter(dataset) as iterator:
             count = sum(rows.num_rows(step) for step in iterator)
@@ -145,6 +182,6 @@ def _outcome(path, form, on_error):
     except tdi.SourceError as error:
         return "error" if path.name in str(error) else f"an error without the file: {error}"
     if skipped:
-        assert on_error == "skip"
+        assert files.on_error == "skip"
         return "skipped"
-    return "whole" if count >= 60 else "lost"
+    return "whole" if count >= expected else "lost"

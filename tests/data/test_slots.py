@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 import torch_distinput as tdi
 from tests.data.test_buffers import SHARING
 from torch_distinput.data import slots
+from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.loader import LoaderOptions, TaskLoader
 from torch_distinput.data.slots import FREE, OPENED, SENT, Receiver, Sender
 
@@ -310,3 +312,40 @@ def test_tensors_that_share_memory(other):
         result = [*pair, *map(other, (tensor.detach() for tensor in pair))]
         expected = [tensor.detach().clone() for tensor in result]
         assert all(map(torch.equal, expected, receiver.open(sender.pack(result))))
+
+
+def test_without_shared_memory(monkeypatch, caplog):
+    """Results come by value, may be written to, and that is said once."""
+
+    def share_memory_(_):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </x>: No space left")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", share_memory_)
+    sender, receiver = Sender(0), Receiver()
+    for name in ("plain", "bytes", "half", "unsigned", "complex", "empty"):
+        got = receiver.open(pickle.loads(pickle.dumps(sender.pack((name, TENSORS[name])))))
+        assert name == got[0]
+        assert torch.equal(TENSORS[name], got[1])
+        got[1].zero_()
+    array = receiver.open(sender.pack(ARRAYS["plain"]))
+    assert ARRAYS["plain"].tolist() == array.tolist()
+    assert 1 == len([r for r in caplog.records if r.levelno == logging.WARNING])
+    assert not sender._slots
+
+
+def test_another_error_is_no_lack_of_memory(monkeypatch):
+    """It is raised as it is."""
+
+    def share_memory_(_):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", share_memory_)
+    with pytest.raises(RuntimeError, match="something else"):
+        Sender(0).pack(torch.ones(3))
+
+
+def test_stacking_needs_no_shared_memory(monkeypatch):
+    """As torch's default_collate does in a loader process, from where it is copied again."""
+    monkeypatch.setattr(torch.utils.data._utils.worker, "_worker_info", object())
+    collated = collate_examples([torch.ones(3), torch.zeros(3)])
+    assert not collated.is_shared()

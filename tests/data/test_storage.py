@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import logging
 import lzma
 import sys
 import zipfile
@@ -109,11 +110,31 @@ def test_what_a_glob_means(tmp_path):
     """Links to files too; no index that a reader keeps."""
     storage = Local(tmp_path)
     (tmp_path / "data").mkdir()
-    for name in ("data/a.txt", "b.txt", "b.txt.index.npz"):
+    for name in ("data/a.txt", "b.txt", "b.txt.index.npz", "b.txt.index.npz.17.part", "d.part"):
         storage.put(name, name.encode())
     (tmp_path / "c.txt").symlink_to(tmp_path / "data" / "a.txt")
     (tmp_path / "folder").symlink_to(tmp_path / "data")
-    assert ["b.txt", "data/a.txt"] == records(f"{tmp_path}/*")
+    assert ["b.txt", "data/a.txt", "d.part"] == records(f"{tmp_path}/*")
+
+
+def test_what_a_glob_leaves_out_is_said(tmp_path, caplog):
+    """Once; louder if there is no file that it could be the index of."""
+    storage = Local(tmp_path)
+    for name in ("a.txt", "a.txt.index.npz", "b.index.npz"):
+        storage.put(name, name.encode())
+    with caplog.at_level(logging.INFO):
+        for pattern in ("a*", "a*", "*"):
+            assert ["a.txt"] == records(f"{tmp_path}/{pattern}")
+    said = [(record.levelname, record.getMessage()[:9]) for record in caplog.records]
+    assert [("INFO", "1 matches"), ("WARNING", "2 matches")] == said
+
+
+def test_a_link_to_nothing(tmp_path):
+    """It is no reason to read less."""
+    (tmp_path / "a.txt").write_text("a\n")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "c")
+    with pytest.raises(FileNotFoundError, match=r"b\.txt"):
+        records(f"{tmp_path}/*.txt")
 
 
 def test_a_storage_that_fails_is_no_bad_record(server):

@@ -147,6 +147,8 @@ def _stack(name: str, column: Sequence[Any]) -> Any:
             return np.stack([leaf.astype(object) for leaf in column])  # strings, or other objects
         if type(column[0]) in _NUMBERS and _is_mixed(column):
             return torch.tensor(column, dtype=torch.float64)
+        if all(type(leaf) is torch.Tensor and leaf.layout is torch.strided for leaf in column):
+            return torch.stack(list(column))  # in a loader process default_collate would share it
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})

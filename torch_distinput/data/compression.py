@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +22,24 @@ Decompress = Callable[[IO[bytes]], IO[bytes]]
 def decompressor(path: str) -> Decompress | None:
     """Return what decompresses a file of this name; None if it is not compressed."""
     return next((open_ for end, open_ in _BY_SUFFIX.items() if path.lower().endswith(end)), None)
+
+
+class Decompressed(io.BufferedReader):
+    """Closes the compressed file together with what decompresses it."""
+
+    def __init__(self, raw: IO[bytes], decompress: Decompress) -> None:
+        """Begin to decompress an open file."""
+        self._compressed = raw
+        try:
+            super().__init__(cast("io.RawIOBase", decompress(raw)))
+        except BaseException:
+            raw.close()
+            raise
+
+    def close(self) -> None:
+        """Close both."""
+        super().close()
+        self._compressed.close()
 
 
 def _gzip(file: IO[bytes]) -> IO[bytes]:

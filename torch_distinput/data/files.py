@@ -6,13 +6,18 @@ loader process.
 
 from __future__ import annotations
 
+import functools
 import io
+import logging
 import os
+import re
 import shutil
+import stat
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import IO, Any, cast
 
 import fsspec.core
@@ -21,14 +26,16 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_distinput.data.compression import decompressor
-from torch_distinput.data.ranged import Retries, attempt, open_ranged
-from torch_distinput.data.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.compression import Decompressed, decompressor
+from torch_distinput.data.ranged import Retries, attempt, forward, open_ranged, sized
+from torch_distinput.data.reader import InputFile
 
 Options = Mapping[str, Any]
 
-_KEPT = (".index.npz", ".part")
-"""Ends of names that a glob never means: indexes kept beside the data, and those being written."""
+_log = logging.getLogger(__name__)
+
+_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9]+\.part)?", re.DOTALL)
+"""Names that a glob never means: indexes kept beside the data, and those being written."""
 _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
 
@@ -97,16 +104,17 @@ def open_file(
             fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
             return open_ranged(fetch, raw_size, path=info.path, retries=retries)
         opened = attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
-        return opened if raw_size is not None else cast("IO[bytes]", _Forward(opened))
+        return forward(opened) if raw_size is None else sized(opened, raw_size, path=info.path)
 
     return InputFile(
         path=info.path,
         size=raw_size if decompress is None else None,
         version=info.version,
         local_path=inner if local and decompress is None else None,
-        open=open_raw if decompress is None else lambda: _Decompressed(open_raw(), decompress),
+        open=open_raw if decompress is None else lambda: Decompressed(open_raw(), decompress),
         bad=bad,
         storage_options=storage_options,
+        change=functools.partial(_change, info, system, inner),
     )
 
 
@@ -196,46 +204,34 @@ def _store_local_folder(target: str, contents: Mapping[str, bytes]) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-class _Decompressed(io.BufferedReader):
-    """Closes the compressed file together with what decompresses it."""
+def _change(info: FileInfo, system: AbstractFileSystem, inner: str) -> str:
+    """How a file differs from the one that was listed, where that costs no request.
 
-    def __init__(self, raw: IO[bytes], decompress: Callable[[IO[bytes]], IO[bytes]]) -> None:
-        self._compressed = raw
-        try:
-            super().__init__(cast("io.RawIOBase", decompress(raw)))
-        except BaseException:
-            raw.close()
-            raise
-
-    def close(self) -> None:
-        super().close()
-        self._compressed.close()
-
-
-class _Forward(io.BufferedReader):
-    """A file that only goes forward, and returns fewer bytes than asked for only at its end."""
-
-    def __init__(self, opened: IO[bytes]) -> None:
-        super().__init__(_Raw(opened), CHUNK_BYTES)
-
-
-class _Raw(io.RawIOBase):
-    """What fsspec opens, which need not be a RawIOBase, as one."""
-
-    def __init__(self, opened: IO[bytes]) -> None:
-        self._opened = opened
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._opened.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        self._opened.close()
-        super().close()
+    Of others, ranges that are shorter than was asked for are noticed when they are read.
+    """
+    size: int | None
+    try:
+        if isinstance(system, LocalFileSystem):
+            status = os.stat(inner)
+            if not stat.S_ISREG(status.st_mode):
+                return ""  # the time of a pipe is that of its last byte
+            size, version = status.st_size, str(status.st_mtime)
+        elif isinstance(system, MemoryFileSystem):
+            now = _info(info.path, system.info(inner))
+            size, version = now.size, now.version
+        else:
+            return ""
+    except OSError:
+        return ""  # opening it says what is wrong; who has it open may read on
+    if (size, version) == (info.size, info.version):
+        return ""
+    listed, found = f"{info.size} bytes", f"{size} bytes"
+    if size == info.size:
+        listed, found = f"written at {info.version}", f"one written at {version}"
+    return (
+        f"expected the file as it was listed, {listed}, got {found}. The file has changed since it "
+        "was listed: distribute it again"
+    )
 
 
 def _size(
@@ -302,11 +298,19 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
-    found = system.glob(inner, detail=True)
+    # What a listing says of a link is partly the link's own; one to nothing is an error.
+    found = {
+        name: system.info(name) if info.get("islink") else info
+        for name, info in sorted(system.glob(inner, detail=True).items())
+    }
+    kept = [match for name in found if (match := _KEPT.fullmatch(name))]
+    if kept:
+        alone = any(match[1] not in found for match in kept)
+        _say_left_out(pattern, len(kept), logging.WARNING if alone else logging.INFO)
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
-        for name, info in sorted(found.items())
-        if _is_data(system, name, info)
+        for name, info in found.items()
+        if info["type"] == "file" and not _KEPT.fullmatch(name)
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
@@ -314,10 +318,15 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     return files
 
 
-def _is_data(system: AbstractFileSystem, name: str, info: Mapping[str, Any]) -> bool:
-    """Whether a match is a file, or a link to one, and no index that a reader keeps."""
-    linked = bool(info.get("islink")) and system.isfile(name)
-    return (info["type"] == "file" or linked) and not name.endswith(_KEPT)
+@functools.cache  # once for each pattern
+def _say_left_out(pattern: str, count: int, level: int) -> None:
+    _log.log(
+        level,
+        "%d matches of %s are left out: by their names (.index.npz) they are indexes that readers "
+        "keep beside data. Name data otherwise, or name the files one by one.",
+        count,
+        pattern,
+    )
 
 
 def _in_chain(pattern: str, found: str) -> str:
@@ -328,7 +337,8 @@ def _in_chain(pattern: str, found: str) -> str:
 
 def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
     marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "created"))
-    version = next((str(mark) for mark in marks if mark), "")
+    mark = next((mark for mark in marks if mark not in (None, "")), "")
+    version = str(mark.timestamp() if isinstance(mark, datetime) else mark)  # listings have either
     return FileInfo(
         path=path,
         size=info.get("size"),

@@ -22,7 +22,8 @@ from torch_distinput.data.files import FileInfo
 def key_of(info: FileInfo, kind: str) -> str:
     """Name what is made from a file: it changes when the file does."""
     text = "\n".join((kind, os.path.abspath(info.path) if "://" not in info.path else info.path))
-    return hashlib.sha256(f"{text}\n{info.size}\n{info.version}".encode()).hexdigest()[:32]
+    text = f"{text}\n{info.size}\n{info.version}"
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def is_kept(key: str) -> bool:

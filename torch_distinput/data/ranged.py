@@ -74,6 +74,63 @@ def open_ranged(
     return cast("IO[bytes]", io.BufferedReader(_Ranged(fetch, size, path, retries), _BUFFER_BYTES))
 
 
+def forward(opened: IO[bytes]) -> IO[bytes]:
+    """A file that only goes forward, and returns fewer bytes than asked for only at its end."""
+    return cast("IO[bytes]", io.BufferedReader(_Raw(opened), _BUFFER_BYTES))
+
+
+def sized(opened: IO[bytes], size: int, *, path: str) -> IO[bytes]:
+    """A seekable file whose end is an error before ``size`` bytes."""
+    return cast("IO[bytes]", io.BufferedReader(_Sized(opened, size, path), _BUFFER_BYTES))
+
+
+class _Raw(io.RawIOBase):
+    """What fsspec opens, which need not be a RawIOBase, as one."""
+
+    def __init__(self, opened: IO[bytes]) -> None:
+        self._opened = opened
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._opened.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
+class _Sized(_Raw):
+    """One that knows where it must end."""
+
+    def __init__(self, opened: IO[bytes], size: int, path: str) -> None:
+        super().__init__(opened)
+        self._size = size
+        self._path = path
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._opened.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._opened.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        if not count and len(buffer) and (position := self.tell()) < self._size:
+            msg = (
+                f"{self._path}: expected {self._size} bytes, as it was listed, got {position}. The "
+                "file has changed since it was listed: distribute it again"
+            )
+            raise EOFError(msg)
+        return count
+
+
 class _Ranged(io.RawIOBase):
     """A seekable file made of requests, which grow while it is read from one end to the other."""
 

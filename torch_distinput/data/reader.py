@@ -25,6 +25,9 @@ from torch_distinput.data.structure import Batch
 
 CHUNK_BYTES = 1 << 20
 """About as much of a file as a reader holds at a time."""
+FEWEST_UNITS = 64
+"""So many units are dealt out at least, where files are split and have places to cut them: no
+worker is to have much more than another. (It must not depend on how many workers there are.)"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +65,10 @@ class InputFile:
             :class:`~torch_distinput.SourceError`; or, if the user chose to skip bad records, it
             counts one and returns: go on with the next good record, or end.
         storage_options: of the file system, for what a reader keeps beside the file.
+        fewest_parts: so many parts are wanted at least, where the format allows them: the files
+            are to be split, and there are few.
+        change: says in words how the file differs from the one that was listed; empty if it does
+            not, or if only a request could tell.
     """
 
     path: str
@@ -71,6 +78,12 @@ class InputFile:
     open: Callable[[], IO[bytes]]
     bad: Callable[[str, object], None]
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    fewest_parts: int = 1
+    change: Callable[[], str] = str
+
+    def part_size(self, total: int, largest: int) -> int:
+        """How much goes into one part of a file of ``total``, in the reader's own measure."""
+        return max(1, min(largest, -(-total // self.fewest_parts)))
 
 
 class Reader(ABC):

@@ -7,13 +7,15 @@ memory for each tensor of each batch, which costs more than most batches.
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
-never sees it change; while all slots are taken, results travel torch's way. A process that was
+never sees it change; while all slots are taken, results travel torch's way, and by value where
+there is no shared memory left. A process that was
 forked meanwhile may keep the result too: its slot is made LEFT, and never written to again.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import pickle
 import weakref
 from multiprocessing.reduction import ForkingPickler
@@ -31,6 +33,14 @@ _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
 _MOST_SLOTS = 8
 """For each loader process; it fills no more than are on their way or in use."""
+_NO_MEMORY = "shared memory"
+"""What is in the words of torch where there is none left."""
+_FULL = (
+    "Results of a loader process are copied through a pipe, which is slower: %s. Give this machine "
+    "or container more shared memory (/dev/shm; docker run --shm-size=8g)."
+)
+
+_log = logging.getLogger(__name__)
 
 
 Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | None"]
@@ -49,6 +59,7 @@ class Sender:
     def __init__(self, process: int) -> None:
         """Share nothing yet; each process has numbers of its own."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
+        self._was_full = False
         self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
     def forget_unopened(self) -> None:
@@ -60,6 +71,19 @@ class Sender:
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
+        try:
+            return self._shared(result)
+        except RuntimeError as error:  # torch reserves memory before it is written to
+            if _NO_MEMORY not in str(error):
+                raise
+            if not self._was_full:
+                self._was_full = True
+                _log.warning(_FULL, error)
+        file = io.BytesIO()
+        _Pickler(file, 5).dump(result)
+        return None, file.getvalue(), [], None
+
+    def _shared(self, result: Any) -> Parcel:
         free = self._free()
         if not free:  # pickled once, for it may open files of shared memory, and here, if it can be
             return None, bytes(ForkingPickler.dumps(result)), [], None

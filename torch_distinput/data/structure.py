@@ -89,6 +89,8 @@ _MOST_TYPES = 64
 """Outer types; more are made as a program runs, and do not come again."""
 _MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""
+_DEEPEST = 150
+"""Containers around a leaf: what walks over a tree calls itself."""
 _LEAVES = {torch.Tensor, np.ndarray, str, bytes, torch.Size}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
@@ -181,13 +183,21 @@ def _flatten(
     return leaves, structure
 
 
-def _walk(tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts]) -> Structure:
+def _walk(
+    tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts], depth: int = 0
+) -> Structure:
     parts = parts_of(tree)
     if parts is None:
         leaves.append(tree)
         return _LEAF
+    if depth == _DEEPEST:
+        msg = (
+            f"Expected containers nested at most {_DEEPEST} deep, got a {type(tree).__name__} in "
+            f"{depth} others. Flatten it, or give it as a string."
+        )
+        raise ValueError(msg)
     keys, values = parts
-    children = tuple(_walk(value, leaves, parts_of) for value in values)
+    children = tuple(_walk(value, leaves, parts_of, depth + 1) for value in values)
     return Structure(_kind(tree, parts_of), keys, children)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from torch_distinput.data import files, rows
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.files import FileInfo
 from torch_distinput.data.read_log import ReadLog
-from torch_distinput.data.reader import InputFile, Part
+from torch_distinput.data.reader import FEWEST_UNITS, InputFile, Part
 from torch_distinput.data.stream import Chunk
 from torch_distinput.data.structure import Batch
 from torch_distinput.data.units import Unit
@@ -40,17 +39,20 @@ class UnitSource:
         """Cut a file; one that is damaged is bad, and has none."""
         file = self._file(number, log)
         try:
-            return tuple(self.dataset.reader.parts(file))
+            parts = tuple(self.dataset.reader.parts(file))
         except Exception as error:
             if _is_no_damage(error):
                 raise
             file.bad("the beginning or the end", error)
             return ()
+        return () if _is_changed(file, log, "all of it") else parts
 
     def read(self, log: ReadLog, unit: Unit) -> Iterator[Chunk]:
         """Read one unit; its records are known by (file number, record number)."""
         file, part = self._file(unit.file, log), unit.part
-        count = 0
+        where, count = f"from record {part.first_record} on", 0
+        if _is_changed(file, log, where):
+            return
         try:
             for data in self.dataset.reader.read(file, part):
                 chunk = _numbered(data, unit, count)
@@ -62,18 +64,33 @@ class UnitSource:
                 raise
             file.bad(f"after record {part.first_record + count}", error)
             return
+        # What was read may be of the file as it was, as it is, or of both.
+        if _is_changed(file, log, where):
+            return
         if log.on_error == "raise" and part.num_records not in (None, count):
             reason = f"expected {part.num_records} records, as was found before, got {count}"
-            file.bad(f"from record {part.first_record} on", reason)
+            file.bad(where, reason)
 
     def _file(self, number: int, log: ReadLog) -> InputFile:
         info = self.listing[number]
-        return files.open_file(
-            info,
-            self.dataset.storage_options,
-            bad=partial(log.bad, info.path),
-            retries=log.retries,
-        )
+
+        def bad(where: str, reason: object) -> None:
+            change = file.change()
+            log.bad(info.path, where, f"{reason}; {change}" if change else reason)
+
+        options = self.dataset.storage_options
+        file = files.open_file(info, options, bad=bad, retries=log.retries)
+        few = self.dataset.split_files and len(self.listing) < FEWEST_UNITS
+        file = replace(file, fewest_parts=-(-FEWEST_UNITS // len(self.listing)) if few else 1)
+        return file
+
+
+def _is_changed(file: InputFile, log: ReadLog, where: str) -> bool:
+    """Whether a file is another than was listed, which is bad."""
+    change = file.change()
+    if change:
+        log.bad(file.path, where, change)
+    return bool(change)
 
 
 def _is_no_damage(error: Exception) -> bool:

@@ -87,7 +87,7 @@ class KeptStates:
 
     def _name(self, info: FileInfo) -> str:
         name = info.path.rstrip("/").rpartition("/")[2]
-        return f"{name[:100]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
+        return f"{name[:50]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
 
 
 def _under(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:

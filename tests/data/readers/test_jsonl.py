@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torch_distinput as tdi
 from torch_distinput.data.readers import arrow_json, jsonl, text
 from torch_distinput.data.readers.jsonl import JSONL
 from torch_distinput.data.structure import flatten
@@ -240,3 +241,34 @@ def test_the_fast_parser_is_taken():
 def test_without_pyarrow_python_parses(monkeypatch):
     monkeypatch.setattr(arrow_json, "_arrow", lambda: None)
     assert decode({"a": 1})["a"].tolist() == [1]
+
+
+DEEP = {"lists": ("[", "]"), "objects": ('{"b":', "}"), "both": ('[{"b":', "}]")}
+
+
+@pytest.mark.parametrize("depth", [500, 50_000])
+@pytest.mark.parametrize("kind", DEEP)
+def test_deep_values_are_bad_records(tmp_path, parser, kind, depth):
+    """No end of the process, and no error without a place; brackets in text do not count."""
+    del parser
+    left, right = DEEP[kind]
+    path = tmp_path / "a.jsonl"
+    good = '{"a": "' + "[" * 500 + '\\"{"}\n{"a": [' + "[],{}," * 200 + "[]]}\n"
+    path.write_text(good + '{"a": ' + left * depth + "1" + right * depth + "}\n")
+    dataset = tdi.FileDataset(path, reader="jsonl")
+    with pytest.raises(tdi.SourceError, match=r"a\.jsonl, record .*at most 100 deep"):
+        list(tdi.OneDeviceStrategy("cpu").distribute_dataset(dataset, global_batch_size=1))
+    assert 2 == len(_skipping(path))
+
+
+@pytest.mark.parametrize("kind", ["lists", "objects"])
+def test_values_of_100_levels_are_read(tmp_path, kind):
+    left, right = DEEP[kind]
+    path = tmp_path / "a.jsonl"
+    path.write_text(('{"a": ' + left * 99 + "1" + right * 99 + "}\n") * 3)
+    assert 3 == len(_skipping(path))
+
+
+def _skipping(path):
+    dataset = tdi.FileDataset(path, reader="jsonl", on_error="skip")
+    return list(tdi.OneDeviceStrategy("cpu").distribute_dataset(dataset, global_batch_size=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -27,10 +28,11 @@ def path(tmp_path):
     return path
 
 
-def parts(path, index, walks, kind="kind"):
+def parts(path, index, walks, kind="kind", *, fewest_parts=64):
     """``walks`` gets a line for each time the file is walked."""
     (info,) = files.list_files([str(path)], {})
     file = files.open_file(info, {}, bad=None, retries=Retries())
+    file = replace(file, fewest_parts=fewest_parts)
 
     def find_cuts(file):
         walks.append(file.path)
@@ -107,3 +109,22 @@ def test_a_folder_that_cannot_be_written_is_a_warning_once(path, caplog):
     assert len(walks) == 3
     assert len(caplog.records) == 1
     assert "cannot be written" in caplog.text
+
+
+def test_one_index_serves_who_splits_and_who_does_not(path):
+    walks = []
+    whole = [Part(start=0, stop=30, first_record=0, num_records=7)]
+    assert whole == parts(path, "beside", walks, fewest_parts=1)
+    assert PARTS == parts(path, "beside", walks, fewest_parts=64)
+    assert 1 == len(walks)
+
+
+@pytest.mark.parametrize("name", [b"\xff.bin", b"\xe4" * 200, "語".encode() * 80])
+def test_any_name(tmp_path, name):
+    """Names need not be UTF-8, and may be as long as file systems allow."""
+    path = tmp_path / os.fsdecode(name)
+    path.write_bytes(bytes(30))
+    walks = []
+    for _ in range(2):
+        assert PARTS == parts(path, str(tmp_path / "kept"), walks)
+    assert 1 == len(walks)

@@ -206,8 +206,8 @@ def test_names_that_are_not_utf8_are_bad():
 
 def test_other_files_are_passed_over(caplog):
     members = [("README", b"?"), ("a/.hidden.txt", b"?"), ("1.txt", b"1"), ("LICENSE", b"?")]
-    tar._with_other_names.clear()
-    with caplog.at_level(logging.INFO):
+    tar._said.clear()
+    with caplog.at_level(logging.WARNING):
         assert read(archive(members)) == ({"__key__": ["1"], "txt": [b"1"]}, [])
     assert len(caplog.records) == 1
     assert "README" in caplog.text
@@ -260,3 +260,77 @@ def test_chunks_stay_small_beside_large_records(tmp_path):
     ]
     assert sum(count for count, _ in sizes) == 10
     assert all(count == 1 or size < 8 << 20 for count, size in sizes)
+
+
+NESTED = archive([("inner.txt", b"no record of this archive")])
+
+
+def sparse_in_gnus_form():
+    """The map has two blocks of its own, and what is stored looks like members."""
+    head = bytearray(header("1.txt", len(NESTED), b"S"))
+    head[482] = 1
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + bytes(504) + b"\1" + bytes(7) + bytes(512) + padded(NESTED)
+
+
+def sparse_in_pax_form():
+    pax = pax_record("GNU.sparse.major", "1") + pax_record("GNU.sparse.name", "1.txt")
+    member = header("GNUSparseFile.1/1.txt", len(NESTED)) + padded(NESTED)
+    return header("x", len(pax), b"x") + padded(pax) + member
+
+
+def behind_damaged_pax(pax):
+    member = header("1.txt", len(NESTED)) + padded(NESTED)
+    return header("x", len(pax), b"x") + padded(pax) + member
+
+
+REFUSED = {
+    "sparse, GNU": (sparse_in_gnus_form(), "without --sparse"),
+    "sparse, pax": (sparse_in_pax_form(), "without --sparse"),
+    "unknown": (header("1.txt", len(NESTED), b"Z") + padded(NESTED), "of type 'Z'"),
+    "continued": (header("1.txt", len(NESTED), b"M") + padded(NESTED), "in one volume"),
+    "damaged": (behind_damaged_pax(b"16 path=long.txt\n"), "expected lines of 'length key=value'"),
+    "no sign": (behind_damaged_pax(b"9 pathxx\n"), "expected lines of 'length key=value'"),
+}
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 600])
+@pytest.mark.parametrize("kind", REFUSED)
+def test_members_that_cannot_be_read_are_bad(monkeypatch, kind, chunk_bytes):
+    """Told once, and passed over whole: nothing of their content is taken for a member."""
+    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framed, "_SEEK_BYTES", chunk_bytes)
+    member, reason = REFUSED[kind]
+    before, after = (header(f"{n}.txt", 1) + padded(b"%d" % n) for n in (0, 2))
+    content = before + member + after + bytes(1024)
+    found, reported = read(content)
+    assert {"__key__": ["0", "2"], "txt": [b"0", b"2"]} == found
+    assert [f"member at byte {len(before)}"] == [where for where, _ in reported]
+    assert reason in reported[0][1]
+    assert "1.txt: expected" in reported[0][1]
+    assert [2] == [part.num_records for part in Tar().parts(in_memory(content))]
+
+
+def test_what_says_nothing_about_a_member_changes_nothing():
+    """GNU's long names of links, folders of backups, contiguous files, pax headers of Solaris."""
+    pax, empty = pax_record("path", "2.txt"), pax_record("path", "")
+    content = (
+        header("x", len(pax), b"X") + padded(pax)
+        + header("@LongLink", 6, b"K") + padded(b"where\0")
+        + header("wrong", 1, b"7") + padded(b"2")
+        + header("1.txt", 30, b"D") + padded(b"Ya.txt\0")
+        + header("x", len(pax + empty), b"x") + padded(pax + empty)
+        + header("3.txt", 1) + padded(b"3")
+        + bytes(1024)
+    )  # fmt: skip
+    assert ({"__key__": ["2", "3"], "txt": [b"2", b"3"]}, []) == read(content)
+
+
+def test_links_are_passed_over_and_named(caplog):
+    link = tarfile.TarInfo("2.txt")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.txt"
+    tar._said.clear()
+    with caplog.at_level(logging.WARNING):
+        assert ["1"] == read(archive([("1.txt", b"1"), link]))[0]["__key__"]
+    assert "links, such as '2.txt', are passed over" in caplog.text

@@ -80,12 +80,16 @@ def chosen_columns(schema: Any, columns: Sequence[str] | None, path: str) -> lis
 
 
 @contextmanager
-def arrow_source(file: InputFile) -> Iterator[Any]:
-    """Open a file for pyarrow: mapped if it is local, read into memory if it has no size."""
+def arrow_source(file: InputFile, *, mapped: bool = False) -> Iterator[Any]:
+    """Open a file for pyarrow; one without a size is read into memory.
+
+    ``mapped``: map it if it is local. Who touches a map of a file that has become shorter is
+    killed by the system (SIGBUS), so this is for those who gain by it.
+    """
     pa = load_arrow()
     if file.local_path is not None:
-        with pa.memory_map(file.local_path) as mapped:
-            yield mapped
+        with (pa.memory_map if mapped else pa.OSFile)(file.local_path) as source:
+            yield source
         return
     with file.open() as opened:
         yield pa.BufferReader(opened.read()) if file.size is None else pa.PythonFile(opened, "r")

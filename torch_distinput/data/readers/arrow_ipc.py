@@ -48,7 +48,7 @@ class Arrow(Reader):
         object.__setattr__(self, "columns", column_names(self.columns))
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut a file at record batches, joined to about a megabyte."""
+        """Cut a file at record batches; small ones are joined, to a megabyte at most."""
         if file.size is None:
             return (Part(),)
         try:
@@ -58,7 +58,7 @@ class Arrow(Reader):
                 if not is_file:
                     return _stream_parts(counts)
                 num_batches = reader.num_record_batches
-                step = max(1, CHUNK_BYTES * num_batches // file.size)
+                step = file.part_size(num_batches, CHUNK_BYTES * num_batches // file.size)
                 bounds = [*range(0, num_batches, step), num_batches]
                 return list(_file_parts(bounds, counts))
         except Exception as error:
@@ -91,7 +91,7 @@ def _opened(file: InputFile) -> Iterator[tuple[Any, bool]]:
             with file.open() as opened:
                 yield load_arrow().PythonFile(opened, "r"), False
             return
-    with arrow_source(file) as source:
+    with arrow_source(file, mapped=True) as source:
         places = [0]
         if file.size is not None and file.local_path is None:
             # First at the end, where the footer is: requests for the beginning read ahead.
@@ -179,6 +179,8 @@ def _batches(
     if is_file and stop is None:
         stop = reader.num_record_batches
     for number in count(part.start) if stop is None else range(part.start, stop):
+        if file.change():  # what is gone must not be touched; who opened the unit says so
+            return
         try:
             batch = reader.get_batch(number) if is_file else reader.read_next_batch()
             check_buffers(batch)

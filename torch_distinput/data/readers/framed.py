@@ -25,12 +25,14 @@ class Scan:
         following: where the frame after them begins, counted from the window's first byte.
         needed: how many bytes from there on must be in the window to go on.
         error: what is wrong with the frame that begins there; None if it is sound so far.
+        after: where the frame behind that one begins; None if it must be searched for.
     """
 
     found: Any
     following: int
     needed: int
     error: str | None = None
+    after: int | None = None
 
 
 class Scanner(ABC):
@@ -82,20 +84,21 @@ def walk(
     window = _Window(opened, start, stop, CHUNK_BYTES if report else _SEEK_BYTES)
     position, needed = start, scanner.header_bytes
     while window.move(position, needed):
-        error = window.shortage(needed)
+        error, after = window.shortage(needed), None
         if error is None:
             room = len(window.data) if report or stop is None else stop - position
             scan = scanner.scan(window.data, room)
             if scan.found:
                 yield Walked(window.data, position, scan.found)
+            after = None if scan.after is None else position + scan.after
             position, needed, error = position + scan.following, scan.needed, scan.error
         if error is not None:
             if report:
                 report(f"{scanner.what} at byte {position}", error)
-            found = _search(window, scanner, position + 1)
-            if found is None:
+            after = _search(window, scanner, position + 1) if after is None else after
+            if after is None:
                 return
-            position, needed = found, scanner.header_bytes
+            position, needed = after, scanner.header_bytes
 
 
 def _search(window: _Window, scanner: Scanner, position: int) -> int | None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from torch_distinput.data.reader import InputFile, Part, Reader
 from torch_distinput.data.readers.arrow_json import arrow_columns
 from torch_distinput.data.readers.columns import Wanted, check_wanted, record_columns
 from torch_distinput.data.readers.text import line_blocks, line_parts
 from torch_distinput.data.structure import Batch
+
+_DEEPEST = 100
+"""What walks over a value calls itself; pyarrow ends the process with some thousands."""
+_SHALLOW = 8
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,8 @@ class JSONL(Reader):
       so, a jagged one.
     - All else becomes a NumPy array of objects.
 
-    A number that is null or missing is an error. What a column holds is found anew in each batch:
+    A number that is null or missing is an error, and so are values that are nested more than 100
+    deep. What a column holds is found anew in each batch:
     give types where a batch may not show it, such as floats that are sometimes written ``1``.
     With pyarrow installed the same is done faster.
 
@@ -56,6 +66,7 @@ class JSONL(Reader):
 
     def decode(self, records: list[bytes]) -> Batch:
         """Parse lines."""
+        _refuse_deep(records)
         found = arrow_columns(records, self.columns) if records else None
         return self._parsed(records) if found is None else found
 
@@ -86,3 +97,32 @@ def _object(record: bytes) -> Mapping[str, Any]:
         )
         raise ValueError(msg)  # noqa: TRY004 - it is the data that is wrong
     return found
+
+
+def _refuse_deep(records: list[bytes]) -> None:
+    """Look at long lines with many brackets only, as all others are shallow."""
+    for record in records:
+        if len(record) > 2 * _DEEPEST and _may_be_deep(record):
+            depth = _depth(record)
+            if depth > _DEEPEST:
+                msg = (
+                    f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
+                    f"is {depth} deep. Mend the file, or read it with reader='text'."
+                )
+                raise ValueError(msg)
+
+
+def _may_be_deep(record: bytes) -> bool:
+    """False for lists that are long instead, which are frequent."""
+    if record.count(b"[") + record.count(b"{") <= _DEEPEST:
+        return False
+    brackets = record.translate(None, _ALL_BUT_BRACKETS)
+    for _ in range(_SHALLOW):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+def _depth(record: bytes) -> int:
+    brackets = _STRING.sub(b"", record).translate(None, _ALL_BUT_BRACKETS)
+    opens = np.isin(np.frombuffer(brackets, np.uint8), np.frombuffer(b"[{", np.uint8))
+    return int(np.where(opens, 1, -1).cumsum().max(initial=0))

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data import files
-from torch_distinput.data.reader import InputFile, Part
+from torch_distinput.data.reader import FEWEST_UNITS, InputFile, Part
 
 PART_BYTES = 4 << 20
+_LONGEST_NAME = 50
+"""Letters; file systems take names of 255 bytes."""
 
 Cuts = list[tuple[int, int]]
 """For each part where it begins, and how many records it has."""
@@ -43,23 +45,30 @@ def indexed_parts(
         index: ``"memory"``: walk now, and keep nothing; ``"beside"``: keep the index as
             ``<file>.index.npz``; otherwise the folder or URL to keep it in.
         kind: the format that the index belongs to.
-        find_cuts: walks the file; a file without records may have one part or none.
+        find_cuts: walks the file; a file without records may have one part or none. What is not
+            empty but has no records must be an error: a part that has none is never read.
     """
     if file.size is None:
         return (Part(),)
     if index == "memory":
-        return _parts(find_cuts(file), file.size)
+        return _parts(find_cuts(file), file, file.size)
     url = _url(file, index)
     options = file.storage_options if index == "beside" else {}
-    header = f"{kind} 1 {file.size} {file.version}"  # what makes an index belong to a file
+    header = f"{kind} 2 {file.size} {file.version}"  # what makes an index belong to a file
     cuts = _load(url, options, header)
     if cuts is None:
         cuts = find_cuts(file)
         _store(url, options, header, cuts)
-    return _parts(cuts, file.size)
+    return _parts(cuts, file, file.size)
 
 
-def _parts(cuts: Cuts, size: int) -> list[Part]:
+def cut_bytes(file: InputFile) -> int:
+    """How much there is between two cuts: they serve whoever splits the file, and who does not."""
+    return max(1, min(PART_BYTES, (file.size or 0) // FEWEST_UNITS))
+
+
+def _parts(cuts: Cuts, file: InputFile, size: int) -> list[Part]:
+    cuts = _joined(cuts, file.part_size(size, PART_BYTES))
     stops = [*(start for start, _ in cuts[1:]), size]
     firsts = accumulate((count for _, count in cuts), initial=0)
     return [
@@ -68,12 +77,24 @@ def _parts(cuts: Cuts, size: int) -> list[Part]:
     ]
 
 
+def _joined(cuts: Cuts, enough: int) -> Cuts:
+    """Fewer cuts, with enough between them."""
+    joined: Cuts = []
+    for start, count in cuts:
+        if joined and start - joined[-1][0] < enough:
+            joined[-1] = (joined[-1][0], joined[-1][1] + count)
+        else:
+            joined.append((start, count))
+    return joined
+
+
 def _url(file: InputFile, index: str) -> str:
     if index == "beside":
         return f"{file.path}.index.npz"
     name = file.path.rstrip("/").rpartition("/")[2]
-    path_hash = hashlib.sha256(file.path.encode()).hexdigest()[:16]
-    return f"{index.rstrip('/')}/{name}-{path_hash}.index.npz"
+    # Names need not be UTF-8; Python has surrogates for the other bytes.
+    path_hash = hashlib.sha256(file.path.encode(errors="surrogatepass")).hexdigest()[:16]
+    return f"{index.rstrip('/')}/{name[:_LONGEST_NAME]}-{path_hash}.index.npz"
 
 
 def _load(url: str, options: Mapping[str, Any], header: str) -> Cuts | None:

@@ -75,7 +75,7 @@ class Npy(Reader):
         if file.size is not None and header.offset + rows * header.row_bytes > file.size:
             rows = max(0, file.size - header.offset) // header.row_bytes
             file.bad("header", f"expected {header.num_rows} rows, got a file with {rows}")
-        step = max(1, _PART_BYTES // header.row_bytes)
+        step = file.part_size(rows, _PART_BYTES // header.row_bytes)
         if header.columns_first or file.size is None:
             step = max(1, rows)
         return [

@@ -42,11 +42,11 @@ class Parquet(Reader):
         object.__setattr__(self, "columns", column_names(self.columns))
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut at row groups; small ones are joined to about a megabyte."""
+        """Cut at row groups; small ones are joined, to a megabyte at most."""
         try:
             with _opened(file) as parquet:
                 chosen_columns(parquet.schema_arrow, self.columns, file.path)
-                return _parts(parquet.metadata)
+                return _parts(parquet.metadata, file)
         except Exception as error:
             if not is_damage(error):
                 raise
@@ -97,17 +97,18 @@ def _opened(file: InputFile) -> Iterator[Any]:
         yield parquet
 
 
-def _parts(metadata: Any) -> list[Part]:
+def _parts(metadata: Any, file: InputFile) -> list[Part]:
     parts: list[Part] = []
     start = record = rows = size = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
+    groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
+    enough = file.part_size(sum(group.total_byte_size for group in groups), CHUNK_BYTES)
+    for number, group in enumerate(groups):
         if group.num_rows < 0:
             msg = f"expected at least 0 rows in row group {number}, got {group.num_rows}"
             raise ValueError(msg)
         rows += group.num_rows
         size += group.total_byte_size
-        if size >= CHUNK_BYTES or number == metadata.num_row_groups - 1:
+        if size >= enough or number == metadata.num_row_groups - 1:
             stop = number + 1
             if rows:
                 known = Part(start=start, stop=stop, first_record=record, num_records=rows)

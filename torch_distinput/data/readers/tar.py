@@ -26,7 +26,8 @@ class Tar(Reader):
     Files that follow each other with the same key, the path up to the first dot of its last
     component, are one record: ``{"__key__": list[str], "jpg": list[bytes], "cls": list[bytes]}``.
     What follows that dot, in lower case, is the name of the column. Files without such a name
-    (``README``, ``.hidden``) are passed over, as are directories and links.
+    (``README``, ``.hidden``) are passed over, as are directories and links; that is logged once.
+    Sparse files (``tar --sparse``) and members of other types are bad.
 
     The first record of an archive says which columns all of its records have: one that lacks
     one, or has another, is bad. After a damaged header reading goes on at the next good one.
@@ -49,7 +50,7 @@ class Tar(Reader):
         return self.index != "memory"
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut between keys, about 4 MiB each."""
+        """Cut between keys, 4 MiB each at most."""
         return kept_index.indexed_parts(file, self.index, "tar", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
@@ -74,6 +75,8 @@ class Tar(Reader):
                 columns = columns or _columns(files)
                 yield from _chunks(file, columns, files)
         yield from _chunks(file, columns or _columns(pending), pending)
+        if headers.link is not None:
+            _say_passed_over(file.path, "links", headers.link)
         if part.stop in (None, file.size) and not headers.ended:
             reason = "expected the blocks of zeros with which archives end: it was cut off"
             file.bad("the end", reason)
@@ -103,7 +106,7 @@ def _named(file: InputFile, names: list[bytes], contents: list[bytes]) -> _Files
     for name, content in zip(names, contents, strict=True):
         parts = _split(name)
         if parts is None:
-            _say_passed_over(file.path, name)
+            _say_passed_over(file.path, "files without a name of the form key.extension", name)
         else:
             for column, value in zip(files, (*parts, content), strict=True):
                 column.append(value)
@@ -240,17 +243,20 @@ def _columns_of_first(file: InputFile) -> list[bytes]:
 def _cuts(file: InputFile) -> kept_index.Cuts:
     headers = Headers()
     cuts: list[tuple[int, int]] = []
-    key = None
+    key, enough = None, kept_index.cut_bytes(file)
     start = count = 0
     for at, name in _members(file, headers):
         split = _split(name)
         if split is None or split[0] == key:
             continue
-        if count and at - start >= kept_index.PART_BYTES and headers.cuttable:
+        if count and at - start >= enough and headers.cuttable:
             cuts.append((start, count))
             start, count = at, 0
         key = split[0]
         count += 1
+    if not count and (file.size or 0) % 512 | (not headers.ended):
+        msg = f"expected an archive, got {file.size} bytes in which no member begins"
+        raise ValueError(msg)
     return [*cuts, (start, count)] if file.size else []
 
 
@@ -263,17 +269,13 @@ def _members(file: InputFile, headers: Headers) -> Iterator[tuple[int, bytes]]:
                 yield base + at, name
 
 
-_with_other_names: set[str] = set()
-"""Archives of which it has been said that files are passed over."""
+_said: set[tuple[str, str]] = set()
+"""Of which archives it has been said that something is passed over, and what."""
 
 
-def _say_passed_over(path: str, name: bytes) -> None:
+def _say_passed_over(path: str, what: str, name: bytes) -> None:
     """Say it once for each archive."""
-    if path in _with_other_names:
+    if (path, what) in _said:
         return
-    _with_other_names.add(path)
-    _log.info(
-        "%s: files without a name of the form key.extension, such as %r, are passed over.",
-        path,
-        _text(name),
-    )
+    _said.add((path, what))
+    _log.warning("%s: %s, such as %r, are passed over.", path, what, _text(name))

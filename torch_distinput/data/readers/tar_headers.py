@@ -11,10 +11,17 @@ from torch_distinput.data.readers.framed import Scan, Scanner
 
 _BLOCK = 512
 _FILES = b"0\x007"  # 7: contiguous, a file like any other
-_WITHOUT_CONTENT = b"123456"  # links, devices, directories, pipes: their size means something else
-_LONG_NAME, _PAX, _PAX_GLOBAL = b"Lxg"
-_EXTENSIONS = (_LONG_NAME, _PAX, _PAX_GLOBAL)
+_LINKS = b"12"
+_WITHOUT_CONTENT = _LINKS + b"3456"  # also devices, directories, pipes: their size is no length
+_ABOUT_THE_ARCHIVE = b"DV"  # the names in a folder of a backup, the name of a volume
+_SPARSE = ord("S")
+_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL = b"LKxXg"
+_EXTENSIONS = (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_SOLARIS, _PAX_GLOBAL)
 _LARGEST_EXTENSION = 1 << 20
+_HOLES = b"GNU.sparse."
+"""How the pax form of a member with holes names what is about them."""
+_DAMAGED = b""
+"""Stands for a key that pax cannot have, of a header that cannot be read."""
 
 
 class Members(NamedTuple):
@@ -48,6 +55,8 @@ class Headers(Scanner):
         """Whether a member says all about itself: no header came that holds for all others."""
         self.ended = True
         """Whether nothing more is expected: the last block was one of zeros."""
+        self.link: bytes | None = None
+        """The name of a link that was passed over."""
         self._for_all: dict[bytes, bytes] = {}
 
     def scan(self, window: bytes, room: int) -> Scan:
@@ -55,7 +64,7 @@ class Headers(Scanner):
         members = Members([], [], [], [])
         at = position = 0
         own: Mapping[bytes, bytes] = self._for_all
-        needed, error = 0, None
+        needed, error, after = 0, None, None
         while not needed and error is None:
             if not own:
                 at = _take_plain(window, position, room, members)
@@ -64,32 +73,34 @@ class Headers(Scanner):
                 needed = position + _BLOCK - at
                 break
             header = window[position : position + _BLOCK]
-            start = position + _BLOCK
+            start = _behind_map(window, position + _BLOCK, header)
             kind, size = header[156], _size(header, own)
             self.ended = not any(header)
-            if self.ended:
+            if start > len(window):
+                needed = start - at
+            elif self.ended:
                 position = at = start
                 own = self._for_all
-            elif not _fits(header):
-                error = "the checksum of the header does not fit"
-            elif size is None:
-                error = "its size is not a number"
-            elif kind in _EXTENSIONS and size > _LARGEST_EXTENSION:
-                error = f"its name has {size} bytes"
+            elif size is None or (error := _damage(header, size)):
+                error = error or "its checksum does not fit, or its size is not a number"
             elif kind in _EXTENSIONS and start + _padded(size) > len(window):
                 needed = start + _padded(size) - at
             elif kind in _EXTENSIONS:
                 own = self._extended(kind, window[start : start + size], own)
                 position = start + _padded(size)
+            elif error := _refusal(kind, own):
+                error, after = f"{_text(_name(header, own))}: {error}", start + _padded(size)
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
                 if kind in _FILES:
                     members.add(at, _name(header, own), start, start + size)
+                elif kind in _LINKS:
+                    self.link = _name(header, own)
                 position = at = start + (0 if kind in _WITHOUT_CONTENT else _padded(size))
                 own = self._for_all
         found = members if members.ats else None
-        return Scan(found=found, following=at, needed=needed or _BLOCK, error=error)
+        return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
         """Find a header with the magic word and the right checksum."""
@@ -107,13 +118,52 @@ class Headers(Scanner):
         self, kind: int, content: bytes, own: Mapping[bytes, bytes]
     ) -> Mapping[bytes, bytes]:
         """What is known about the next member."""
+        if kind == _LONG_LINK:
+            return own
         if kind == _LONG_NAME:
             return {**own, b"path": content.partition(b"\0")[0]}
-        found = {key: value for key, value in _pax(content).items() if key in (b"path", b"size")}
+        found = _pax(content)
+        if found is None:
+            return {**own, _DAMAGED: content}
         if kind == _PAX_GLOBAL and found:
             self.cuttable = False
             self._for_all.update(found)
-        return {**own, **found}
+        # An empty value takes back what was said before.
+        return {key: value for key, value in {**own, **found}.items() if value}
+
+
+def _damage(header: bytes, size: int) -> str | None:
+    """What is wrong with a header by itself."""
+    if not _fits(header):
+        return "the checksum of the header does not fit"
+    too_large = header[156] in _EXTENSIONS and size > _LARGEST_EXTENSION
+    return f"its name has {size} bytes" if too_large else None
+
+
+def _behind_map(window: bytes, start: int, header: bytes) -> int:
+    """Where content begins: GNU's map of one with holes may have blocks of its own before it."""
+    more = header[156] == _SPARSE and header[482]
+    while more:
+        more = start + _BLOCK <= len(window) and window[start + 504]
+        start += _BLOCK
+    return start
+
+
+def _refusal(kind: int, own: Mapping[bytes, bytes]) -> str | None:
+    """Why a member with content cannot be read."""
+    if _DAMAGED in own:
+        return f"expected lines of 'length key=value' before it, got {own[_DAMAGED][:60]!r}"
+    if kind == _SPARSE or _HOLES in own:
+        return (
+            "expected its whole content, got what is left without its holes. Write the archive "
+            "without --sparse"
+        )
+    if kind not in _FILES + _WITHOUT_CONTENT + _ABOUT_THE_ARCHIVE:
+        return (
+            f"expected a file, a folder or a link, got a member of type {chr(kind)!r}. Write the "
+            "archive with 'tar --format=posix', in one volume"
+        )
+    return None
 
 
 def _padded(size: int) -> int:
@@ -158,6 +208,10 @@ def _name(header: bytes, own: Mapping[bytes, bytes]) -> bytes:
     return name
 
 
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
 def _size(header: bytes, own: Mapping[bytes, bytes]) -> int | None:
     """None if it is no size."""
     field = header[124:136]
@@ -173,16 +227,22 @@ def _size(header: bytes, own: Mapping[bytes, bytes]) -> int | None:
     return size if size >= 0 else None
 
 
-def _pax(content: bytes) -> dict[bytes, bytes]:
-    """Lines of ``length key=value``, where the length counts the line's own bytes too."""
+def _pax(content: bytes) -> dict[bytes, bytes] | None:
+    """Read lines of ``length key=value``, where the length counts the line's own bytes too.
+
+    Only the keys that matter here; None if there is something else than such lines.
+    """
     found = {}
-    while content:
+    while content.rstrip(b"\0"):
         digits = content.partition(b" ")[0]
-        length = int(digits) if digits.isdigit() else 0
-        if not len(digits) < length <= len(content):
-            break  # what is left is padding, or was never written as it should
-        key, _, value = content[len(digits) + 1 : length - 1].partition(b"=")
-        found[key] = value
+        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
+        key, sign, value = content[len(digits) + 1 : length - 1].partition(b"=")
+        if not (sign and key and length <= len(content) and content[length - 1] == ord("\n")):
+            return None
+        if key in (b"path", b"size"):
+            found[key] = value
+        elif key.startswith(_HOLES):
+            found[_HOLES] = b"1"
         content = content[length:]
     return found
 

@@ -11,16 +11,14 @@ from typing import IO
 from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
 
 _PART_BYTES = 4 << 20
-"""A part at most; a small file is cut too, so that several workers find something to read."""
-_FEWEST_PARTS = 8
-_SMALLEST_PART = 1 << 10
+_SMALLEST_PART = 1 << 6
 
 
 def line_parts(file: InputFile) -> Sequence[Part]:
     """Cut a file of lines into byte ranges; how many lines are in each is not known."""
     if file.size is None:
         return (Part(),)
-    size = min(_PART_BYTES, max(_SMALLEST_PART, -(-file.size // _FEWEST_PARTS)))
+    size = max(_SMALLEST_PART, file.part_size(file.size, _PART_BYTES))
     bounds = [*range(0, file.size, size), file.size]
     return [Part(start=start, stop=stop, first_record=start) for start, stop in pairwise(bounds)]
 

@@ -70,7 +70,7 @@ class TFRecord(Reader):
         return self.index != "memory"
 
     def parts(self, file: InputFile) -> Sequence[Part]:
-        """Cut between records, about 4 MiB each."""
+        """Cut between records, 4 MiB each at most."""
         return kept_index.indexed_parts(file, self.index, "tfrecord", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
@@ -102,13 +102,21 @@ def _cuts(file: InputFile) -> kept_index.Cuts:
     assert file.size is not None
     cuts: list[tuple[int, int]] = []
     start = count = 0
+    enough = kept_index.cut_bytes(file)
     with file.open() as opened:
         walked = walk(opened, _Frames(), start=0, stop=file.size, report=None)
         for _, base, bounds in walked:
-            if base + bounds[0] - start >= kept_index.PART_BYTES:
-                cuts.append((start, count))
-                start, count = base + bounds[0], 0
-            count += len(bounds) - 1
+            places, first = base + np.array(bounds[:-1]), 0
+            while (cut := int(np.searchsorted(places, start + enough))) < len(places):
+                if count + cut - first:
+                    cuts.append((start, count + cut - first))
+                    start, count, first = int(places[cut]), 0, cut
+                else:  # what is damaged goes with what follows it
+                    break
+            count += len(places) - first
+    if file.size and not count:
+        msg = f"expected records, got {file.size} bytes in which none begins"
+        raise ValueError(msg)
     return [*cuts, (start, count)] if file.size else []
 
 

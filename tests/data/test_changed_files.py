@@ -1,0 +1,160 @@
+"""Files that become others after they were listed: an error with the file, or counted."""
+
+from __future__ import annotations
+
+import os
+
+import fsspec
+import pytest
+
+import torch_distinput as tdi
+from tests.formats import FORMATS
+from tests.storages import Memory
+from torch_distinput.data.ranged import sized
+from torch_distinput.data.read_log import ReadLog
+from torch_distinput.data.reader import Part
+from torch_distinput.data.unit_source import UnitSource
+from torch_distinput.data.units import Unit
+
+
+def shortened(path):
+    """Cut off in the middle."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path):
+    """Begun anew."""
+    path.write_bytes(b"")
+
+
+def grown(path):
+    """Written on, as a log is."""
+    with path.open("ab") as file:
+        file.write(path.read_bytes())
+
+
+def replaced(path):
+    """Another file of the same size, moved into its place."""
+    status = path.stat()
+    other = path.with_suffix(".other")
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000))
+    other.replace(path)
+
+
+CHANGES = (shortened, emptied, grown, replaced)
+
+
+def source_of(path, form, on_error):
+    """The files of a recipe, listed now."""
+    dataset = tdi.FileDataset(path, reader=form.reader, on_error=on_error)
+    return UnitSource(dataset, dataset.list_files())
+
+
+@pytest.fixture(params=FORMATS)
+def form(request):
+    """Each format."""
+    return FORMATS[request.param]
+
+
+@pytest.fixture
+def path(tmp_path, form):
+    """A file with 60 records."""
+    path = tmp_path / f"a.{form.suffix}"
+    path.write_bytes(form.write(list(range(60))))
+    return path
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("moment", ["listed", "surveyed", "opened"])
+class TestEachFormat:
+    """At each moment."""
+
+    def test_raised(self, path, form, change, moment):
+        """The error names the file and what to do."""
+        log = ReadLog()
+        source = source_of(path, form, "raise")
+        with pytest.raises(tdi.SourceError, match=rf"{path.name}.*since it was listed: distrib"):
+            self._read(source, path, change, moment, log)
+
+    def test_counted(self, path, form, change, moment):
+        """With on_error="skip"."""
+        log = ReadLog("skip")
+        self._read(source_of(path, form, "skip"), path, change, moment, log)
+        assert {str(path)} == set(log.drain().skipped)
+
+    @staticmethod
+    def _read(source, path, change, moment, log):
+        if moment == "listed":
+            change(path)
+            source.parts(0, log)
+            return
+        units = [Unit(file=0, part=Part())]
+        if moment == "opened":
+            chunks = source.read(log, units[0])
+            next(chunks)
+            change(path)
+            list(chunks)
+            return
+        units = [Unit(file=0, part=part) for part in source.parts(0, log)]
+        change(path)
+        for unit in units:
+            list(source.read(log, unit))
+
+
+def test_a_file_that_is_gone_when_it_was_read(tmp_path):
+    """Who has it open reads on: whoever removes what is used up may do so."""
+    path = tmp_path / "a.txt"
+    path.write_text("1\n2\n")
+    chunks = source_of(path, FORMATS["text"], "raise").read(ReadLog(), Unit(file=0, part=Part()))
+    first = next(chunks)
+    path.unlink()
+    assert ["1", "2"] == [row for chunk in (first, *chunks) for row in chunk.data]
+
+
+def test_a_link_that_is_turned(tmp_path):
+    """It is what it leads to that counts, also in listings of folders and globs."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(f"{name}\n")
+        os.utime(tmp_path / name / "a.txt", (1, len(name) + (name == "new")))
+    (tmp_path / "now").symlink_to("old")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.txt").symlink_to(tmp_path / "now" / "a.txt")
+    source = source_of(tmp_path / "links" / "*.txt", FORMATS["text"], "raise")
+    unit = Unit(file=0, part=Part())
+    assert ["old"] == next(source.read(ReadLog(), unit)).data
+    (tmp_path / "now").unlink()
+    (tmp_path / "now").symlink_to("new")
+    with pytest.raises(tdi.SourceError, match="written at 3.0, got one written at 4.0"):
+        list(source.read(ReadLog(), unit))
+
+
+def test_a_pipe(tmp_path):
+    """Has the time of its last byte, and is no other for that."""
+    reading, writing = os.pipe()
+    source = source_of(f"/dev/fd/{reading}", FORMATS["text"], "raise")
+    os.write(writing, b"1\n2\n")
+    os.close(writing)
+    chunks = source.read(ReadLog(), Unit(file=0, part=Part()))
+    assert [["1", "2"]] == [chunk.data for chunk in chunks]
+
+
+def test_in_memory():
+    """Files that fsspec keeps."""
+    storage = Memory()
+    url = storage.put("a.txt", b"1\n2\n")
+    source = source_of(url, FORMATS["text"], "raise")
+    storage.put("a.txt", b"1\n3\n")
+    with pytest.raises(tdi.SourceError, match="written at .*, got one written at"):
+        list(source.read(ReadLog(), Unit(file=0, part=Part())))
+
+
+def test_on_other_storages(tmp_path):
+    """An end that comes too early, where only a request could tell that a file is another."""
+    (tmp_path / "a.txt").write_text("12345678")
+    opened = sized(fsspec.filesystem("file").open(tmp_path / "a.txt", "rb"), 9, path="x://a")
+    assert b"3456" == (opened.seek(2), opened.read(4))[1]
+    with pytest.raises(EOFError, match="x://a: expected 9 bytes, as it was listed, got 8"):
+        opened.read()
+
