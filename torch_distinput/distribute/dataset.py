@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.handshake import shake_hands
@@ -140,6 +143,20 @@ class DistributedDataset:
             )
         self._loaded = self._progress = None
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
+
+        A position that was loaded is there again afterwards. On all ranks; ``adapt`` does this.
+        """
+        epoch, loaded = self._epoch, self._loaded
+        self._loaded = self._progress = None
+        try:
+            yield
+        finally:
+            self.set_epoch(epoch)
+            self._loaded = loaded
+
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after the last step delivered, for :meth:`load_state_dict`.
 
@@ -150,7 +167,7 @@ class DistributedDataset:
         ``StatefulDataLoader``.
         """
         if self._loaded is not None:
-            return dict(self._loaded)
+            return copy.deepcopy(self._loaded)
         return to_state(self._position, self._recipe(self._position.epoch))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -169,7 +186,7 @@ class DistributedDataset:
         running = self._running() if self._running else None
         if running is not None:
             running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
-        self._loaded, self._played = dict(state), None
+        self._loaded, self._played = copy.deepcopy(dict(state)), None
         self._epoch = position.epoch
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from torch_distinput.communicator import Alone
@@ -53,8 +54,10 @@ def adapt_layers(
             mark = mark_of(data)
         check_same_data(mark, workers)
     with together(workers, "adapt its layers"):
-        for batch in batches_of(data, strategy, batch_size, names):
-            count_batch(states, layers, columns_of, batch)
+        # Closed at once, also by an error whose traceback keeps it: a dataset is put back then.
+        with closing(batches_of(data, strategy, batch_size, names)) as batches:
+            for batch in batches:
+                count_batch(states, layers, columns_of, batch)
     adopt(merged_across(states, layers, workers), layers)
 
 
