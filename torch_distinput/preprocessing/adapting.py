@@ -53,11 +53,11 @@ def adapt_layers(
         with together(workers, "adapt its layers"):
             mark = mark_of(data)
         check_same_data(mark, workers)
-    with together(workers, "adapt its layers"):
-        # Closed at once, also by an error whose traceback keeps it: a dataset is put back then.
-        with closing(batches_of(data, strategy, batch_size, names)) as batches:
-            for batch in batches:
-                count_batch(states, layers, columns_of, batch)
+    batches = batches_of(data, strategy, batch_size, names)
+    # Closed at once, also by an error whose traceback keeps it: then a dataset is as it was.
+    with together(workers, "adapt its layers"), closing(batches):
+        for batch in batches:
+            count_batch(states, layers, columns_of, batch)
     adopt(merged_across(states, layers, workers), layers)
 
 

@@ -91,7 +91,7 @@ def batches_of(
     strategy: Workers | None,
     batch_size: int | None,
     names: tuple[str, ...] | None = None,
-) -> Generator[Any]:
+) -> Generator[Any, None, None]:
     """Yield this worker's batches of one epoch, in host memory, none of them without rows.
 
     Args:
@@ -172,7 +172,7 @@ def _collate_of(
     return partial(as_columns, names=names)
 
 
-def _played(dataset: Any) -> Generator[Any]:
+def _played(dataset: Any) -> Generator[Any, None, None]:
     """Yield the batches of this worker's replicas, of a whole epoch.
 
     The dataset's next epoch stays the same, and so does the place in it where it is to go on.
