@@ -17,6 +17,8 @@ from torch_distinput.data import rows, structure
 from torch_distinput.data.collate import collate_examples
 from torch_distinput.data.element_spec import merged, spec_of, zero_rows
 from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.data.jagged import jagged as made_jagged
+from torch_distinput.data.jagged import longest_of
 from torch_distinput.data.structure import Examples, flatten, leaf_names, map_leaves, unflatten
 
 Point = namedtuple("Point", ["x", "y"])
@@ -95,6 +97,35 @@ def test_slices_join_to_the_whole(leaf):
     order = np.array([2, 0, 3])
     everything = shown(leaf)
     assert [everything[k] for k in order] == shown(rows.take_rows(leaf, order))
+
+
+def width(batch):
+    """What torch pads the rows of a jagged tensor to."""
+    return torch.nested.to_padded_tensor(batch, 0.0).shape[1]
+
+
+def lines(*lengths):
+    """A jagged tensor of rows of these lengths, and its parts."""
+    values = torch.arange(float(sum(lengths)))
+    return values, torch.tensor([0, *lengths]).cumsum(0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (torch.nested.nested_tensor_from_jagged(*lines(3, 1, 2, 0), max_seqlen=7), 7),
+        (torch.nested.nested_tensor_from_jagged(*lines(3, 1, 2, 0)), 3),
+        (made_jagged(*lines(3, 1, 2, 0)), 3),
+    ],
+    ids=["set by the user", "unknown", "ours"],
+)
+def test_pieces_of_a_jagged_batch_keep_its_width(batch, expected):
+    """However many there are, and joined or taken again."""
+    for cut in range(1, 4):
+        parts = [rows.slice_rows(batch, 0, cut), rows.slice_rows(batch, cut, 4)]
+        assert [expected] * 3 == list(map(width, [*parts, rows.concat_rows(parts)]))
+    assert expected == width(rows.take_rows(batch, np.array([1, 3])))
+    assert expected == longest_of(rows.no_rows(batch))
 
 
 def shown(leaf):

@@ -239,6 +239,25 @@ class TestLastStep:
         assert stats.wait_seconds > 0
 
 
+@pytest.mark.parametrize("cluster", [(1, 1), (1, 2), (2, 2), (4, 1)])
+@pytest.mark.parametrize("num_processes", [0, 1])
+def test_jagged_batches_have_one_width(cluster, num_processes):
+    """That of the global batch, on any number of replicas."""
+    rows = [torch.ones(length) for length in (3, 1, 5, 2)]
+    batch = torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(lambda: iter([batch]), num_workers=num_processes)
+        (step,) = dataset
+        return [
+            torch.nested.to_padded_tensor(piece, 0.0).shape[1]
+            for piece in strategy.local_results(step)
+        ]
+
+    found = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+    assert [[5] * cluster[1]] * cluster[0] == found
+
+
 class TestLoss:
     """compute_average_loss divides by what all replicas have."""
 

@@ -576,6 +576,46 @@ def test_what_comes_after_a_load():
     assert epochs[1] == [step.tolist() for step in dataset]
 
 
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_state_is_nobody_elses(tmp_path, loads):
+    """What the caller does with its dict changes nothing here, and the other way round."""
+    (tmp_path / "a.txt").write_text("0\n1\n2\n3\n4\n5\n")
+    files = tdi.FileDataset(str(tmp_path / "*.txt")).interleave(2, 1).shuffle(4).take(5)
+    dataset = make_of(files, 2)(tdi.OneDeviceStrategy("cpu"))
+    next(iter(dataset))
+    state = dataset.state_dict()
+    expected = json.dumps(state)
+    if loads:
+        dataset.load_state_dict(state)
+    for own in (state, dataset.state_dict()):
+        for name in own:
+            spoil(own[name])
+    assert expected == json.dumps(dataset.state_dict())
+
+
+def spoil(value):
+    """Empty all lists of a state."""
+    if isinstance(value, list):
+        for item in value:
+            spoil(item)
+        value.clear()
+
+
+@pytest.mark.parametrize(("name", "count"), [("examples", 13), ("examples", 10**30)])
+def test_a_state_behind_the_end_is_refused(name, count):
+    """On all workers; the last one that is not continues with an empty rest."""
+
+    def work(strategy):
+        dataset = make_of(torch.arange(12), 4)(strategy)
+        dataset.load_state_dict({**dataset.state_dict(), name: 12})
+        assert [] == list(dataset)
+        dataset.load_state_dict({**dataset.state_dict(), name: count})
+        with pytest.raises(tdi.ConfigurationError, match=f"12 examples, got one after {count}"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
 def test_ranks_that_load_different_states():
     """A rank that did not load, or loaded another state, is named on all ranks."""
     _, state = run(make_of(torch.arange(12), 4), (2, 1), steps=1)

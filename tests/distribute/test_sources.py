@@ -486,6 +486,18 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"\[0\]: 3, batch\[1\]: 4"):
             one().distribute_dataset((torch.ones(3), torch.ones(4)), global_batch_size=2)
 
+    @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+    @pytest.mark.parametrize("wrap", [
+        lambda x: (x, {}), lambda x: (list(x), {}), lambda x: (stream_of(list(x)), {}),
+        lambda x: (stream_of(range(4)), {"collate_fn": lambda _: x}),
+    ], ids=["columns", "list", "stream", "collate_fn"])  # fmt: skip
+    def test_quantized_tensors_are_refused(self, wrap):
+        """Before a replica without rows gets one that has no quantizer."""
+        quantized = torch.quantize_per_tensor(torch.ones(4, 2), 0.5, 0, torch.quint8)
+        source, keywords = wrap(quantized)
+        with pytest.raises((TypeError, tdi.SourceError), match=r"quantized.*dequantize\(\)"):
+            first(source, 4, **keywords)
+
     def test_collate_functions_that_lose_examples(self):
         """The counts would lie."""
         for source in (range(4), stream_of(range(4))):

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan import permutation as permutations
-from torch_distinput.plan.order import EpochOrder, GivenBatches, Run, UniformBatches
+from torch_distinput.plan.order import EpochOrder, GivenBatches, GivenOrder, Run, UniformBatches
 from torch_distinput.plan.permutation import LARGEST_EXACT, FeistelNetwork, permutation
+from torch_distinput.plan.position import Grid, Position
 
 
 def shuffled(num_examples, seed=0, epoch=0):
@@ -161,3 +163,16 @@ def test_permutation_is_keyed():
     assert sorted(permutation(9, key=(1, 2, 3)).tolist()) == list(range(9))
     assert permutation(9, key=(1, 2, 3)).tolist() == permutation(9, key=(1, 2, 3)).tolist()
     assert permutation(9, key=(1, 2, 3)).tolist() != permutation(9, key=(1, 2, 4)).tolist()
+
+
+@pytest.mark.parametrize("batches", [
+    UniformBatches(order=EpochOrder(num_examples=5), global_batch_size=2),
+    UniformBatches(order=GivenOrder(np.arange(5)), global_batch_size=2, drop_last=True),
+    GivenBatches(tuple(np.arange(5).reshape(5, 1))),
+])  # fmt: skip
+def test_what_is_left_of_an_epoch(batches):
+    """Nothing at its end; behind it there is no position."""
+    grid = Grid(num_workers=1, replicas_per_worker=1, global_batch_size=2, rebatch="split")
+    assert 0 == batches.after(Position(epoch=0, grid=grid, examples=5, steps=5)).num_batches
+    with pytest.raises(ConfigurationError, match="which has 5 .*, got one after 6"):
+        batches.after(Position(epoch=0, grid=grid, examples=6, steps=6))

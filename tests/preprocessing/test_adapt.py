@@ -104,6 +104,44 @@ def test_a_distributed_dataset_is_played_as_it_is(workers, replicas, partial_bat
     assert {alone.fingerprint()} == set(found)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("is_indexed", [True, False])
+def test_a_dataset_with_a_loaded_position_is_played_from_its_beginning(workers, is_indexed):
+    """All of it is counted, and the position that was loaded is there afterwards."""
+    table = torch.arange(100.0)
+
+    def run(strategy):
+        def distributed():
+            source = table if is_indexed else lambda: iter(table)
+            return strategy.distribute_dataset(source, global_batch_size=10)
+
+        dataset = distributed()
+        for _ in zip(range(8), dataset, strict=False):
+            pass
+        state = dataset.state_dict()
+        resumed = distributed()
+        resumed.load_state_dict(state)
+        layer = pp.Normalization()
+        layer.adapt(resumed)
+        assert resumed.state_dict() == state
+        return float(layer.mean), [len(list(resumed)) for _ in range(2)]
+
+    assert [(49.5, [2, 10])] * workers == simulate(run, num_workers=workers)
+
+
+def test_a_pass_that_fails_puts_the_position_back():
+    """As it was before the pass."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(make_numbers(), global_batch_size=5)
+    next(iter(dataset))
+    state = dataset.state_dict()
+    dataset.load_state_dict(state)
+    with pytest.raises(TypeError, match="adapts to batches that are its column") as caught:
+        pp.Normalization().adapt(dataset)
+    assert state == dataset.state_dict()
+    assert caught  # and with it the frames of the pass
+
+
 def make_numbers():
     """Columns that can be padded."""
     table = make_table(ROWS)

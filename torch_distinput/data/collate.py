@@ -140,6 +140,9 @@ def _is_mixed(column: Sequence[Any]) -> bool:
 
 
 def _stack(name: str, column: Sequence[Any]) -> Any:
+    if isinstance(column[0], torch.Tensor) and column[0].is_quantized:
+        msg = f"Expected no quantized tensors, got one at {name}. Use dequantize() or int_repr()."
+        raise ValueError(msg)
     try:
         if _are_plain_arrays(column):  # as default_collate does, without a tensor for each
             return torch.from_numpy(np.stack(column))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data import rows
-from torch_distinput.data.jagged import jagged
+from torch_distinput.data.jagged import jagged, longest_of
 from torch_distinput.data.local_step import Part
 from torch_distinput.data.structure import Structure, flatten, map_leaves
 from torch_distinput.values import TensorSpec
@@ -86,7 +86,7 @@ def _filled(leaf: Any, count: int, num_rows: int) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         offsets = leaf.offsets()  # type: ignore[attr-defined]
         ends = offsets[-1:].expand(num_rows - count)
-        return jagged(leaf.values().clone(), torch.cat([offsets, ends]))
+        return jagged(leaf.values().clone(), torch.cat([offsets, ends]), longest_of(leaf))
     device = leaf.device if isinstance(leaf, torch.Tensor) else "cpu"
     return rows.take_leaf(leaf, torch.arange(num_rows, device=device).clamp_(max=count - 1))
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.data.jagged import jagged
+from torch_distinput.data.jagged import jagged, longest_of
 from torch_distinput.data.structure import (
     Batch,
     Examples,
@@ -86,15 +86,16 @@ def leaf_rows(leaf: Any) -> int:
 
 
 def _check_layout(tensor: torch.Tensor) -> None:
-    """Refuse sparse tensors, and nested ones whose rows are not one after another in memory."""
+    """Refuse sparse and quantized tensors, and nested ones whose rows do not follow each other."""
     if tensor.is_nested:
         sound = tensor.layout is torch.jagged and tensor.lengths() is None  # type: ignore[attr-defined]
-    else:
-        sound = tensor.layout is torch.strided
+    else:  # a quantizer would be lost where a batch has no rows
+        sound = tensor.layout is torch.strided and not tensor.is_quantized
     if not sound:
+        what = "nested " * tensor.is_nested + "quantized " * tensor.is_quantized
         msg = (
-            f"{_KINDS}; got a {'nested ' * tensor.is_nested}tensor of layout {tensor.layout}. "
-            "Convert it with to_dense(), or to a contiguous jagged tensor."
+            f"{_KINDS}; got a {what}tensor of layout {tensor.layout}. Convert it with to_dense() "
+            "or dequantize(), or to a contiguous jagged tensor."
         )
         raise TypeError(msg)
 
@@ -223,7 +224,9 @@ def leaf_bytes(leaf: Any) -> int:
 def _slice(leaf: Any, start: int, stop: int) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         offsets = leaf.offsets()[start : stop + 1]  # type: ignore[attr-defined]
-        return jagged(leaf.values()[offsets[0] : offsets[-1]], offsets - offsets[0])
+        values = leaf.values()[offsets[0] : offsets[-1]]
+        # The batch's, so that a piece is padded to one width, however many there are.
+        return jagged(values, offsets - offsets[0], longest_of(leaf))
     if isinstance(leaf, torch.Tensor):
         return _pieces(leaf, (start, stop - start, len(leaf) - stop))[1]
     rows = leaf[start:stop]
@@ -267,7 +270,8 @@ def _concat(leaves: Sequence[Any]) -> Any:
     if first.is_nested:
         lengths = torch.cat([leaf.offsets().diff() for leaf in leaves])
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        return jagged(torch.cat([leaf.values() for leaf in leaves]), offsets)
+        longest = max(map(longest_of, leaves))
+        return jagged(torch.cat([leaf.values() for leaf in leaves]), offsets, longest)
     return torch.cat(list(leaves))
 
 
@@ -281,7 +285,8 @@ def empty_leaf(leaf: Any) -> Any:
         return np.empty((0, *leaf.shape[1:]), dtype=leaf.dtype)
     if leaf.is_nested:
         values = leaf.values()
-        return jagged(values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1))
+        none, offsets = values.new_empty((0, *values.shape[1:])), leaf.offsets().new_zeros(1)
+        return jagged(none, offsets, longest_of(leaf))
     return leaf.new_empty((0, *leaf.shape[1:]))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +153,20 @@ class DistributedDataset:
             )
         self._loaded = self._progress = None
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
+
+        A position that was loaded is there again afterwards. On all ranks; ``adapt`` does this.
+        """
+        epoch, loaded = self._epoch, self._loaded
+        self._loaded = self._progress = None
+        try:
+            yield
+        finally:
+            self.set_epoch(epoch)
+            self._loaded = loaded
+
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after the last step delivered, for :meth:`load_state_dict`.
 
@@ -160,7 +177,7 @@ class DistributedDataset:
         ``StatefulDataLoader``.
         """
         if self._loaded is not None:
-            return dict(self._loaded)
+            return copy.deepcopy(self._loaded)
         position = self._position
         return to_state(position, self._recipe(position))
 
@@ -180,7 +197,7 @@ class DistributedDataset:
         running = self._running() if self._running else None
         if running is not None:
             running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
-        self._loaded, self._played = dict(state), None
+        self._loaded, self._played = copy.deepcopy(dict(state)), None
         self._epoch = position.epoch
 
     @property

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.permutation import LARGEST_EXACT, Indices, exact, network
 from torch_distinput.plan.position import Position
 
@@ -145,11 +146,22 @@ class UniformBatches:
 
     def after(self, position: Position) -> UniformBatches:
         """Return the batches of what is not delivered yet."""
-        return replace(self, first=min(position.examples, self.order.num_examples))
+        _check_within(position.examples, self.order.num_examples, "examples")
+        return replace(self, first=position.examples)
 
     @property
     def _num_examples(self) -> int:
         return self.order.num_examples - self.first
+
+
+def _check_within(delivered: int, there_are: int, what: str) -> None:
+    """Refuse a position behind the end: the rest would be empty, and nobody would know why."""
+    if delivered > there_are:
+        msg = (
+            f"Expected a state within the epoch, which has {there_are} {what}, got one after "
+            f"{delivered} of them. Load the state of this dataset, unchanged."
+        )
+        raise ConfigurationError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,4 +231,5 @@ class GivenBatches:
 
     def after(self, position: Position) -> GivenBatches:
         """Return the batches that are not delivered yet; each was one step."""
+        _check_within(position.steps, len(self.batches), "batches")
         return replace(self, batches=self.batches[position.steps :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from torch_distinput.communicator import Alone
@@ -52,8 +53,10 @@ def adapt_layers(
         with together(workers, "adapt its layers"):
             mark = mark_of(data)
         check_same_data(mark, workers)
-    with together(workers, "adapt its layers"):
-        for batch in batches_of(data, strategy, batch_size, names):
+    batches = batches_of(data, strategy, batch_size, names)
+    # Closed at once, also by an error whose traceback keeps it: then a dataset is as it was.
+    with together(workers, "adapt its layers"), closing(batches):
+        for batch in batches:
             count_batch(states, layers, columns_of, batch)
     adopt(merged_across(states, layers, workers), layers)
 

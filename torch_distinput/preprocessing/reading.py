@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,7 +104,7 @@ def batches_of(
     strategy: Workers | None,
     batch_size: int | None,
     names: tuple[str, ...] | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield this worker's batches of one epoch, in host memory, none of them without rows.
 
     Args:
@@ -187,15 +187,14 @@ def _collate_of(
     return partial(as_columns, names=names)
 
 
-def _played(dataset: Any) -> Iterator[Any]:
-    """Yield the batches of this worker's replicas; the dataset's next epoch stays the same."""
-    epoch = dataset.epoch
-    try:
-        with iter(dataset) as steps:
-            for step in steps:
-                yield from _of_replicas(step, steps.last_step)
-    finally:
-        dataset.set_epoch(epoch)
+def _played(dataset: Any) -> Generator[Any, None, None]:
+    """Yield the batches of this worker's replicas, of a whole epoch.
+
+    The dataset's next epoch stays the same, and so does the place in it where it is to go on.
+    """
+    with dataset.set_aside(), iter(dataset) as steps:
+        for step in steps:
+            yield from _of_replicas(step, steps.last_step)
 
 
 def _of_replicas(step: Any, info: StepInfo) -> Iterator[Any]:
