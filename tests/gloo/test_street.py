@@ -251,7 +251,7 @@ def test_a_killed_rank_is_named(ranks):
     for survivor in (outcomes[0], *outcomes[2:]):
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
-        assert "worker 1 died or closed" in text
+        assert "worker 1: its process has ended without a word" in text
         assert seconds < 20
 
 

@@ -40,6 +40,8 @@ _LEAVE_SECONDS = 0.5
 _FIRST_SECONDS = 1.0
 """Until the first note is there: it takes milliseconds, if the store is well."""
 _LONGEST_TEXT = 4000
+_OF_PEERS = tuple(f"{kind.__name__}:" for kind in PEER_ERRORS)
+"""How the words of errors begin that are about another worker."""
 _RETURN_SECONDS = 1.0
 """Time for a worker that failed to come to the next iteration: its script may have expected it."""
 
@@ -123,10 +125,15 @@ class Heartbeat:
         return heard[0] if heard else None
 
     def failures(self, topic: str) -> dict[int, str]:
-        """Who else failed in an iteration, and with what words."""
+        """Who else failed in an iteration, and with what words.
+
+        Who has only heard of a failure is named while nothing was heard of the culprit itself.
+        """
         signs = {worker: self.sign(worker) for worker in self.others}
-        failed = {worker: sign.failed for worker, sign in signs.items() if sign and sign.failed}
-        return {worker: words for worker, (where, words) in failed.items() if where == topic}
+        told = {worker: sign.failed for worker, sign in signs.items() if sign and sign.failed}
+        failed = {worker: words for worker, (where, words) in told.items() if where == topic}
+        culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
+        return culprits or failed
 
     def end_well(self, topic: str) -> None:
         """Note that an iteration came to its end of data here."""
@@ -161,11 +168,13 @@ class Heartbeat:
         return ""
 
     def has_died(self, worker: int) -> bool:
-        """Whether a worker of this machine was killed; looked up when it misses a beat."""
-        heard = self._heard.get(worker)
-        if heard is None or heard[0].has_left or self._heard_at - heard[1] < 1.5 * self.interval:
-            return False
-        return has_died(heard[0].process, self._process)
+        """Whether a worker of this machine was killed, or crashed."""
+        sign = self.sign(worker)
+        return sign is not None and not sign.has_left and has_died(sign.process, self._process)
+
+    def misses_beat(self, worker: int) -> bool:
+        """Whether nothing was heard of a worker when something should have been."""
+        return self.silence(worker) > 1.5 * self.interval
 
     def is_alive(self, worker: int, since: float) -> bool:
         """Whether a worker has beaten after a time: it was heard later than one beat after it.
@@ -225,7 +234,7 @@ class Heartbeat:
     def _leave(self, error: BaseException | None) -> None:
         topic = (self.outside or self.inside).topic
         is_told = self.failed is not None and self.failed[0] == topic
-        if error is not None and not is_told and not isinstance(error, PEER_ERRORS):
+        if error is not None and not is_told:
             self.tell(topic, error)
         self._is_closed = True
         self._wake.put(None)

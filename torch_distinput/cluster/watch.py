@@ -10,7 +10,7 @@ from typing import NoReturn
 from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.cluster.sign import Stage
 from torch_distinput.cluster.store_board import store_lost
-from torch_distinput.communicator import named_workers
+from torch_distinput.communicator import check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 _WAITING = "waiting for the others at"
@@ -45,14 +45,14 @@ class Watch:
         self._heartbeat.outside = Stage("training after", self._topic, step, now)
 
     def end(self, ending: BaseException) -> None:
-        """Main thread: there are no more steps; an error is told, if it is not about a peer's."""
+        """Main thread: there are no more steps; an error is told."""
         self._stop.unclaim()
         is_well = isinstance(ending, StopIteration)
         verb = "at the end of" if is_well else "after an error in"
         self._heartbeat.outside = Stage(verb, self._topic, None, time.monotonic())
         if is_well:
             self._heartbeat.end_well(self._topic)
-        elif not isinstance(ending, PeerFailedError):
+        else:
             self.tell(ending)
 
     def reading(self, step: int) -> None:
@@ -95,14 +95,15 @@ class Watch:
         # Who is further than this worker is not needed, and may have ended without a word.
         signs = [(w, heartbeat.sign(w)) for w in heartbeat.others]
         needed = [w for w, sign in signs if sign and sign.steps <= steps]
-        if died := [w for w in needed if heartbeat.has_died(w)]:
+        late = [w for w in needed if heartbeat.misses_beat(w)]
+        if died := [w for w in late if heartbeat.has_died(w)]:
             msg = (
                 f"Expected a step from every worker, but the process of {named_workers(died)} has "
                 f"ended without a word: it was killed, or it crashed. {heartbeat.describe(died)}. "
                 "Its own output, and the system's log, say why; restart the job."
             )
             raise PeerFailedError(msg)
-        silent = [w for w in needed if heartbeat.silence(w) > self._timeout]
+        silent = [w for w in late if heartbeat.silence(w) > self._timeout]
         if silent:
             msg = (
                 f"Expected a sign of life from every worker within {self._timeout:g} s, but "
@@ -155,6 +156,7 @@ class Watch:
         gone = heartbeat.others
         while gone and time.monotonic() < started + seconds:
             self._look_for_failures()
+            check_company("the next step", heartbeat.gone(math.inf))
             time.sleep(_POLL_SECONDS)
             gone = [worker for worker in gone if not heartbeat.is_alive(worker, started)]
         who = "a worker died or closed the connection"

@@ -99,7 +99,12 @@ def _with_strategy(fn: Callable[[Strategy], Result], num_replicas: int) -> Resul
     """Run on the rank, inside its process group."""
     import torch_distinput as tdi  # noqa: PLC0415  # the front door imports this room
 
-    return fn(tdi.MultiWorkerMirroredStrategy(["cpu"] * num_replicas))
+    strategy = tdi.MultiWorkerMirroredStrategy(["cpu"] * num_replicas)
+    try:
+        return fn(strategy)
+    except BaseException as error:
+        strategy.heartbeat.close(error)  # as at the end of a script that it ends
+        raise
 
 
 def _by_cause(failed: Sequence[RankOutcome]) -> list[RankOutcome]:

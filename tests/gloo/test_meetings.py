@@ -1,0 +1,109 @@
+"""A worker that will not come to where all meet is named at once, with its words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from functools import partial
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.testing import run_ranks_outcomes, simulate
+
+LONG_TIMEOUT = 60.0
+SOON = 8.0
+"""Two busy cores: far below the timeout is soon."""
+
+
+class Rotten:
+    """Examples of which the last one raises on one worker."""
+
+    def __init__(self, is_rotten):
+        self.is_rotten = is_rotten
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if self.is_rotten and index == 7:
+            msg = "rotten record"
+            raise ArithmeticError(msg)
+        return torch.tensor(index)
+
+
+def stream():
+    yield from map(torch.tensor, range(8))
+
+
+def play(place, strategy):
+    """Two epochs, of which worker 1 does not come to the second; what worker 0 hears, and when."""
+    is_victim = strategy.worker_index == 1
+    source = {"source": Rotten(is_victim), "audit": range(8)}.get(place, stream)
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT, audit=place == "audit")
+    dataset = strategy.distribute_dataset(source, global_batch_size=4, options=options)
+    began = time.monotonic()
+    try:
+        iterator = iter(dataset)
+        for _ in range(2):
+            next(iterator)
+            began = time.monotonic()
+        if is_victim and place in {"last step", "audit"}:
+            msg = "rotten record"
+            raise ArithmeticError(msg)
+        assert next(iterator, None) is None
+        if is_victim and place == "between epochs":
+            msg = "rotten record"
+            raise ArithmeticError(msg)
+        if is_victim and place == "exit":
+            os._exit(3)
+        if is_victim and place == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if is_victim and place == "return":
+            return None
+        began = time.monotonic()
+        next(iter(dataset))
+    except tdi.PeerFailedError as error:
+        return str(error), time.monotonic() - began
+    return "played on", 0.0
+
+
+PLACES = ["last step", "source", "between epochs", "audit"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_worker_that_raises_is_heard_at_the_next_call(place):
+    """Not when the time is up: in the simulation, where the error is in the one process."""
+    heard = []
+    with pytest.raises((ArithmeticError, tdi.SourceError), match="rotten record"):
+        simulate(lambda strategy: heard.append(play(place, strategy)), num_workers=2)
+    ((words, seconds),) = heard
+    assert "worker 1" in words
+    assert "ArithmeticError" in words
+    assert "rotten record" in words
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_rank_that_raises_is_heard_at_the_next_call(place):
+    first, second = run_ranks_outcomes(partial(play, place), 2)
+    assert isinstance(second.error, ArithmeticError | tdi.SourceError)
+    words, seconds = first.result
+    assert "worker 1" in words
+    assert "ArithmeticError" in words
+    assert "rotten record" in words
+    assert seconds < SOON
+
+
+@pytest.mark.parametrize("place", ["exit", "kill", "return"])
+def test_a_rank_that_ends_without_a_word_is_heard_at_the_next_call(place):
+    first, _ = run_ranks_outcomes(partial(play, place), 2)
+    words, seconds = first.result
+    assert "worker 1 will not come" in words
+    assert ("left after 2 steps" if place == "return" else "its process has ended") in words
+    assert seconds < SOON
