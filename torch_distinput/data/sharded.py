@@ -17,7 +17,7 @@ from torch_distinput.data import rows
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.read_log import Tally
-from torch_distinput.data.source_state import iterate
+from torch_distinput.data.source_run import iterate
 from torch_distinput.data.stream import Shard
 from torch_distinput.options import check_count
 

@@ -194,7 +194,8 @@ class DistributedDataset:
         """Where the next ``iter()`` starts."""
         if self._loaded is not None:
             return from_state(self._loaded)
-        return self._input.first(self._epoch)
+        first = self._input.first(self._epoch)
+        return first if self._played is None else self._played.followed_by(first)
 
     @property
     def _position(self) -> Position:

@@ -114,6 +114,8 @@ class DistributedIterator(Iterator[Any]):
         In other words: what is raised keeps the frame of the loop, and that keeps this iterator.
         Were it kept here, loader processes would wait for the garbage collector, and it for them.
         """
+        if self._ending is None:
+            self._progress.ended = isinstance(error, StopIteration)
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
         let_go(error)

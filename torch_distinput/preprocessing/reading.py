@@ -15,7 +15,7 @@ from torch_distinput.data import rows
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.open_source import gives_examples, has_ready_batches, open_source
 from torch_distinput.data.source import IndexedSource, ReadySource, Request, StreamSource
-from torch_distinput.data.source_state import iterate
+from torch_distinput.data.source_run import iterate
 from torch_distinput.data.stream import Shard
 from torch_distinput.data.structure import map_leaves
 from torch_distinput.errors import TooFewFilesError, UsageError
