@@ -91,8 +91,7 @@ class ChainReader:
                 self._leave(reader)
                 continue
             num_rows -= chunk.num_rows
-            behind = (self._number, *chunk.behind) if chunk.behind else ()
-            yield replace(chunk, place=self._placed(chunk.place), behind=behind)
+            yield replace(chunk, place=self._placed(chunk.place))
 
     def _placed(self, place: Place) -> Place:
         """Files of earlier dealings are not dealt out again, so only the last leg reaches any."""
@@ -125,12 +124,6 @@ def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> Bookmark | None:
     return Bookmark(
         batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start)
     )
-
-
-def bookmark_behind(chunk: Chunk, *, batch: int, row: int) -> Bookmark:
-    """The place behind a chunk, at a row of the grid; ``batch``: begins there, or is the next."""
-    segment, *start = chunk.behind
-    return Bookmark(batch=batch, row=row, segment=segment, start=tuple(start))
 
 
 def located(stream: Stream, route: Route, batch_size: int) -> Route:

@@ -10,7 +10,7 @@ from itertools import islice
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data import rows
-from torch_distinput.data.chain import Route, bookmark_behind, bookmark_of
+from torch_distinput.data.chain import Route, bookmark_of
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep, Part, Trace, cut_step, part_of
 from torch_distinput.data.ready_stream import ReadyStream
@@ -40,11 +40,8 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
             if number < route.batch:
                 continue
             mark = mark_of(chunk, number - route.batch, self._splitter)
-            if chunk.behind:
-                bookmark = bookmark_behind(chunk, batch=number + 1, row=row)
-            else:
-                whole = not chunk.place.skip  # else it cannot be started again from its first row
-                bookmark = bookmark_of(chunk, batch=number, row=start) if whole else None
+            whole = not chunk.place.skip  # else it cannot be started again from its first row
+            bookmark = bookmark_of(chunk, batch=number, row=start) if whole else None
             trace = Trace(bookmark=bookmark)
             for cut in self._splitter.cuts(chunk.num_rows)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
@@ -63,9 +60,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
                 owed -= passed
                 if passed < chunk.num_rows or not (chunk.num_rows or owed):
                     place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
-                    behind = (leg.segment, *chunk.behind) if chunk.behind else ()
-                    placed = replace(chunk, place=place, behind=behind)
-                    yield placed.slice(passed, chunk.num_rows)
+                    yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
 
 class PlayedDataset(IterableDataset[LocalStep]):
@@ -102,11 +97,8 @@ class PlayedDataset(IterableDataset[LocalStep]):
         parts = [part for chunks in taken for part in self._parts(chunks)]
         sizes = tuple(0 if part is None else len(part.ids) for part in parts)
         starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
-        behind = tuple(chunks[-1].behind if chunks else () for chunks in taken)
         bookmark = None
-        if all(behind) and all(sizes):  # each stream can be started again behind this step
-            bookmark = Bookmark(batch=number + 1, row=0, segment=0, start=behind)
-        elif all(starts):  # or before it
+        if all(starts):  # each stream can be started again from here
             bookmark = Bookmark(batch=number, row=0, segment=0, start=starts)
         return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(bookmark=bookmark))
 

@@ -36,21 +36,17 @@ class ReadyStream:
         ``start``: the number of a batch, that of its first row, and the source's own words.
         """
         number, first, *_ = start or (0, 0)
-        place = Place(start=start)
         try:
             run = SourceRun(part_of(self.source, shard), start, epoch=shard.epoch)
+            place = Place(start=start if number else run.beginning(0, 0))
             for batch in run.items:
                 stop = first + self._count(number, batch)
-                behind = run.place(number + 1, stop)
                 yield Chunk(
-                    data=rows.with_tensors(batch),
-                    ids=np.arange(first, stop),
-                    place=place,
-                    behind=behind,
+                    data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place
                 )
                 number, first = number + 1, stop
-                if behind:
-                    place = Place(start=behind)
+                if here := run.place(number, first):
+                    place = Place(start=here)
         except SourceError:
             raise
         except Exception as error:

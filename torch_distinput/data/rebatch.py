@@ -13,7 +13,7 @@ from typing import Literal
 from torch.utils.data import IterableDataset, Sampler
 
 from torch_distinput.data import rows
-from torch_distinput.data.chain import ChainReader, Route, bookmark_behind, bookmark_of
+from torch_distinput.data.chain import ChainReader, Route, bookmark_of
 from torch_distinput.data.local_step import (
     NO_TRACE,
     LocalStep,
@@ -205,8 +205,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = mark_of(chunk, number, self._splitter)
-            trace = self._trace(chunk, number * self._size)
+            mark, trace = mark_of(chunk, number, self._splitter), self._trace(chunk, number)
             for cut in self._splitter.cuts(count)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
@@ -223,8 +222,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
             chunk = reader.take(cut.num_rows) if cut.num_rows else None
             count = chunk.num_rows if chunk else 0
             if count or not cut.num_rows:
-                row = batch * self._size + sum(cut.num_rows for cut in cuts[:step])
-                trace = self._trace(chunk, row) if chunk else NO_TRACE
+                trace = self._trace(chunk, batch, first=not step) if chunk else NO_TRACE
                 yield self._flowing_step(cut, chunk, trace)
             if count < cut.num_rows:
                 return
@@ -244,7 +242,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
                 return
             # The others' places are not asked for, and here the piece may begin later.
             first = not cut.start and chunk is not None
-            trace = self._trace(chunk, number * self._size) if chunk and first else NO_TRACE
+            trace = self._trace(chunk, number) if chunk and first else NO_TRACE
             yield self._flowing_step(cut, chunk, trace)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
             if seen < self._size:
@@ -255,16 +253,10 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
         return self._step(chunk, cut.filled(chunk.num_rows), 0, trace)
 
-    def _trace(self, chunk: Chunk, row: int) -> Trace:
-        """Where a chunk was read; ``row`` of the route is its first one."""
-        row += self._route.batch * self._size
-        batch, inside = divmod(row, self._size)
-        bookmark = None
-        if chunk.behind:
-            end = row + chunk.num_rows
-            bookmark = bookmark_behind(chunk, batch=-(-end // self._size), row=end)
-        elif not inside:
-            bookmark = bookmark_of(chunk, batch=batch, row=row)
+    def _trace(self, chunk: Chunk, number: int, *, first: bool = True) -> Trace:
+        """Where a batch was read, of which the chunk is the beginning if ``first``."""
+        batch = self._route.batch + number
+        bookmark = bookmark_of(chunk, batch=batch, row=batch * self._size) if first else None
         return Trace(bookmark=bookmark, reach=chunk.place.reach)
 
     def _step(

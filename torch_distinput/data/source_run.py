@@ -21,6 +21,7 @@ from torch_distinput.data.source_state import (
     epoch_before,
     has_state,
     is_node,
+    is_prompt,
     packed,
     parted,
     unpacked,
@@ -86,8 +87,12 @@ class SourceRun:
             else:  # perhaps it was left half-way
                 self._begin = known.first
                 iterator = self._iterated(known.first)
-        self._memory.begun, self._memory.ended = self._begin, False
+        self._memory.begun, self._memory.ended = (words or [self._begin])[-1], False
         self.items = self._yielded(iterator)
+
+    def beginning(self, *numbers: int) -> Start:
+        """Where its epoch begins; () if it does not tell."""
+        return () if self._begin is None else (*numbers, self._begin)
 
     def place(self, *numbers: int) -> Start:
         """Where it can be started again, behind what it has yielded; () if it does not tell.
@@ -100,14 +105,16 @@ class SourceRun:
         self._memory.noted.append(state)
         return (*numbers, state) if self._begin is None else (*numbers, state, self._begin)
 
-    def _anew(self, *, is_first: bool) -> Iterator[Any]:
+    def _anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
         iterator = self._iterated()
-        if self._keeper is not None and (is_first or self._keeper is iterator):
+        if self._keeper is None:
+            return iterator
+        if is_first or self._keeper is iterator is not self._source or is_prompt(self._source):
             with suppress(Exception):  # some have no state before their first example
                 self._begin = packed(self._keeper.state_dict())
-        if self._keeper is self._source:
-            self._memory.first = self._begin if is_first else self._memory.first
+        if is_first and self._keeper is self._source:
+            self._memory.first = self._begin
         return iterator
 
     def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
@@ -123,7 +130,7 @@ class SourceRun:
             for _ in _each_as_single_process(self._started(state, None)):
                 pass
             self._epoch = own
-        return self._iterated()
+        return self._anew()
 
     def _iterated(self, state: str | None = None) -> Iterator[Any]:
         """Start it anew, or from a state."""

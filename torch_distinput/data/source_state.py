@@ -48,6 +48,18 @@ def is_node(source: Any) -> bool:
     return hasattr(source, "reset") and hasattr(source, "get_state")
 
 
+def is_prompt(source: Any) -> bool:
+    """Whether what it tells before its first example is true, also if it was played before.
+
+    That of a class of the user's may be of the epoch before: a generator has not begun to run.
+    """
+    return all(
+        type(part).__module__.partition(".")[0] in ("torch", "torchdata")
+        or not (hasattr(part, "__iter__") and hasattr(part, "state_dict"))
+        for part in parts_of(source)
+    )
+
+
 def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
     """From where the epoch after ``epoch`` starts, given the last known place in that one.
 

@@ -64,13 +64,11 @@ class Chunk:
         data: :class:`Examples`, to be collated, or a batch tree that is one already.
         ids: int64, ``(rows,)`` or ``(rows, k)``; they tell the examples apart.
         place: where the first row stands; its reach is that of the last one.
-        behind: from where the row after the last one can be read; () where it is not known.
     """
 
     data: Batch
     ids: Ids
     place: Place = field(default_factory=Place)
-    behind: Start = ()
 
     @property
     def num_rows(self) -> int:
@@ -83,8 +81,7 @@ class Chunk:
             return self
         place = replace(self.place, skip=self.place.skip + start)
         data = rows.slice_rows(self.data, start, stop)
-        behind = self.behind if stop == self.num_rows else ()
-        return Chunk(data=data, ids=self.ids[start:stop], place=place, behind=behind)
+        return Chunk(data=data, ids=self.ids[start:stop], place=place)
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:
         """Return the rows at ``indices``, which stand where the chunk stands."""
@@ -100,7 +97,6 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
         data=rows.concat_rows([chunk.data for chunk in chunks]),
         ids=np.concatenate([chunk.ids for chunk in chunks]),
         place=replace(chunks[0].place, reach=chunks[-1].place.reach),
-        behind=chunks[-1].behind,
     )
 
 
@@ -212,9 +208,9 @@ class ExampleReader:
 
     def __init__(self, source: Any, shard: Shard, start: Start = ()) -> None:
         """Start a source."""
-        self._start = start
-        self._position = self._skipped = start[0] if start else 0
         self._run = SourceRun(source, start, epoch=shard.epoch)
+        self._start = start if start and start[0] else self._run.beginning(0)
+        self._position = self._skipped = start[0] if start else 0
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
@@ -223,11 +219,9 @@ class ExampleReader:
         taken = Examples(self._next(num_rows))
         if not taken:
             return None
-        behind = self._run.place(self._position)
-        if behind:
-            self._start, self._skipped = behind, self._position
-        ids = np.arange(first, self._position)
-        return Chunk(data=taken, ids=ids, place=place, behind=behind)
+        if here := self._run.place(self._position):
+            self._start, self._skipped = here, self._position
+        return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
 
     def skip(self, num_rows: int) -> int:
         """Pass over the next examples; return how many there were."""
