@@ -22,8 +22,11 @@ from torch_distinput.data.source_state import (
     has_state,
     is_node,
     is_prompt,
+    joined,
+    keepers_of,
     packed,
     parted,
+    separated,
     unpacked,
 )
 from torch_distinput.errors import SourceError
@@ -74,7 +77,7 @@ class SourceRun:
         numbers, words = parted(start)
         self._source = source
         self._epoch = epoch
-        self._keeper: Any = None  # of the state: the source, or its iterator
+        self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
         self._begin = words[-1] if len(words) > 1 or not any(numbers) and words else None
         self._ended = False
         known = _memories.get(id(source))
@@ -99,23 +102,27 @@ class SourceRun:
 
         Nor does it after its end, where it may tell of the beginning of what follows.
         """
-        if self._keeper is None or self._ended:
+        if not self._keepers or self._ended:
             return ()
-        state = packed(self._keeper.state_dict())
+        state = self._state()
         self._memory.noted.append(state)
         return (*numbers, state) if self._begin is None else (*numbers, state, self._begin)
 
     def _anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
         iterator = self._iterated()
-        if self._keeper is None:
+        if not self._keepers:
             return iterator
-        if is_first or self._keeper is iterator is not self._source or is_prompt(self._source):
+        keeps_own = self._keepers[0] is self._source
+        if is_first or not keeps_own or len(self._keepers) > 1 or is_prompt(self._source):
             with suppress(Exception):  # some have no state before their first example
-                self._begin = packed(self._keeper.state_dict())
-        if is_first and self._keeper is self._source:
+                self._begin = self._state()
+        if is_first and keeps_own:
             self._memory.first = self._begin
         return iterator
+
+    def _state(self) -> str:
+        return joined([packed(keeper.state_dict()) for keeper in self._keepers])
 
     def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
         """Start it where its words say."""
@@ -139,19 +146,20 @@ class SourceRun:
         source = self._source
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
-        own = has_state(source)
-        if is_node(source):
-            source.reset() if state is None else source.reset(unpacked(state))
-        elif own and state is not None:
-            source.load_state_dict(unpacked(state))
-        iterator = iter(source)
-        self._keeper = source if own else iterator if has_state(iterator) else None
+        states = separated(state)
+        if has_state(source) and states:
+            iterator = _loaded(source, unpacked(states[0]))
+        else:
+            if is_node(source):
+                source.reset()
+            iterator = iter(source)
+        self._keepers = keepers_of(source, iterator)
         if state is not None:
             self._memory.noted.append(state)
-            if self._keeper is None:
+            if len(states) != len(self._keepers):
                 raise _without_state(source)
-            if not own:
-                iterator.load_state_dict(unpacked(state))
+            if self._keepers[-1] is not source:
+                iterator.load_state_dict(unpacked(states[-1]))
         return iterator
 
     def _yielded(self, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -200,6 +208,29 @@ def _as_single_process() -> Iterator[None]:
         yield
     finally:
         torchs_worker._worker_info = info  # noqa: SLF001
+
+
+def _loaded(source: Any, state: Any) -> Iterator[Any]:
+    """Start a source from a state of its own.
+
+    Of one that is its own iterator, ``__iter__`` may set up what is loaded, or forget it.
+    """
+    if is_node(source):
+        source.reset(state)
+        return iter(source)
+    before = packed(state)  # what is loaded becomes the source's
+    try:
+        source.load_state_dict(state)
+    except Exception:
+        iterator = iter(source)
+        if iterator is not source:
+            raise
+    else:
+        iterator = iter(source)
+        if iterator is not source or packed(source.state_dict()) == before:
+            return iterator
+    iterator.load_state_dict(unpacked(before))
+    return iterator
 
 
 def _without_state(source: Any) -> SourceError:

@@ -5,6 +5,7 @@ of the user's, a torchdata node), or whose iterator has, can be started again wh
 words are texts:
 
     a state             as the source gave it
+    "both:" + list      those of a dataset and of its iterator, where each has one
     "after 3:" + words  what follows the end of our epoch 3, which a state is from. Sources may
                         count epochs themselves, and what they say before the first example need
                         not be true: a generator has not begun to run. So the epoch before is
@@ -22,11 +23,13 @@ import json
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from torch_distinput.data.source_parts import deals_shards, parts_of
 from torch_distinput.plan.position import Start
 
 _PACKED = "torch:"
+_BOTH = "both:"
 _AFTER = "after "
 
 
@@ -87,6 +90,27 @@ def epoch_before(words: str) -> tuple[int, str] | None:
         return None
     epoch, _, state = words.removeprefix(_AFTER).partition(":")
     return int(epoch), state
+
+
+def keepers_of(source: Any, iterator: Any) -> list[Any]:
+    """Who tells where a source is that was started: itself, its iterator, or both."""
+    if not has_state(source):
+        return [iterator] if has_state(iterator) else []
+    both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
+    return [source, iterator] if both else [source]
+
+
+def joined(states: list[str]) -> str:
+    """The states of all keepers as one."""
+    return states[0] if len(states) == 1 else _BOTH + json.dumps(states)
+
+
+def separated(state: str | None) -> list[str]:
+    """The states that were joined."""
+    if state is None:
+        return []
+    both: list[str] = json.loads(state.removeprefix(_BOTH)) if state.startswith(_BOTH) else [state]
+    return both
 
 
 def packed(state: Any) -> str:
