@@ -18,7 +18,8 @@ from torch.utils.data._utils import worker as torchs_worker
 
 from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.source_state import (
-    epoch_before,
+    epochs_before,
+    followed,
     has_state,
     is_node,
     is_prompt,
@@ -48,6 +49,14 @@ class _Memory:
     begun: str | None = None
     noted: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ended: bool = False
+
+    def is_followed_by(self, words: str) -> bool:
+        """Whether words are for what comes after the end of the last run, where it is now."""
+        epochs, place = epochs_before(words)
+        if not self.ended or self.begun == words:
+            return False
+        whole = self.begun is not None and words == followed(self.begun, epochs[-1])
+        return whole or place in self.noted
 
 
 _memories: dict[int, _Memory] = {}
@@ -126,16 +135,17 @@ class SourceRun:
 
     def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
         """Start it where its words say."""
-        before = epoch_before(words)
-        if before is None:
+        epochs, place = epochs_before(words)
+        if not epochs:
             return self._iterated(words)
-        epoch, state = before
-        here = known is not None and known.ended and state in known.noted
-        if known is None or not here or known.begun == words:
-            # Play the rest of the epoch before, for what that changes in the source.
-            own, self._epoch = self._epoch, epoch
-            for _ in _each_as_single_process(self._started(state, None)):
-                pass
+        if known is None or not known.is_followed_by(words):
+            # Play what came before to its end, for what that changes in the source.
+            own = self._epoch
+            for self._epoch in epochs:
+                first = self._epoch == epochs[0]
+                rest = self._started(place, None) if first else self._iterated()
+                for _ in _each_as_single_process(rest):
+                    pass
             self._epoch = own
         return self._anew()
 

@@ -6,10 +6,11 @@ words are texts:
 
     a state             as the source gave it
     "both:" + list      those of a dataset and of its iterator, where each has one
-    "after 3:" + words  what follows the end of our epoch 3, which a state is from. Sources may
+    "after 3-3:" + words
+                        what follows the end of our epoch 3, which the words are from. Sources may
                         count epochs themselves, and what they say before the first example need
                         not be true: a generator has not begun to run. So the epoch before is
-                        played to its end, and the source is started anew
+                        played to its end, and the source is started anew. After 3-5: three times
 
 A start of a stream holds numbers of its own, the words for there, and those for the beginning of
 the epoch, where the source starts again if the epoch is left.
@@ -72,7 +73,7 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
         return tuple(next_epoch(own, epoch, ended=ended) for own in start)
     numbers, words = parted(start)
     if ended:
-        words = [f"{_AFTER}{epoch}:{word}" for word in words[:1]]
+        words = [followed(word, epoch) for word in words[:1]]
     elif any(numbers):
         words = words[1:]
     return (*(0 for _ in numbers), words[0]) if words else ()
@@ -84,12 +85,20 @@ def parted(start: Start) -> tuple[list[int], list[str]]:
     return numbers, [value for value in start if isinstance(value, str)]
 
 
-def epoch_before(words: str) -> tuple[int, str] | None:
-    """Take words for what follows an epoch apart: the epoch, and words for a place in it."""
+def followed(words: str, epoch: int) -> str:
+    """Words for what follows an epoch, from words for a place in it, perhaps its beginning."""
+    epochs, place = epochs_before(words)
+    first = epochs[0] if epochs and epochs[-1] + 1 == epoch else epoch
+    return f"{_AFTER}{first}-{epoch}:{words if first == epoch else place}"
+
+
+def epochs_before(words: str) -> tuple[range, str]:
+    """The epochs to play to their end, and words for a place in the first of them."""
     if not words.startswith(_AFTER):
-        return None
-    epoch, _, state = words.removeprefix(_AFTER).partition(":")
-    return int(epoch), state
+        return range(0), words
+    epochs, _, place = words.removeprefix(_AFTER).partition(":")
+    first, last = map(int, epochs.split("-"))
+    return range(first, last + 1), place
 
 
 def keepers_of(source: Any, iterator: Any) -> list[Any]:
