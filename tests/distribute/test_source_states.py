@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import IterableDataset, Sampler
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import RandomSampler
 
 import torch_distinput as tdi
 from tests.distribute.street import options, shown, stream_of

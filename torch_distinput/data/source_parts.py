@@ -29,6 +29,18 @@ def deals_shards(source: Any) -> bool:
     return hasattr(source, "num_shards") and hasattr(source, "shard")
 
 
+def split_of(source: Any) -> Any:
+    """The part that was split for a node (``datasets.distributed.split_dataset_by_node``), if any.
+
+    Of Hugging Face's streams: they keep the node and the number of nodes.
+    """
+    for part in parts_of(source):
+        num_nodes = getattr(getattr(part, "_distributed", None), "world_size", 1)
+        if isinstance(num_nodes, int) and num_nodes > 1:
+            return part
+    return None
+
+
 def _inside(part: Any) -> Iterator[Any]:
     for name in _INNER:
         inner = getattr(part, name, None)

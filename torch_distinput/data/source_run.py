@@ -87,7 +87,7 @@ class SourceRun:
         self._source = source
         self._epoch = epoch
         self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
-        self._begin = words[-1] if len(words) > 1 or not any(numbers) and words else None
+        self._begin = words[-1] if len(words) > 1 or (not any(numbers) and words) else None
         self._ended = False
         known = _memories.get(id(source))
         self._memory = known or _new_memory(source)
@@ -166,10 +166,11 @@ class SourceRun:
         self._keepers = keepers_of(source, iterator)
         if state is not None:
             self._memory.noted.append(state)
-            if len(states) != len(self._keepers):
+            if len(states) != len(self._keepers) and not has_state(source):
                 raise _without_state(source)
-            if self._keepers[-1] is not source:
-                iterator.load_state_dict(unpacked(states[-1]))
+            for keeper, own in zip(self._keepers, states, strict=False):
+                if keeper is not source:
+                    keeper.load_state_dict(unpacked(own))
         return iterator
 
     def _yielded(self, iterator: Iterator[Any]) -> Iterator[Any]:

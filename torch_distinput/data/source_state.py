@@ -35,16 +35,10 @@ _AFTER = "after "
 
 
 def has_state(source: Any) -> bool:
-    """Whether a source, or an iterator, can be started again where it was.
-
-    One that deals out shards is passed over instead, also inside of another: the state of a
-    Hugging Face stream forgets what a shuffle buffer held.
-    """
-    if not hasattr(source, "state_dict"):
-        return False
-    if not (hasattr(source, "load_state_dict") or is_node(source)):
-        return False
-    return not any(map(deals_shards, parts_of(source)))
+    """Whether a source, or an iterator, has words for where it is."""
+    return hasattr(source, "state_dict") and (
+        hasattr(source, "load_state_dict") or is_node(source)
+    )
 
 
 def is_node(source: Any) -> bool:
@@ -102,7 +96,13 @@ def epochs_before(words: str) -> tuple[range, str]:
 
 
 def keepers_of(source: Any, iterator: Any) -> list[Any]:
-    """Who tells where a source is that was started: itself, its iterator, or both."""
+    """Who tells where a source is that was started: itself, its iterator, or both.
+
+    Nobody where shards are dealt out, also inside of it: the state of a Hugging Face stream forgets
+    what a shuffle buffer held. Such a source is read again, and passed over.
+    """
+    if any(map(deals_shards, parts_of(source))):
+        return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)

@@ -19,7 +19,7 @@ from torch_distinput.distribute.progress import Progress
 from torch_distinput.distribute.shapes import element_spec
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.state import check_recipe, from_state, to_state
-from torch_distinput.values import ReplayedStep
+from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class DistributedDataset:
+class DistributedDataset(Distributed):
     """A source together with a strategy (``tf.distribute.DistributedDataset``).
 
     Made by ``Strategy.distribute_dataset`` and ``distribute_datasets_from_function``. Each

@@ -17,7 +17,7 @@ from torch_distinput.distribute.regroup import regroup_leaves
 from torch_distinput.distribute.shapes import Shapes, element_spec, no_spec
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.state import to_state
-from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
+from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch_distinput.plan.state import Recipe
 
 
-class DistributedIterator(Iterator[Any]):
+class DistributedIterator(Distributed, Iterator[Any]):
     """Yields one step after another (``tf.distribute.DistributedIterator``).
 
     A step has the structure of a batch. With one local replica its leaves are tensors of shape

@@ -21,7 +21,7 @@ from torch_distinput.data.structure import map_leaves
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import InputOptions
 from torch_distinput.preprocessing.columns import as_columns, column_of, object_array
-from torch_distinput.values import PerReplica, StepInfo
+from torch_distinput.values import Distributed, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
@@ -67,7 +67,7 @@ def workers_of(data: Any, strategy: Workers | None) -> Workers | None:
 
 def is_distributed(data: Any) -> bool:
     """Whether it is a distributed dataset, which this room does not know by its class."""
-    return hasattr(data, "element_spec") and hasattr(data, "strategy")
+    return isinstance(data, Distributed)
 
 
 def mark_of(data: Any) -> int:
