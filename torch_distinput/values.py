@@ -42,6 +42,10 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
         return (PerReplica, (tuple(self),))
 
 
+class Distributed:
+    """What is distributed already: no room may take it for a source. It has no behaviour."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Shape and dtype of one leaf of a batch (``tf.TensorSpec``).

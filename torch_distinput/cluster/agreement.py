@@ -180,16 +180,16 @@ def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> 
     with desk.lock:
         desk.votable.wait_for(desk.may_vote)
         news = desk.news()
-        vote = _vote_of(desk, has_news=news is not None)
+        vote = _vote_of(desk, has_news=bool(news))
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
     verdict = decide(votes, shared=shared)
-    told: list[Bookmark | None] = [None] * len(votes)
+    told: list[tuple[Bookmark, ...]] = [()] * len(votes)
     if any(vote.has_news for vote in votes):
         told = channel.gather_objects(news)
     words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
     standings = ledger.enter(votes, told, len(verdict.totals))
     with desk.lock:
-        desk.told = news or desk.told
+        desk.told = news[-1] if news else desk.told
         desk.move(verdict.totals, standings)
     if verdict.outcome is Outcome.GO_ON:
         return True

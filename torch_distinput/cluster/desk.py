@@ -135,11 +135,15 @@ class Desk(Generic[S]):
 
     # ------------------------------------------------------------------ the voter
 
-    def news(self) -> Bookmark | None:
-        """The last bookmark among the steps that can be voted on, if the others do not know it."""
-        steps = reversed(list(self.ready)[:WINDOW])
-        last = next((step.bookmark for step, _ in steps if step.bookmark), None)
-        return None if last == self.told else last
+    def news(self) -> tuple[Bookmark, ...]:
+        """The last bookmark among the steps that can be voted on, if the others do not know it.
+
+        At first also the first one, so that a state of an early step has one.
+        """
+        steps = list(self.ready)[:WINDOW]
+        known = [step.bookmark for step, _ in steps if step.bookmark]
+        told = [known[0], known[-1]] if known and self.told is None else known[-1:]
+        return tuple(dict.fromkeys(bookmark for bookmark in told if bookmark != self.told))
 
     def can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""

@@ -6,42 +6,34 @@ Datasets and samplers that shuffle by an epoch have ``set_epoch``, and it is eas
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from torch.utils.data import Dataset, Sampler
-
+from torch_distinput.data.source_parts import parts_of
 from torch_distinput.errors import SourceError
 
 _log = logging.getLogger(__name__)
-
-_INNER = (
-    *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
-    *("source", "source_nodes", "iterable", "root"),  # of torchdata's nodes
-)
 
 
 def tell_epoch(source: Any, epoch: int) -> None:
     """Call ``set_epoch(epoch)`` of a source, or of what it is made of.
 
-    Who has ``set_epoch`` is told, and passes it on itself. Into others that torch or torchdata
-    know (loaders, datasets, samplers, nodes) we look: a DistributedSampler in a DataLoader, say.
+    Who has ``set_epoch`` passes it on itself. In a loader, dataset, sampler or node without it we
+    look for those that have it: a DistributedSampler in a DataLoader, say.
     """
-    told = set()
-    parts, seen = [source], {id(source)}
-    while parts:
-        part = parts.pop()
-        if callable(getattr(part, "set_epoch", None)):
+    told = []
+    for part in parts_of(source, closed=_knows_epochs):
+        if _knows_epochs(part):
             _tell(part, epoch)
-            told.add(id(part))
-        elif isinstance(part, (Dataset, Sampler)) or _is_of_torch(part):
+            told.append(part)
+        else:
             _set_counter(part, epoch)
-            new = [inner for inner in _inside(part) if id(inner) not in seen]
-            seen.update(map(id, new))
-            parts += new
-    if getattr(source, "persistent_workers", False) and id(source.dataset) in told:
+    if told and getattr(source, "persistent_workers", False) and source.dataset in told:
         _warn_of_persistence(type(source.dataset).__name__)
+
+
+def _knows_epochs(part: Any) -> bool:
+    return callable(getattr(part, "set_epoch", None))
 
 
 def _tell(part: Any, epoch: int) -> None:
@@ -52,17 +44,6 @@ def _tell(part: Any, epoch: int) -> None:
         raise SourceError(msg) from error
 
 
-def _inside(part: Any) -> Iterator[Any]:
-    for name in _INNER:
-        inner = getattr(part, name, None)
-        if isinstance(inner, Mapping):
-            yield from inner.values()
-        elif isinstance(inner, (list, tuple)):
-            yield from inner
-        elif inner is not None:
-            yield inner
-
-
 def _set_counter(part: Any, epoch: int) -> None:
     """A SamplerWrapper of torchdata counts epochs itself, and tells its sampler: let it agree.
 
@@ -70,14 +51,7 @@ def _set_counter(part: Any, epoch: int) -> None:
     """
     default = getattr(part, "_default_epoch_updater", None)
     if default is not None and getattr(part, "epoch_updater", None) == default:
-        part.epoch = epoch - getattr(part, "_started", False)
-
-
-def _is_of_torch(part: Any) -> bool:
-    """By module name, so that torchdata need not be imported."""
-    return any(
-        kind.__module__.partition(".")[0] in ("torch", "torchdata") for kind in type(part).__mro__
-    )
+        part.epoch = epoch - bool(getattr(part, "_started", False))
 
 
 @lru_cache

@@ -27,9 +27,11 @@ from torch_distinput.data.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.source_parts import deals_shards
 from torch_distinput.data.stream import DealableStream, ExampleStream, Stream
 from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.values import Distributed
 
 if TYPE_CHECKING:
     from torch_distinput.data.file_dataset import FileDataset
@@ -63,7 +65,7 @@ def open_source(source: Any, request: Request) -> Source:
         return _from_columns(columns, type(source).__name__, request)
     if _is_indexable(source):
         return _from_indexable(source, request)
-    if hasattr(source, "num_shards") and hasattr(source, "shard"):
+    if deals_shards(source):
         return _from_stream(source, request, num_shards=int(source.num_shards))
     if is_stream(source):
         return _from_stream(source, request, num_shards=None)
@@ -293,7 +295,7 @@ def _is_indexable(source: Any) -> bool:
 
 def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
+    if isinstance(source, (str, bytes, Mapping, set, frozenset, type, Distributed)):
         return False
     if hasattr(source, "reset") and hasattr(source, "get_state"):
         return True
@@ -305,12 +307,9 @@ def is_stream(source: Any) -> bool:
 
 
 def _hint(source: Any) -> str:
-    if hasattr(source, "__next__") and not _is_distributed(source):
+    if hasattr(source, "__next__") and not isinstance(source, Distributed):
         return ", which can be iterated only once; pass the function that makes it"
     if isinstance(source, (str, os.PathLike)):
         return "; wrap paths in a FileDataset"
-    return ", which is distributed already" if _is_distributed(source) else ""
+    return ", which is distributed already" if isinstance(source, Distributed) else ""
 
-
-def _is_distributed(source: Any) -> bool:
-    return hasattr(source, "element_spec")

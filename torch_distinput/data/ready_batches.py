@@ -84,7 +84,10 @@ class PlayedDataset(IterableDataset[LocalStep]):
             for stream, start in zip(self._streams, starts, strict=True)
         ]
         for number in itertools.count(self._route.num_batches):
-            taken = [list(map(self._kept, islice(stream, self._per_stream))) for stream in started]
+            taken = [
+                [self._kept(chunk) for chunk in islice(stream, self._per_stream)]
+                for stream in started
+            ]
             if not any(taken):
                 return
             if number >= self._route.batch:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data import rows
-from torch_distinput.data.source_state import iterate, state_of
+from torch_distinput.data.source_run import SourceRun
 from torch_distinput.data.stream import Chunk, Place, Shard, part_of, source_error
 from torch_distinput.data.structure import Batch
 from torch_distinput.errors import SourceError
@@ -33,19 +33,20 @@ class ReadyStream:
     def chunks(self, shard: Shard, start: Start = ()) -> Iterator[Chunk]:
         """Yield the batches, rows numbered; name the batch at which the source raises.
 
-        ``start``: the number of a batch, that of its first row, and the source's own state.
+        ``start``: the number of a batch, that of its first row, and the source's own words.
         """
-        number, first, state = start or (0, 0, None)
-        source, place = part_of(self.source, shard), Place(start=start)
+        number, first, *_ = start or (0, 0)
         try:
-            for batch in iterate(source, state):
+            run = SourceRun(part_of(self.source, shard), start, epoch=shard.epoch)
+            place = Place(start=start if number else run.beginning(0, 0))
+            for batch in run.items:
                 stop = first + self._count(number, batch)
                 yield Chunk(
                     data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place
                 )
                 number, first = number + 1, stop
-                if (state := state_of(source)) is not None:
-                    place = Place(start=(number, first, state))
+                if here := run.place(number, first):
+                    place = Place(start=here)
         except SourceError:
             raise
         except Exception as error:

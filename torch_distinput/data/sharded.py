@@ -14,10 +14,11 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data import rows
+from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.file_dataset import FileDataset
 from torch_distinput.data.file_stream import FileStream
 from torch_distinput.data.read_log import Tally
-from torch_distinput.data.source_state import iterate
+from torch_distinput.data.source_run import iterate
 from torch_distinput.data.stream import Shard
 from torch_distinput.options import check_count
 
@@ -87,8 +88,15 @@ class DataShardDataset(IterableDataset[Any]):
         self._iterable = iterable
         self._num_shards, self._index = _checked(num_shards, index)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the iterable, if it shuffles by epochs; call it before the loader is iterated."""
+        tell_epoch(self._iterable, check_count("epoch", epoch, minimum=0))
+
     def __iter__(self) -> Iterator[Any]:
-        """Yield the examples of this shard, or of this loader process's part of it."""
+        """Yield the examples of this shard, or of this loader process's part of it.
+
+        The iterable does not see that there are processes: it would take its own part of them.
+        """
         num_shards, index = _per_process(self._num_shards, self._index)
         return islice(iterate(self._iterable), index, None, num_shards)
 

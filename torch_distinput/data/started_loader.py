@@ -20,17 +20,22 @@ def started(source: Any) -> Iterator[Any]:
 
 
 def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Yield the batches of a loader.
-
-    Raises:
-        RuntimeError: where it ends because the user's code has raised StopIteration.
-    """
+    """Start a loader now: one that keeps a state may be asked for it before its first batch."""
     collate_fn = loader.collate_fn
     loader.collate_fn = _Collate(collate_fn)
     try:
         iterator = iter(loader)  # takes the function over, and hands it to its processes
     finally:
         loader.collate_fn = collate_fn
+    return _until_the_end(loader, iterator)
+
+
+def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader that was started.
+
+    Raises:
+        RuntimeError: where it ends because the user's code has raised StopIteration.
+    """
     number = 0
     while True:
         try:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data import rows
+from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.read_log import Notes, ReadLog
-from torch_distinput.data.source_state import iterate, state_of
+from torch_distinput.data.source_run import SourceRun
 from torch_distinput.data.structure import Batch, Examples
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.position import Start
@@ -205,12 +206,11 @@ class Stream(ABC):
 class ExampleReader:
     """Rows of an iterable that yields one example at a time; ids are running numbers."""
 
-    def __init__(self, source: Any, start: Start = ()) -> None:
+    def __init__(self, source: Any, shard: Shard, start: Start = ()) -> None:
         """Start a source."""
-        self._source = source
-        self._start = start
+        self._run = SourceRun(source, start, epoch=shard.epoch)
+        self._start = start if start and start[0] else self._run.beginning(0)
         self._position = self._skipped = start[0] if start else 0
-        self._examples = iterate(source, start[1] if start else None)
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
@@ -219,7 +219,8 @@ class ExampleReader:
         taken = Examples(self._next(num_rows))
         if not taken:
             return None
-        self._note_state()
+        if here := self._run.place(self._position):
+            self._start, self._skipped = here, self._position
         return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
 
     def skip(self, num_rows: int) -> int:
@@ -229,16 +230,10 @@ class ExampleReader:
     def notes(self) -> None:
         """Nothing is skipped."""
 
-    def _note_state(self) -> None:
-        """A source that can be started again from here says how."""
-        state = state_of(self._source)
-        if state is not None:
-            self._start, self._skipped = (self._position, state), self._position
-
     def _next(self, num_rows: int) -> Iterator[Any]:
         """Yield the next examples, and name the one at which the source raises."""
         try:
-            for example in islice(self._examples, num_rows):
+            for example in islice(self._run.items, num_rows):
                 self._position += 1
                 yield example
         except Exception as error:
@@ -308,7 +303,7 @@ class ExampleStream(Stream):
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start the stream; nothing of it can be dealt out, so the shard is all of it."""
         assert shard.num_shards == 1, "an opaque stream has no shards"
-        return ExampleReader(self.source, start)
+        return ExampleReader(self.source, shard, start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
@@ -324,7 +319,7 @@ class DealableStream(Stream):
 
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start one shard of the source, or all of it."""
-        return ExampleReader(part_of(self.source, shard), start)
+        return ExampleReader(part_of(self.source, shard), shard, start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
@@ -332,9 +327,8 @@ class DealableStream(Stream):
 
 
 def part_of(source: Any, shard: Shard) -> Any:
-    """Deal out a shard; Hugging Face streams shuffle by the epoch that they are told."""
-    if hasattr(source, "set_epoch"):
-        source.set_epoch(shard.epoch)
+    """Deal out a shard; what comes of it may forget the epoch that the source was told."""
     if shard.num_shards == 1 and (hasattr(source, "__iter__") or callable(source)):
         return source
+    tell_epoch(source, shard.epoch)
     return source.shard(num_shards=shard.num_shards, index=shard.index)

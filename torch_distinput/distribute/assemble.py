@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.open_source import is_stream, open_source
 from torch_distinput.data.source import IndexedSource, ReadySource, Request, Source
+from torch_distinput.data.source_parts import split_of
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.indexed_input import IndexedInput
@@ -44,6 +45,7 @@ def distributed(
     opened = open_source(source, _with_memory(request, strategy, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
+    _refuse_split(source, policy)
     splitter = Splitter(
         topology=strategy.topology,
         rebatch=_rebatch(options, opened),
@@ -120,6 +122,20 @@ def _with_memory(request: Request, strategy: Strategy, options: InputOptions) ->
     if memory is None or request.num_workers:
         return request
     return replace(request, allocate=memory)
+
+
+def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
+    """What every rank holds a part of would be cut again, and most of it never be read."""
+    part = None if policy is AutoShardPolicy.OFF else split_of(source)
+    if part is not None:
+        nodes = part._distributed  # noqa: SLF001 - there is no other way to ask
+        msg = (
+            f"Expected the whole dataset on every rank, got part {nodes.rank} of "
+            f"{nodes.world_size} of a {type(part).__name__} (split_dataset_by_node), which "
+            f"AutoShardPolicy.{policy.name} would cut again. Pass the dataset without the split, "
+            'or auto_shard_policy="off" to play each rank\'s part as it is.'
+        )
+        raise ConfigurationError(msg)
 
 
 def _checked_seed(seed: int) -> int:

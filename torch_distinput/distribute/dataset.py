@@ -24,7 +24,7 @@ from torch_distinput.distribute.progress import Progress
 from torch_distinput.distribute.shapes import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.state import check_recipe, from_state, to_state
-from torch_distinput.values import ReplayedStep
+from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class DistributedDataset:
+class DistributedDataset(Distributed):
     """A source together with a strategy (``tf.distribute.DistributedDataset``).
 
     Made by ``Strategy.distribute_dataset`` and ``distribute_datasets_from_function``. Each
@@ -222,7 +222,8 @@ class DistributedDataset:
         """Where the next ``iter()`` starts."""
         if self._loaded is not None:
             return from_state(self._loaded)
-        return self._input.first(self._epoch)
+        first = self._input.first(self._epoch)
+        return first if self._played is None else self._played.followed_by(first)
 
     @property
     def _position(self) -> Position:

@@ -18,7 +18,7 @@ from torch_distinput.distribute.regroup import regroup_leaves
 from torch_distinput.distribute.shapes import Shapes, element_spec, no_spec
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.state import to_state
-from torch_distinput.values import InputStats, OptionalStep, PerReplica, StepInfo
+from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch_distinput.plan.state import Recipe
 
 
-class DistributedIterator(Iterator[Any]):
+class DistributedIterator(Distributed, Iterator[Any]):
     """Yields one step after another (``tf.distribute.DistributedIterator``).
 
     A step has the structure of a batch. With one local replica its leaves are tensors of shape
@@ -117,6 +117,8 @@ class DistributedIterator(Iterator[Any]):
         In other words: what is raised keeps the frame of the loop, and that keeps this iterator.
         Were it kept here, loader processes would wait for the garbage collector, and it for them.
         """
+        if self._ending is None:
+            self._progress.ended = isinstance(error, StopIteration)
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
         self._delivered.is_open = False

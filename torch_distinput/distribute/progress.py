@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from torch_distinput.plan.position import Position
+from torch_distinput.data.source_state import next_epoch
+from torch_distinput.plan.position import Position, StreamPosition
 
 
 class Progress:
@@ -17,6 +18,7 @@ class Progress:
         self._where: Callable[[], Position] | None = None
         self.steps = before.steps
         self.examples = before.examples
+        self.ended = False  # the end of data was delivered, too
 
     def deliver(self, num_examples: int, where: Callable[[], Position]) -> None:
         """Note a step; ``where`` tells the position after it, if anybody asks."""
@@ -30,3 +32,16 @@ class Progress:
         if self._where is None:
             return self.before
         return replace(self._where(), steps=self.steps, examples=self.examples)
+
+    def followed_by(self, first: Position) -> Position:
+        """The beginning of another epoch: a source that tells where it is goes on from there."""
+        known = self.position
+        streams = tuple(
+            self._next(new, old) for new, old in zip(first.streams, known.streams, strict=True)
+        )
+        return replace(first, streams=streams)
+
+    def _next(self, new: StreamPosition, old: StreamPosition) -> StreamPosition:
+        place = old.segments[0].start if old.segments else ()
+        start = next_epoch(place, self.before.epoch, ended=self.ended)
+        return replace(new, segments=(replace(new.segments[0], start=start),))

@@ -73,11 +73,11 @@ class Ledger:
         self._bookmarks: list[Bookmarks] = [()] * len(before.streams)
 
     def enter(
-        self, votes: Sequence[Vote], news: Sequence[Bookmark | None], num_steps: int
+        self, votes: Sequence[Vote], news: Sequence[Bookmarks], num_steps: int
     ) -> list[Standing]:
         """Note the steps agreed on in one round, and what the workers told in it."""
         told = zip(self._bookmarks, news[: len(self._bookmarks)], strict=True)
-        kept = tuple((*known, new) if new is not None else known for known, new in told)
+        kept = tuple((*known, *new) for known, new in told)
         rows = self._rows + np.cumsum(_columns([vote.counts for vote in votes], num_steps), axis=0)
         reaches = _columns([vote.reaches for vote in votes], num_steps)
         reaches = np.maximum(self._reaches, np.maximum.accumulate(reaches, axis=0))

@@ -16,13 +16,13 @@ from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.open_source import gives_examples, has_ready_batches, open_source
 from torch_distinput.data.read_log import Tally
 from torch_distinput.data.source import IndexedSource, ReadySource, Request, StreamSource
-from torch_distinput.data.source_state import iterate
+from torch_distinput.data.source_run import iterate
 from torch_distinput.data.stream import Shard
 from torch_distinput.data.structure import map_leaves
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import AutoShardPolicy, InputOptions
 from torch_distinput.preprocessing.columns import as_columns, column_of, object_array
-from torch_distinput.values import PerReplica, StepInfo
+from torch_distinput.values import Distributed, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
@@ -75,7 +75,7 @@ def workers_of(data: Any, strategy: Workers | None) -> Workers | None:
 
 def is_distributed(data: Any) -> bool:
     """Whether it is a distributed dataset, which this room does not know by its class."""
-    return hasattr(data, "element_spec") and hasattr(data, "strategy")
+    return isinstance(data, Distributed)
 
 
 def is_played_by_all(data: Any) -> bool:

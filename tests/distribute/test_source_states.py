@@ -1,0 +1,405 @@
+"""Sources with a state of their own: every epoch goes on from every stop, as torchdata tests it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, Sampler
+from torchdata import nodes
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import torch_distinput as tdi
+from tests.distribute.street import options, shown, stream_of
+from torch_distinput.testing import simulate
+
+COUNT = 13
+
+
+def order_of(epoch, count=COUNT):
+    """Another one in each epoch."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(epoch)).tolist()
+
+
+class Shuffled(IterableDataset):
+    """A generator whose order depends on its own epoch; it resets itself when it begins to run."""
+
+    position, epoch, loaded = 0, 0, None
+
+    def __iter__(self):
+        """One epoch, or the rest of it."""
+        self.position, self.loaded = self.loaded or 0, None
+        order = order_of(self.epoch)
+        while self.position < COUNT:
+            self.position += 1
+            yield order[self.position - 1]
+        self.epoch += 1
+
+    def state_dict(self):
+        """Where it is."""
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        self.loaded, self.epoch = state["position"], state["epoch"]
+
+
+class Late(Shuffled):
+    """It has no state before its first example."""
+
+    def state_dict(self):
+        """Made while it runs."""
+        if not self.position:
+            raise AttributeError
+        return super().state_dict()
+
+
+class OwnIterator(IterableDataset):
+    """It is its own iterator, and starts an epoch in ``__iter__``."""
+
+    epoch, loaded, calls = -1, False, 0
+
+    def __iter__(self):
+        """The next epoch, or the rest of the one that was loaded."""
+        self.calls += 1
+        if not self.loaded:
+            self.position, self.epoch = 0, self.epoch + 1
+        return self
+
+    def __next__(self):
+        """The next example."""
+        self.loaded = False
+        if self.position == COUNT:
+            raise StopIteration
+        self.position += 1
+        return order_of(self.epoch)[self.position - 1]
+
+    def state_dict(self):
+        """There is none before ``__iter__``."""
+        return {"position": self.position, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        self.position, self.epoch, self.loaded = state["position"], state["epoch"], True
+
+
+class Forgetful(OwnIterator):
+    """It can be loaded when it is iterated, as torchdata does, and not before."""
+
+    def __iter__(self):
+        """Forgets what was loaded."""
+        self.calls, self.position = self.calls + 1, 0
+        self.epoch += 1
+        return self
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        assert self.calls
+        self.position, self.epoch = state["position"], state["epoch"]
+
+
+class Draws:
+    """An iterator of an order, that keeps its state."""
+
+    def __init__(self, epoch):
+        self.position, self.order = 0, order_of(epoch)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        """The next example."""
+        if self.position == COUNT:
+            raise StopIteration
+        self.position += 1
+        return self.order[self.position - 1]
+
+    def state_dict(self):
+        """With the order."""
+        return vars(self)
+
+    def load_state_dict(self, state):
+        """Go on there."""
+        vars(self).update(state)
+
+
+class OfIterators(IterableDataset):
+    """The state is on the iterator."""
+
+    def __iter__(self):
+        return Draws(0)
+
+
+class OfBoth(IterableDataset):
+    """It knows the epoch, its iterator the position."""
+
+    epoch = 0
+
+    def __iter__(self):
+        iterator = Draws(self.epoch)
+        self.epoch += 1
+        return iterator
+
+    def state_dict(self):
+        """The next epoch."""
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        """The epoch to play on."""
+        self.epoch = state["epoch"] - 1
+
+
+class Keyed(Sampler):
+    """A sampler with the usual recipe."""
+
+    epoch = 0
+
+    def __len__(self):
+        return COUNT
+
+    def set_epoch(self, epoch):
+        """As in DistributedSampler."""
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(order_of(self.epoch))
+
+
+def mixed():
+    """Two nodes, weighted."""
+    parts = {name: nodes.SamplerWrapper(Keyed()) for name in "ab"}
+    return nodes.MultiNodeWeightedSampler(
+        parts, {"a": 1.0, "b": 3.0}, rank=0, world_size=1, stop_criteria="ALL_DATASETS_EXHAUSTED"
+    )
+
+
+def mapped(make):
+    """In threads, read ahead."""
+    return nodes.Prefetcher(nodes.ParallelMapper(make(), int, num_workers=2), 2)
+
+
+EXAMPLES = {
+    "a generator": Shuffled,
+    "no state before the first example": Late,
+    "its own iterator": OwnIterator,
+    "its own iterator, loaded when it is iterated": Forgetful,
+    "state on the iterator": OfIterators,
+    "state on both": OfBoth,
+    "IterableWrapper": lambda: nodes.IterableWrapper(Shuffled()),
+    "SamplerWrapper": lambda: nodes.SamplerWrapper(Keyed()),
+    "threads": partial(mapped, lambda: nodes.IterableWrapper(Shuffled())),
+    "threads over a sampler": partial(mapped, lambda: nodes.SamplerWrapper(Keyed())),
+    "weighted": mixed,
+    "Loader": lambda: nodes.Loader(nodes.IterableWrapper(Shuffled())),
+}
+BATCHES = {
+    "StatefulDataLoader": lambda: StatefulDataLoader(Shuffled(), batch_size=4),
+    "StatefulDataLoader, its own iterator": lambda: StatefulDataLoader(OwnIterator(), batch_size=4),
+    "StatefulDataLoader, 2 processes": lambda: StatefulDataLoader(
+        Shuffled(), batch_size=4, num_workers=2
+    ),
+    "Batcher": lambda: nodes.Mapper(
+        nodes.Batcher(nodes.SamplerWrapper(Keyed()), 4, drop_last=False), torch.tensor
+    ),
+}
+
+
+def played(make, num_workers, *, state=None, epochs, batch_size=4, policy="auto", processes=0):
+    """Per worker and epoch the steps, and the states at every stop of each epoch."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            make(),
+            global_batch_size=batch_size,
+            num_workers=processes,
+            options=options(auto_shard_policy=policy),
+        )
+        return play_epochs(strategy, dataset, epochs, state)
+
+    return simulate(work, num_workers=num_workers)
+
+
+def play_epochs(strategy, dataset, epochs, state):
+    """The steps of each epoch, and the states at every stop."""
+    if state is not None:
+        dataset.load_state_dict(json.loads(state))
+    steps, states = [], []
+    for _ in range(epochs):
+        iterator = iter(dataset)
+        stops = [json.dumps(dataset.state_dict())]
+        own = []
+        for step in iterator:
+            own.append(shown(strategy, step))
+            stops.append(json.dumps(dataset.state_dict()))
+        steps.append(own)
+        states.append([*stops, json.dumps(dataset.state_dict())])
+    return steps, states
+
+
+def check_every_stop(play, every=1, **elsewhere):
+    """Each state is the same on all workers, and the rest of its epoch and the next one follow."""
+    results = play(epochs=3)
+    assert len({json.dumps(states) for _, states in results}) == 1
+    whole = [steps for steps, _ in results]
+    for epoch, stops in enumerate(results[0][1][:2]):
+        for stop in range(0, len(stops), every):
+            tails = [steps for steps, _ in play(epochs=2, state=stops[stop], **elsewhere)]
+            expected = [[steps[epoch][stop:], steps[epoch + 1]] for steps in whole]
+            assert expected == tails, (epoch, stop)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("name", [*EXAMPLES, *BATCHES])
+def test_every_stop_of_later_epochs(name, num_workers):
+    """A save before the first bookmark of an epoch resumes that epoch, and no other."""
+    if name in EXAMPLES:
+        play = partial(played, EXAMPLES[name], num_workers)
+    else:
+        play = partial(played, BATCHES[name], num_workers, batch_size=None)
+    check_every_stop(play, every=1 if num_workers == 1 else 3)
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "threads"])
+def test_loader_processes_change_nothing(name):
+    """Neither the order of any epoch nor what follows a state: here, and in a process."""
+    here, there = (partial(played, EXAMPLES[name], 1, processes=n) for n in (0, 1))
+    ((whole, states),) = here(epochs=2)
+    ((same, said),) = there(epochs=2)
+    assert whole == same
+    for one, other in ((states, here), (states, there), (said, here)):
+        for stop in (0, 1, -1):
+            ((tail, _),) = other(epochs=1, state=one[1][stop])
+            assert [whole[1][stop:] if stop >= 0 else []] == tail
+
+
+def left_half_way(strategy, dataset):
+    """Two epochs; a third one that is left, one that is whole, and the state at its first stop."""
+    for _ in range(2):
+        list(dataset)
+    iterator = iter(dataset)
+    beginning = shown(strategy, next(iterator))
+    iterator = iter(dataset)
+    state = json.dumps(dataset.state_dict())
+    return beginning, [shown(strategy, step) for step in iterator], state
+
+
+def test_epochs_of_one_batch():
+    """There is no place in them but the beginning; states do not grow all the same."""
+    play = partial(played, Shuffled, 1, batch_size=COUNT + 1)
+    check_every_stop(play)
+    ((_, states),) = play(epochs=9)
+    assert len(states[2][0]) == len(states[8][0])
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_epoch_that_was_left_begins_again(name, num_workers):
+    """From its beginning, whatever was read ahead, and so after a restart."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            EXAMPLES[name](), global_batch_size=4, options=options(auto_shard_policy="off")
+        )
+        beginning, whole, state = left_half_way(strategy, dataset)
+        assert beginning == whole[0]
+        assert COUNT <= len([x for step in whole for batch in step for x in batch])
+        other = strategy.distribute_dataset(
+            EXAMPLES[name](), global_batch_size=4, options=options(auto_shard_policy="off")
+        )
+        other.load_state_dict(json.loads(state))
+        assert whole == [shown(strategy, step) for step in other]
+
+    simulate(work, num_workers=num_workers)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("processes", [0, 2])
+def test_loaders_of_a_function_that_shuffle(num_workers, processes):
+    """An order that is drawn when an epoch begins goes on in every epoch, from its first step."""
+
+    def make(strategy):
+        return strategy.distribute_datasets_from_function(
+            lambda context: StatefulDataLoader(
+                range(100 * context.input_pipeline_id, 100 * context.input_pipeline_id + COUNT),
+                batch_size=2, shuffle=True, num_workers=processes,
+            )
+        )  # fmt: skip
+
+    def work(strategy, state=None):
+        return play_epochs(strategy, make(strategy), 2 if state is None else 1, state)
+
+    results = simulate(work, num_workers=num_workers)
+    assert len({json.dumps(states) for _, states in results}) == 1
+    for epoch, stops in enumerate(results[0][1]):
+        for stop in range(1, len(stops), 1 if not processes else 3):
+            tails = simulate(partial(work, state=stops[stop]), num_workers=num_workers)
+            assert [steps[epoch][stop:] for steps, _ in results] == [s for (s,), _ in tails]
+
+
+def test_a_source_is_started_once():
+    """Also where it goes on from a state, and it is loaded once."""
+    one = tdi.OneDeviceStrategy("cpu")
+    first, second = OwnIterator(), OwnIterator()
+    dataset = one.distribute_dataset(first, global_batch_size=4)
+    next(iter(dataset))
+    other = one.distribute_dataset(second, global_batch_size=4)
+    other.load_state_dict(dataset.state_dict())
+    next(iter(other))
+    assert (1, 1) == (first.calls, second.calls)
+
+
+def test_epochs_played_to_their_end_load_nothing():
+    """Only what was left, or is continued, needs ``load_state_dict`` to be right."""
+
+    class Plain(Shuffled):
+        def __init__(self):
+            self.load_state_dict = lambda state: pytest.fail(f"{state} was loaded")
+
+    for size in (1, 4, COUNT):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(Plain(), global_batch_size=size)
+        epochs = [[x for step in dataset for x in step.tolist()] for _ in range(3)]
+        assert [order_of(epoch) for epoch in range(3)] == epochs
+
+
+def test_states_of_version_1_load():
+    """They hold a place without the beginning of its epoch."""
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(Shuffled(), global_batch_size=4)
+    list(itertools.islice(iter(dataset), 2))
+    state = dataset.state_dict()
+    *_, position, words, beginning = state["streams"][0][2]
+    assert (4, {"position": 4, "epoch": 0}) == (position, json.loads(words))
+    assert {"position": 0, "epoch": 0} == json.loads(beginning)
+    state["streams"][0][2].pop()  # as it was before
+    other = one.distribute_dataset(Shuffled(), global_batch_size=4)
+    other.load_state_dict(state)
+    assert order_of(0)[8:] == [x for step in other for x in step.tolist()]
+    assert order_of(1) == [x for step in other for x in step.tolist()]
+
+
+def test_a_source_without_a_state_cannot_go_on_from_one():
+    """The error names it."""
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(Shuffled(), global_batch_size=4)
+    list(itertools.islice(iter(dataset), 2))
+    other = one.distribute_dataset(stream_of(range(COUNT)), global_batch_size=4)
+    other.load_state_dict(dataset.state_dict())
+    with pytest.raises(tdi.SourceError, match="a state of its own.*got generator"):
+        next(iter(other))
+
+
+def test_streams_that_end_at_once():
+    """Epoch after epoch."""
+
+    class Empty(Shuffled):
+        def __iter__(self):
+            self.epoch += 1
+            yield from ()
+
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(Empty(), global_batch_size=4)
+    assert [[], [], []] == [list(dataset) for _ in range(3)]
+    dataset.load_state_dict(dataset.state_dict())
+    assert [] == list(dataset)

@@ -1,0 +1,59 @@
+"""What a source of the user's is made of: the dataset and samplers of a loader, say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_INNER = (
+    *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
+    *("source", "source_nodes", "iterable", "root"),  # of torchdata's nodes
+)
+
+
+def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+    """Yield a source and what it is made of, each once; not what is inside of a ``closed`` one."""
+    waiting, seen = [source], {id(source)}
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if closed(part) or not _is_of_torch(part):
+            continue
+        new = [inner for inner in _inside(part) if id(inner) not in seen]
+        seen.update(map(id, new))
+        waiting += new
+
+
+def deals_shards(source: Any) -> bool:
+    """Whether it can be dealt out: it has ``num_shards`` and ``shard`` (Hugging Face streams)."""
+    return hasattr(source, "num_shards") and hasattr(source, "shard")
+
+
+def split_of(source: Any) -> Any:
+    """The part that was split for a node (``datasets.distributed.split_dataset_by_node``), if any.
+
+    Of Hugging Face's streams: they keep the node and the number of nodes.
+    """
+    for part in parts_of(source):
+        num_nodes = getattr(getattr(part, "_distributed", None), "world_size", 1)
+        if isinstance(num_nodes, int) and num_nodes > 1:
+            return part
+    return None
+
+
+def _inside(part: Any) -> Iterator[Any]:
+    for name in _INNER:
+        inner = getattr(part, name, None)
+        if isinstance(inner, Mapping):
+            yield from inner.values()
+        elif isinstance(inner, (list, tuple)):
+            yield from inner
+        elif inner is not None:
+            yield inner
+
+
+def _is_of_torch(part: Any) -> bool:
+    """Whether it is a loader, dataset, sampler or node: by name, so nothing need be imported."""
+    return any(
+        kind.__module__.partition(".")[0] in ("torch", "torchdata") for kind in type(part).__mro__
+    )

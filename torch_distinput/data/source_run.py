@@ -1,0 +1,254 @@
+"""One run over a source of the user's: started from the right place, once, and asked where it is.
+
+A run sees the same in the main process and in a loader process: inside of a source
+``get_worker_info()`` is None, since one process reads all of it. Torch's datasets would take a
+part for each process, and Hugging Face's draw another order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data._utils import worker as torchs_worker
+
+from torch_distinput.data.epochs import tell_epoch
+from torch_distinput.data.source_state import (
+    epochs_before,
+    followed,
+    has_state,
+    is_node,
+    is_prompt,
+    joined,
+    keepers_of,
+    packed,
+    parted,
+    separated,
+    unpacked,
+)
+from torch_distinput.data.started_loader import started
+from torch_distinput.errors import SourceError
+from torch_distinput.plan.position import Start
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process knows of a source that was started in it.
+
+    Attributes:
+        first: its state when it was started first, if it keeps it itself.
+        begun: the words from which the last run began.
+        noted: the last states in that run.
+        ended: that run came to the end of the source.
+    """
+
+    first: str | None = None
+    begun: str | None = None
+    noted: deque[str] = field(default_factory=lambda: deque(maxlen=2))
+    ended: bool = False
+
+    def is_followed_by(self, words: str) -> bool:
+        """Whether words are for what comes after the end of the last run, where it is now."""
+        epochs, place = epochs_before(words)
+        if not self.ended or self.begun == words:
+            return False
+        whole = self.begun is not None and words == followed(self.begun, epochs[-1])
+        return whole or place in self.noted
+
+
+_memories: dict[int, _Memory] = {}
+"""By ``id``: sources may be unhashable."""
+
+
+class SourceRun:
+    """A source under way.
+
+    Attributes:
+        items: what it yields; an iterator that is started once.
+    """
+
+    def __init__(
+        self, source: Any, start: Start = (), *, epoch: int | None = None, goes_on: bool = False
+    ) -> None:
+        """Start a source: from its first beginning, or from a :meth:`place`.
+
+        A generator function is called, a torchdata node reset, all else iterated.
+
+        Args:
+            source: the source.
+            start: where to start it.
+            epoch: told to who has ``set_epoch``.
+            goes_on: where it has ended, it starts as it does by itself.
+        """
+        numbers, words = parted(start)
+        self._source = source
+        self._epoch = epoch
+        self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
+        self._begin = words[-1] if len(words) > 1 or (not any(numbers) and words) else None
+        self._ended = False
+        known = _memories.get(id(source))
+        self._memory = known or _new_memory(source)
+        with _as_single_process():
+            if words:
+                iterator = self._started(words[0], known)
+            elif known is None or known.first is None or (goes_on and known.ended):
+                iterator = self._anew(is_first=known is None)
+            else:  # perhaps it was left half-way
+                self._begin = known.first
+                iterator = self._iterated(known.first)
+        self._memory.begun, self._memory.ended = (words or [self._begin])[-1], False
+        self.items = self._yielded(iterator)
+
+    def beginning(self, *numbers: int) -> Start:
+        """Where its epoch begins; () if it does not tell."""
+        return () if self._begin is None else (*numbers, self._begin)
+
+    def place(self, *numbers: int) -> Start:
+        """Where it can be started again, behind what it has yielded; () if it does not tell.
+
+        Nor does it after its end, where it may tell of the beginning of what follows.
+        """
+        if not self._keepers or self._ended:
+            return ()
+        state = self._state()
+        self._memory.noted.append(state)
+        return (*numbers, state) if self._begin is None else (*numbers, state, self._begin)
+
+    def _anew(self, *, is_first: bool = False) -> Iterator[Any]:
+        """Start it as it does by itself; it may tell where that is."""
+        iterator = self._iterated()
+        if not self._keepers:
+            return iterator
+        keeps_own = self._keepers[0] is self._source
+        if is_first or not keeps_own or len(self._keepers) > 1 or is_prompt(self._source):
+            with suppress(Exception):  # some have no state before their first example
+                self._begin = self._state()
+        if is_first and keeps_own:
+            self._memory.first = self._begin
+        return iterator
+
+    def _state(self) -> str:
+        return joined([packed(keeper.state_dict()) for keeper in self._keepers])
+
+    def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
+        """Start it where its words say."""
+        epochs, place = epochs_before(words)
+        if not epochs:
+            return self._iterated(words)
+        if known is None or not known.is_followed_by(words):
+            # Play what came before to its end, for what that changes in the source.
+            own = self._epoch
+            for self._epoch in epochs:
+                first = self._epoch == epochs[0]
+                rest = self._started(place, None) if first else self._iterated()
+                for _ in _each_as_single_process(rest):
+                    pass
+            self._epoch = own
+        return self._anew()
+
+    def _iterated(self, state: str | None = None) -> Iterator[Any]:
+        """Start it anew, or from a state."""
+        if self._epoch is not None:
+            tell_epoch(self._source, self._epoch)
+        source = self._source
+        if callable(source) and not hasattr(source, "__iter__"):
+            source = source()
+        states = separated(state)
+        if has_state(source) and states:
+            iterator = _loaded(source, unpacked(states[0]))
+        else:
+            if is_node(source):
+                source.reset()
+            iterator = started(source)
+        self._keepers = keepers_of(source, iterator)
+        if state is not None:
+            self._memory.noted.append(state)
+            if len(states) != len(self._keepers) and not has_state(source):
+                raise _without_state(source)
+            for keeper, own in zip(self._keepers, states, strict=False):
+                if keeper is not source:
+                    keeper.load_state_dict(unpacked(own))
+        return iterator
+
+    def _yielded(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        yield from _each_as_single_process(iterator)
+        self._ended = self._memory.ended = True
+
+
+def iterate(source: Any) -> Iterator[Any]:
+    """Start a stream of the user's: anew, where it has ended; from its beginning if it was left."""
+    return SourceRun(source, goes_on=True).items
+
+
+def _new_memory(source: Any) -> _Memory:
+    """Kept as long as the source, if it tells where it is."""
+    memory = _Memory()
+    with suppress(TypeError):  # what cannot be referred to weakly has no state either
+        weakref.finalize(source, _memories.pop, id(source), None).atexit = False
+        _memories[id(source)] = memory
+    return memory
+
+
+def _each_as_single_process(iterator: Iterator[Any]) -> Iterator[Any]:
+    """The items of an iterator, asked for as in a main process; ``__iter__`` is never called."""
+    while torchs_worker._worker_info is None:  # noqa: SLF001 - it is one
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item
+    while True:
+        info, torchs_worker._worker_info = torchs_worker._worker_info, None  # noqa: SLF001
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        finally:
+            torchs_worker._worker_info = info  # noqa: SLF001
+        yield item
+
+
+@contextmanager
+def _as_single_process() -> Iterator[None]:
+    """In a loader process, whose threads share what torch knows of it, for a moment."""
+    info, torchs_worker._worker_info = torchs_worker._worker_info, None  # noqa: SLF001
+    try:
+        yield
+    finally:
+        torchs_worker._worker_info = info  # noqa: SLF001
+
+
+def _loaded(source: Any, state: Any) -> Iterator[Any]:
+    """Start a source from a state of its own.
+
+    Of one that is its own iterator, ``__iter__`` may set up what is loaded, or forget it.
+    """
+    if is_node(source):
+        source.reset(state)
+        return iter(source)
+    before = packed(state)  # what is loaded becomes the source's
+    try:
+        source.load_state_dict(state)
+    except Exception:
+        iterator = iter(source)
+        if iterator is not source:
+            raise
+    else:
+        iterator = started(source)
+        if iterator is not source or packed(source.state_dict()) == before:
+            return iterator
+    iterator.load_state_dict(unpacked(before))
+    return iterator
+
+
+def _without_state(source: Any) -> SourceError:
+    msg = (
+        f"Expected a source that goes on from a state of its own, as the one did that the state "
+        f"is from, got {type(source).__name__}, which has no load_state_dict. Distribute the "
+        "source that was saved, or start a new epoch without the state."
+    )
+    return SourceError(msg)
