@@ -19,6 +19,7 @@ from torch_distinput.data import rows
 from torch_distinput.data.read_log import Notes, ReadLog
 from torch_distinput.data.source_state import iterate, state_of
 from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.data.witness import Witness
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.position import Start
 
@@ -109,6 +110,7 @@ class Shard:
         num_shards: how many shards there are.
         index: which of them.
         sparse: most of its rows will be skipped, because they are other workers'.
+        watched: the workers will compare what each has read of it.
         dealt: from the number of files to the places, in the order of the epoch, of those that it
             holds; None: every ``num_shards``-th from ``index`` on.
     """
@@ -118,6 +120,7 @@ class Shard:
     num_shards: int = 1
     index: int = 0
     sparse: bool = False
+    watched: bool = False
     dealt: Callable[[int], NDArray[np.int64]] | None = None
 
     def of(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -205,12 +208,15 @@ class Stream(ABC):
 class ExampleReader:
     """Rows of an iterable that yields one example at a time; ids are running numbers."""
 
-    def __init__(self, source: Any, start: Start = ()) -> None:
+    def __init__(self, source: Any, start: Start = (), *, watched: bool = False) -> None:
         """Start a source."""
         self._source = source
         self._start = start
         self._position = self._skipped = start[0] if start else 0
         self._examples = iterate(source, start[1] if start else None)
+        self._witness = Witness("example", self._position, self._position) if watched else None
+        if self._witness:
+            self._examples = self._witness.watch(self._examples)
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
@@ -226,8 +232,9 @@ class ExampleReader:
         """Pass over the next examples; return how many there were."""
         return sum(1 for _ in self._next(num_rows))
 
-    def notes(self) -> None:
-        """Nothing is skipped."""
+    def notes(self) -> Notes | None:
+        """Nothing is skipped; but there may be a witness of all that was read."""
+        return self._witness.notes() if self._witness else None
 
     def _note_state(self) -> None:
         """A source that can be started again from here says how."""
@@ -302,7 +309,7 @@ class ExampleStream(Stream):
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start the stream; nothing of it can be dealt out, so the shard is all of it."""
         assert shard.num_shards == 1, "an opaque stream has no shards"
-        return ExampleReader(self.source, start)
+        return ExampleReader(self.source, start, watched=shard.watched)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
@@ -318,7 +325,7 @@ class DealableStream(Stream):
 
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
         """Start one shard of the source, or all of it."""
-        return ExampleReader(part_of(self.source, shard), start)
+        return ExampleReader(part_of(self.source, shard), start, watched=shard.watched)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""

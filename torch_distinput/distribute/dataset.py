@@ -267,7 +267,7 @@ class DistributedDataset:
             recipe=lambda: self._recipe(position.epoch),
             watch=watch,
             tally=tally,
-            audit=self._audit(topic, progress) if options.audit else None,
+            audit=self._audit(topic, progress, tally) if options.audit else None,
             spec=self._spec,
             padded_rows=self._padded_rows,
             fetch_to_device=options.fetch_to_device,
@@ -289,12 +289,15 @@ class DistributedDataset:
             timeout=self._options.timeout,
         )
 
-    def _audit(self, topic: str, progress: Progress) -> Audit:
+    def _audit(self, topic: str, progress: Progress, tally: Tally) -> Audit:
         return Audit(
             self._strategy.communicator,
             f"audit of {topic}",
             timeout=self._options.timeout,
-            expected=lambda: self._input.expected_ids(progress.before, progress.position),
+            reading=lambda: tally.reading,
+            expected=lambda: self._input.expected_ids(
+                progress.before, progress.position, tally.reading
+            ),
         )
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:

@@ -32,7 +32,7 @@ from torch_distinput.distribute.feed import (
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.errors import UsageError
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.audit import IdSum, sum_of_range, summed
+from torch_distinput.plan.audit import IdSum, Reading, sum_of_range, summed
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.order import EpochOrder, GlobalBatches, UniformBatches
 from torch_distinput.plan.position import Position, first_position, grid_of, not_elastic
@@ -128,7 +128,12 @@ class IndexedInput:
         (cut,) = splitter.cuts(len(indices))
         return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:  # noqa: ARG002
+    def expected_ids(
+        self,
+        before: Position,
+        after: Position,  # noqa: ARG002
+        reading: Reading | None,  # noqa: ARG002
+    ) -> IdSum | None:
         """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""
         if not self._splitter.shared:
             return None  # all of it comes many times
