@@ -174,11 +174,16 @@ def test_processes_agree():
     assert said[0] == said[1] == f"{[fingerprint(make(1)) for make in KINDS.values()]}\n"
 
 
+def nested(depth):
+    """Lists in each other."""
+    return [nested(depth - 1)] if depth else []
+
+
 @pytest.mark.parametrize(
     "value",
     [
         threading.Lock(), (i for i in range(3)), sys, Moody(1), Plain(x=b"a" * (65 << 20)),
-        functools.reduce(lambda inner, _: [inner], range(100), 1),
+        nested(100),
         torch.ones(2, device="meta"),
     ],
     ids=lambda value: type(value).__name__,

@@ -140,9 +140,10 @@ def _named(numbers: range, unit: str) -> str:
 
 def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> None:
     total = reduce(add, got)
-    wrong = None
+    wrong, cure = None, "Look for a sampler that repeats, or for data that changed meanwhile."
     if total.count != num_examples:
         wrong = f"steps with {num_examples} examples in sync, but the replicas got {total.count}"
+        cure = "The data is not at fault: please report it, with the kind of the source."
     elif expected is not None and total.count != expected.count:
         what = "lost" if total.count < expected.count else "repeated"
         number = abs(expected.count - total.count)
@@ -153,6 +154,6 @@ def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> Non
         parts = ", ".join(f"worker {worker}: {one.count}" for worker, one in enumerate(got))
         msg = (
             f"The audit of this epoch expected {wrong} ({parts}). Do not trust what was computed "
-            "from it; look for a sampler that repeats, or for data that changed meanwhile."
+            f"from it. {cure}"
         )
         raise AuditError(msg)

@@ -14,15 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from torch_distinput.data.chain import Leg, Route
 from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.stream import Chunk, Shard
 from torch_distinput.options import AutoShardPolicy, Rebatch
-from torch_distinput.plan.audit import IdSum, Reading, summed
+from torch_distinput.plan.audit import IdSum, Reading, sum_of_range
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -107,8 +105,10 @@ class Steps(ABC):
 
     def _running_numbers(self, start: int, stop: int) -> IdSum:
         """The sum of this worker's share of the ids of a stream that is read in one piece."""
-        topology = self._splitter.topology
-        return summed(np.arange(start, stop)[topology.worker_index :: topology.num_workers])
+        topology, count = self._splitter.topology, max(0, stop - start)
+        worker, num_workers = topology.worker_index, topology.num_workers
+        first, last = (start + part * count // num_workers for part in (worker, worker + 1))
+        return sum_of_range(first, last)
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: one stream for all workers, or one for each."""
