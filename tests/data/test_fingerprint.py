@@ -213,6 +213,7 @@ def test_a_hash_that_an_object_keeps():
 def test_keys_count_and_their_order_does_not():
     """It may be one of hashes; batches are made by name."""
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1, 3: 2}) == fingerprint({3: 2, "a": 1}) != fingerprint({"a": 2, 3: 1})
     assert 3 == len({fingerprint(data) for data in ({"a": 1}, {"b": 1}, {"a": 1, "b": 1})})
 
 

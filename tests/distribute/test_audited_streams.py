@@ -208,17 +208,18 @@ def test_shards_that_were_dealt_before(sizes):
     simulate(work, num_workers=2)
 
 
-def test_examples_that_cannot_be_compared(monkeypatch, caplog):
-    """They count by their class, and the log says so once."""
+@pytest.mark.parametrize("first", [0, 20])
+def test_examples_that_cannot_be_compared(caplog, first):
+    """They count by their class, and the log says so once, also late in the epoch."""
     fingerprints.say_unchecked.cache_clear()
     caplog.set_level(logging.WARNING, fingerprints.__name__)
 
     def make(_):
-        locks = [threading.Lock() for _ in range(8)]
+        examples = [*range(first), *(threading.Lock() for _ in range(first, 24))]
         keywords = {"global_batch_size": 4, "collate_fn": lambda some: torch.ones(len(some))}
-        return stream_of(locks), keywords
+        return stream_of(examples), keywords
 
-    assert [[1.0] * 4] * 2 == played(2, make)
+    assert [[1.0] * 12] * 2 == played(2, make)
     (record,) = caplog.records
     assert "Objects of class lock cannot be compared between workers" in record.getMessage()
 
