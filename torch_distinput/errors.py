@@ -65,7 +65,10 @@ class SourceError(DistinputError, RuntimeError):
 
 
 class AuditError(DistinputError, RuntimeError):
-    """``InputOptions(audit=True)``: examples of an epoch were lost or repeated; on all ranks."""
+    """``InputOptions(audit=True)``: an epoch was not delivered as it should be; on all ranks.
+
+    Examples were lost or came twice, or a worker read another stream than the others.
+    """
 
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)

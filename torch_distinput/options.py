@@ -88,9 +88,12 @@ class InputOptions:
             use; 0 copies at the call. On the CPU there is nothing to copy.
         replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
             ``distribute_datasets_from_function``.
-        audit: at the end of each epoch, check that every example was delivered exactly once
-            (:class:`AuditError` on all ranks if not), and at its start, not at that of the first
-            one only, that sources with an index have the same examples on all ranks.
+        audit: at the end of each epoch, check that every example was delivered exactly once, and
+            that a stream which all workers read was the same on all of them (:class:`AuditError`
+            on all ranks if not). At its start, not at that of the first one only, check that
+            sources with an index have the same examples on all ranks, and that sources with shards
+            to deal out begin with the same. The time it takes depends on the source; see the docs
+            on checkpoints.
         timeout: seconds that a call of ours (``iter``, ``next``) waits for another rank before it
             raises PeerTimeoutError, whatever that rank does meanwhile: reading, training, an
             evaluation, saving. Choose more than the longest pause of one rank alone. After a

@@ -779,7 +779,7 @@ class TestMended:
 
     def test_a_single_worker_compares_nothing(self, monkeypatch):
         """There is nobody who could have read another stream."""
-        monkeypatch.setattr(ready_batches, "fingerprint", None)
+        monkeypatch.setattr(ready_batches, "examine", None)
         assert list(range(4)) == flat(play(stream_of(range(4)), 2, 1, 2))
 
     def test_cycle_compares_streams_too(self):

@@ -1,7 +1,8 @@
 """What is not in the data: records that were skipped, and how often a storage was asked again.
 
 A :class:`ReadLog` lives where files are read, perhaps in a loader process; :class:`Notes` travel
-with the steps; a :class:`Tally` adds them up where the training loop runs.
+with the steps; a :class:`Tally` adds them up where the training loop runs. What a ``Witness`` has
+seen of a stream that all workers read travels in the same way.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal, TypeVar
 from torch_distinput.background import Lock, new_lock
 from torch_distinput.data.ranged import Retries
 from torch_distinput.errors import SourceError
+from torch_distinput.plan.audit import Reading
 
 T = TypeVar("T")
 OnError = Literal["raise", "skip"] | Callable[[SourceError], bool]
@@ -30,11 +32,13 @@ class Notes:
         skipped: how many records of which file.
         words: what was wrong with the first of them.
         retries: requests that were made again.
+        reading: all that was read of a stream that other workers read too, told at its end.
     """
 
-    skipped: Mapping[str, int]
-    words: Mapping[str, str]
-    retries: int
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    retries: int = 0
+    reading: Reading | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class Tally:
         self._lock = new_lock()
         self._skipped: Counter[str] = Counter()
         self._retries = 0
+        self._reading: Reading | None = None
 
     def sift(self, items: Iterable[T | Notes]) -> Iterator[T]:
         """Keep the notes, pass on the rest."""
@@ -97,6 +102,7 @@ class Tally:
             news = [path for path in notes.skipped if path not in self._skipped]
             self._skipped.update(notes.skipped)
             self._retries += notes.retries
+            self._reading = notes.reading or self._reading
         for path in news:
             _log.warning(
                 "worker %d skips bad records of %s: %s (more of them are only counted)",
@@ -109,6 +115,12 @@ class Tally:
     def retries(self) -> int:
         """Requests that were made again."""
         return self._retries
+
+    @property
+    def reading(self) -> Reading | None:
+        """What was read of a shared stream; None unless that is compared, and before its end."""
+        with self._lock:
+            return self._reading
 
     @property
     def skipped(self) -> dict[str, int]:

@@ -10,11 +10,13 @@ from itertools import islice
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data import rows
-from torch_distinput.data.chain import Route, bookmark_of
-from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.data.chain import Leg, Route, bookmark_of
+from torch_distinput.data.fingerprint import examine, say_unchecked
 from torch_distinput.data.local_step import LocalStep, Part, Trace, cut_step, part_of
+from torch_distinput.data.read_log import Notes
 from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.stream import Chunk
+from torch_distinput.data.witness import Witness
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.position import Bookmark
 
@@ -22,7 +24,7 @@ NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
 
 
-class RebatchReadyDataset(IterableDataset[LocalStep]):
+class RebatchReadyDataset(IterableDataset[LocalStep | Notes]):
     """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
 
     def __init__(self, stream: ReadyStream, route: Route, *, splitter: Splitter) -> None:
@@ -30,9 +32,10 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
         self._stream = stream
         self._route = route
         self._splitter = splitter
+        self._witness: Witness | None = None
 
-    def __iter__(self) -> Iterator[LocalStep]:
-        """Yield this worker's steps; a batch without rows is no step."""
+    def __iter__(self) -> Iterator[LocalStep | Notes]:
+        """Yield this worker's steps; a batch without rows is no step. Last, what was read."""
         route, first_step = self._route, self._route.step
         row = route.row
         for number, chunk in enumerate(self._chunks(), route.num_batches):
@@ -49,18 +52,28 @@ class RebatchReadyDataset(IterableDataset[LocalStep]):
                 data = rows.copied(mine.data) if lent else mine.data
                 yield cut_step(part_of(data, mine.ids), cut.sizes, mark=mark, trace=trace)
             first_step = 0
+        if self._witness and (notes := self._witness.notes()):
+            yield notes
 
     def _chunks(self) -> Iterator[Chunk]:
         """The batches of all legs, without the rows to pass over."""
         owed = 0
         for leg in self._route.legs:
             owed += leg.skip
-            for chunk in self._stream.chunks(leg.shard, leg.start):
+            for chunk in self._read(leg):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
                 if passed < chunk.num_rows or not (chunk.num_rows or owed):
                     place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
+
+    def _read(self, leg: Leg) -> Iterator[Chunk]:
+        chunks = self._stream.chunks(leg.shard, leg.start)
+        if not leg.shard.watched:
+            return chunks
+        number, row, *_ = leg.start or (0, 0)
+        self._witness = Witness("batch", number, row)
+        return self._witness.watch_batches(chunks)
 
 
 class PlayedDataset(IterableDataset[LocalStep]):
@@ -115,7 +128,12 @@ class PlayedDataset(IterableDataset[LocalStep]):
 def mark_of(chunk: Chunk, number: int, splitter: Splitter) -> int:
     """A fingerprint, for the first global batches of a stream that several workers share."""
     compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
-    return fingerprint(chunk.data) if compared else 0
+    if not compared:
+        return 0
+    mark, unchecked = examine(chunk.data)
+    for name in unchecked:
+        say_unchecked(name)
+    return mark
 
 
 def outlives_the_source(splitter: Splitter) -> bool:

@@ -20,6 +20,7 @@ from torch_distinput.data.epochs import tell_epoch
 from torch_distinput.data.read_log import Notes, ReadLog
 from torch_distinput.data.source_run import SourceRun
 from torch_distinput.data.structure import Batch, Examples
+from torch_distinput.data.witness import Witness
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.position import Start
 
@@ -110,6 +111,7 @@ class Shard:
         num_shards: how many shards there are.
         index: which of them.
         sparse: most of its rows will be skipped, because they are other workers'.
+        watched: the workers will compare what each has read of it.
         dealt: from the number of files to the places, in the order of the epoch, of those that it
             holds; None: every ``num_shards``-th from ``index`` on.
     """
@@ -119,6 +121,7 @@ class Shard:
     num_shards: int = 1
     index: int = 0
     sparse: bool = False
+    watched: bool = False
     dealt: Callable[[int], NDArray[np.int64]] | None = None
 
     def of(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -211,6 +214,11 @@ class ExampleReader:
         self._run = SourceRun(source, start, epoch=shard.epoch)
         self._start = start if start and start[0] else self._run.beginning(0)
         self._position = self._skipped = start[0] if start else 0
+        self._examples = self._run.items
+        self._witness = None
+        if shard.watched:
+            self._witness = Witness("example", self._position, self._position)
+            self._examples = self._witness.watch(self._examples)
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
@@ -227,8 +235,9 @@ class ExampleReader:
         """Pass over the next examples; return how many there were."""
         return sum(1 for _ in self._next(num_rows))
 
-    def notes(self) -> None:
-        """Nothing is skipped."""
+    def notes(self) -> Notes | None:
+        """Nothing is skipped; but there may be a witness of all that was read."""
+        return self._witness.notes() if self._witness else None
 
     def _next(self, num_rows: int) -> Iterator[Any]:
         """Yield the next examples, and name the one at which the source raises."""

@@ -26,6 +26,7 @@ from torch_distinput.plan.sharding import resolve_policy
 from torch_distinput.plan.topology import InputContext
 
 if TYPE_CHECKING:
+    from torch_distinput.distribute.steps import Steps
     from torch_distinput.distribute.strategy import Strategy
 
 _LARGEST_SEED = 2**64 - 1
@@ -67,7 +68,7 @@ def distributed(
     }
     return DistributedDataset(
         strategy,
-        _input(opened, splitter, policy, seed),
+        _input(opened, splitter, policy, seed, audited=options.audit),
         name=opened.name,
         recipe=recipe,
         facts=facts,
@@ -180,7 +181,9 @@ def _padded_rows(options: InputOptions, splitter: Splitter, name: str) -> int | 
     return splitter.most_rows
 
 
-def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int) -> Input:
+def _input(
+    source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int, *, audited: bool
+) -> Input:
     if isinstance(source, IndexedSource):
         return IndexedInput(source, splitter, seed=seed)
     # Imported here, because columns and datasets with an index need none of it.
@@ -188,9 +191,12 @@ def _input(source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: in
     from torch_distinput.distribute.example_steps import ExampleSteps  # noqa: PLC0415
     from torch_distinput.distribute.streamed_input import StreamedInput  # noqa: PLC0415
 
+    steps: Steps
     if isinstance(source, ReadySource):
-        return StreamedInput(ReadySteps(source, splitter, policy=policy, seed=seed), splitter)
-    return StreamedInput(ExampleSteps(source, splitter, policy=policy, seed=seed), splitter)
+        steps = ReadySteps(source, splitter, policy=policy, seed=seed, audited=audited)
+    else:
+        steps = ExampleSteps(source, splitter, policy=policy, seed=seed, audited=audited)
+    return StreamedInput(steps, splitter)
 
 
 def _check_playable(dataset: Any) -> None:

@@ -1,14 +1,16 @@
 """Were all examples of an epoch delivered, each once? Asked at its end, if the user wants to know.
 
 Every worker sums a hash of the ids that it delivered; at the end of the epoch the workers show each
-other their sums, and what each has worked out of what should have come.
+other their sums, and what each has worked out of what should have come. Of a stream that all of
+them read that is what each has read by itself, not what they told each other on the way: they
+show that first, and it must be the same stream.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import numpy as np
 
 from torch_distinput.communicator import Gone, named_workers, nobody
 from torch_distinput.errors import AuditError, PeerTimeoutError
-from torch_distinput.plan.audit import IdSum, summed
+from torch_distinput.plan.audit import IdSum, Reading, others_than, summed
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
@@ -34,14 +36,21 @@ class Audit:
     """Sums what one worker delivers."""
 
     def __init__(
-        self, communicator: Communicator, topic: str, *, timeout: float, expected: Expected,
+        self,
+        communicator: Communicator,
+        topic: str,
+        *,
+        timeout: float,
         gone: Gone = nobody,
+        reading: Callable[[], Reading | None],
+        expected: Expected,
     ) -> None:
-        """Take the way to the other workers."""
+        """Take the way to the other workers, and to what should have come."""
         self._communicator = communicator
         self._topic = topic
         self._timeout = timeout
         self._gone = gone
+        self._reading = reading
         self._expected = expected
         self._sum = IdSum()
         self._held: list[Ids] = []
@@ -65,17 +74,44 @@ class Audit:
             AuditError: on all workers; names what is wrong, and what each of them delivered.
         """
         self._flush()
-        share = self._expected()
-        text = json.dumps([astuple(self._sum), None if share is None else astuple(share)])
-        shown = [json.loads(text) for text in self._exchanged(text)]
-        got = [_read(delivered) for delivered, _ in shown]
-        expected = None if share is None else reduce(add, [_read(part) for _, part in shown])
+        share, reading = self._expected(), self._reading()
+        text = json.dumps(
+            [
+                astuple(self._sum),
+                None if share is None else astuple(share),
+                None if reading is None else reading.digest,
+            ]
+        )
+        shown = [json.loads(text) for text in self._exchanged(self._topic, text)]
+        if reading is not None:
+            self._compare_readings(reading, [digest for _, _, digest in shown])
+        got = [_read(delivered) for delivered, _, _ in shown]
+        expected = None if share is None else reduce(add, [_read(part) for _, part, _ in shown])
         _compare(got, num_examples, expected)
 
-    def _exchanged(self, text: str) -> list[str]:
+    def _compare_readings(self, own: Reading, digests: list[int]) -> None:
+        """Only where they differ the workers show each other where."""
+        first, others = others_than(digests)
+        if not others:
+            return
+        text = json.dumps(asdict(own))
+        shown = self._exchanged(f"{self._topic}, what was read", text)
+        readings = [Reading(**json.loads(text)) for text in shown]
+        like, other = readings[first], readings[others[0]]
+        msg = (
+            "The audit of this epoch expected one stream on all workers under "
+            f"AutoShardPolicy.DATA, but {named_workers(others)} read another one than worker "
+            f"{first}: {_named(other.parting(like), like.unit)} of worker {others[0]} is not that "
+            f"of worker {first}; they read {other.count} and {like.count}. Examples were lost or "
+            "came twice, so do not trust what was computed from it. Let nothing in the source "
+            "depend on the rank, the process or the time, or deal out files (FILE)."
+        )
+        raise AuditError(msg)
+
+    def _exchanged(self, topic: str, text: str) -> list[str]:
         try:
             return self._communicator.exchange(
-                self._topic, text, timeout=self._timeout, gone=self._gone
+                topic, text, timeout=self._timeout, gone=self._gone
             )
         except PeerTimeoutError as error:
             msg = (
@@ -100,11 +136,18 @@ def _read(numbers: Any) -> IdSum:
     return IdSum(count=count, digest=digest)
 
 
+def _named(numbers: range, unit: str) -> str:
+    if len(numbers) == 1:
+        return f"{unit} {numbers[0]}"
+    return f"one of the {unit}s {numbers[0]} to {numbers[-1]}"
+
+
 def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> None:
     total = reduce(add, got)
-    wrong = None
+    wrong, cure = None, "Look for a sampler that repeats, or for data that changed meanwhile."
     if total.count != num_examples:
         wrong = f"steps with {num_examples} examples in sync, but the replicas got {total.count}"
+        cure = "The data is not at fault: please report it, with the kind of the source."
     elif expected is not None and total.count != expected.count:
         what = "lost" if total.count < expected.count else "repeated"
         number = abs(expected.count - total.count)
@@ -115,6 +158,6 @@ def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> Non
         parts = ", ".join(f"worker {worker}: {one.count}" for worker, one in enumerate(got))
         msg = (
             f"The audit of this epoch expected {wrong} ({parts}). Do not trust what was computed "
-            "from it; look for a sampler that repeats, or for data that changed meanwhile."
+            f"from it. {cure}"
         )
         raise AuditError(msg)

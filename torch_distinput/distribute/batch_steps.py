@@ -9,12 +9,15 @@ from typing import Any
 
 from torch_distinput.data.loader import LoaderOptions, run_stream
 from torch_distinput.data.local_step import LocalStep
+from torch_distinput.data.read_log import Notes
 from torch_distinput.data.ready_batches import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.ready_stream import ReadyStream
 from torch_distinput.data.source import ReadySource
+from torch_distinput.data.stream import Shard
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.errors import UsageError
 from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.audit import IdSum, Reading
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -29,10 +32,16 @@ class ReadySteps(Steps):
     """Ready global batches in order."""
 
     def __init__(
-        self, source: ReadySource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
+        self,
+        source: ReadySource,
+        splitter: Splitter,
+        *,
+        policy: AutoShardPolicy,
+        seed: int,
+        audited: bool = False,
     ) -> None:
         """Take a stream of batches; FILE deals out its shards."""
-        super().__init__(splitter, policy, seed)
+        super().__init__(splitter, policy, seed, audited=audited)
         self._source = source
 
     def recipe(self) -> Recipe:
@@ -51,13 +60,33 @@ class ReadySteps(Steps):
             return position.rebased(grid_of(self._splitter))
         return super().resumed(position)
 
+    def first_example(self) -> int | None:
+        """The first batch of a source that deals out shards."""
+        if not self._deals_shards:
+            return None
+        whole = Shard(seed=self._seed)
+        return self._print_of(next(self._source.stream.chunks(whole), None) for _ in range(2))
+
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
+        """Running numbers of the rows of a shared stream."""
+        if not self._splitter.shared:
+            return None
+        stop = after.examples if reading is None else reading.stop
+        return self._running_numbers(before.examples, stop)
+
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker."""
         alone = copy.copy(self)
         alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
         return super(ReadySteps, alone).replayed(position)
 
-    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
+    def start(
+        self,
+        position: Position,
+        known: KnownSteps | None,  # noqa: ARG002
+    ) -> Iterator[LocalStep | Notes]:
         """Cut this worker's part of the stream."""
         route = self._route(position)
         dataset = RebatchReadyDataset(self._source.stream, route, splitter=self._splitter)

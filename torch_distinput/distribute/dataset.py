@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from torch_distinput.distribute import current
 from torch_distinput.distribute.audit import Audit
 from torch_distinput.distribute.inputs import Input, Opening
 from torch_distinput.distribute.iterator import DistributedIterator
+from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.distribute.progress import Progress
 from torch_distinput.distribute.shapes import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.plan.position import Position
     from torch_distinput.plan.state import Recipe
-
-_log = logging.getLogger(__name__)
 
 
 class DistributedDataset(Distributed):
@@ -67,10 +64,7 @@ class DistributedDataset(Distributed):
         self._options = options
         self._padded_rows = padded_rows
         self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
-        self._epoch = 0
-        self._loaded: dict[str, Any] | None = None  # where the next iter() goes on
-        self._progress: Progress | None = None  # of the last iter(), unless another epoch was set
-        self._played: Progress | None = None  # of the last iter()
+        self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
         self._is_first = True
@@ -91,11 +85,9 @@ class DistributedDataset(Distributed):
             ConfigurationError: the state that was loaded is of other data, or cannot be continued
                 by this cluster.
         """
-        progress = Progress(self._upcoming)
+        progress = Progress(self._next.position)
         iterator = self._start(progress)
-        self._progress = self._played = progress
-        self._loaded = None
-        self._epoch += 1
+        self._next.begin(progress)
         return iterator
 
     def __bool__(self) -> bool:
@@ -108,7 +100,7 @@ class DistributedDataset(Distributed):
         Raises:
             TypeError: where it is not known before the data is read.
         """
-        steps = self._input.num_steps(self._epoch)
+        steps = self._input.num_steps(self.epoch)
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
@@ -133,7 +125,7 @@ class DistributedDataset(Distributed):
     @property
     def epoch(self) -> int:
         """The epoch that the next ``iter()`` plays, from 0."""
-        return self._epoch
+        return self._next.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter()`` plays; the same on all ranks.
@@ -141,31 +133,14 @@ class DistributedDataset(Distributed):
         After :meth:`load_state_dict`, the epoch that was saved goes on where it was; any other
         starts from its beginning.
         """
-        self._epoch = check_count("epoch", epoch, minimum=0)
-        if self._loaded is not None:
-            if self._loaded["epoch"] == self._epoch:
-                return
-            _log.warning(
-                "set_epoch(%d) drops the position that was loaded, %d steps into epoch %d.",
-                self._epoch,
-                self._loaded["steps"],
-                self._loaded["epoch"],
-            )
-        self._loaded = self._progress = None
+        self._next.set_epoch(epoch)
 
-    @contextmanager
-    def set_aside(self) -> Iterator[None]:
+    def set_aside(self) -> AbstractContextManager[None]:
         """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
 
         A position that was loaded is there again afterwards. On all ranks; ``adapt`` does this.
         """
-        epoch, loaded = self._epoch, self._loaded
-        self._loaded = self._progress = None
-        try:
-            yield
-        finally:
-            self.set_epoch(epoch)
-            self._loaded = loaded
+        return self._next.set_aside()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after the last step delivered, for :meth:`load_state_dict`.
@@ -176,9 +151,9 @@ class DistributedDataset(Distributed):
         an empty rest of that epoch. ``DataLoader``'s counterpart is torchdata's
         ``StatefulDataLoader``.
         """
-        if self._loaded is not None:
-            return copy.deepcopy(self._loaded)
-        position = self._position
+        if self._next.loaded is not None:
+            return copy.deepcopy(self._next.loaded)
+        position = self._next.position_shown
         return to_state(position, self._recipe(position))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -197,8 +172,7 @@ class DistributedDataset(Distributed):
         running = self._running() if self._running else None
         if running is not None:
             running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
-        self._loaded, self._played = copy.deepcopy(dict(state)), None
-        self._epoch = position.epoch
+        self._next.load(state, position.epoch)
 
     @property
     def element_spec(self) -> Any:
@@ -213,21 +187,9 @@ class DistributedDataset(Distributed):
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
-            with self._start(Progress(self._input.first(self._epoch))) as iterator:
+            with self._start(Progress(self._input.first(self.epoch))) as iterator:
                 self._spec = iterator.part_spec
         return element_spec(self._spec, self._padded_rows)
-
-    @property
-    def _upcoming(self) -> Position:
-        """Where the next ``iter()`` starts."""
-        if self._loaded is not None:
-            return from_state(self._loaded)
-        first = self._input.first(self._epoch)
-        return first if self._played is None else self._played.followed_by(first)
-
-    @property
-    def _position(self) -> Position:
-        return self._upcoming if self._progress is None else self._progress.position
 
     def _recipe(self, position: Position) -> Recipe:
         return {**self._static_recipe, **self._input.recipe(position)}
@@ -305,7 +267,7 @@ class DistributedDataset(Distributed):
             recipe=self._recipe,
             watch=opening.watch,
             tally=opening.tally,
-            audit=self._audit(topic, progress) if options.audit else None,
+            audit=self._audit(topic, progress, opening.tally) if options.audit else None,
             spec=self._spec,
             padded_rows=self._padded_rows,
             fetch_to_device=options.fetch_to_device,
@@ -341,31 +303,37 @@ class DistributedDataset(Distributed):
             idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
             warn_of_zero_rows(self._name, epoch, idle, num_steps)
 
-    def _audit(self, topic: str, progress: Progress) -> Audit:
+    def _audit(self, topic: str, progress: Progress, tally: Tally) -> Audit:
         return Audit(
             self._strategy.communicator,
             f"audit of {topic}",
             timeout=self._options.timeout,
-            expected=lambda: self._input.expected_ids(progress.before, progress.position),
             gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
+            reading=lambda: tally.reading,
+            expected=lambda: self._input.expected_ids(
+                progress.before, progress.position, tally.reading
+            ),
         )
 
     def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
         """What must be equal on all ranks, and what this one has found out for all."""
         facts = self._all_facts(position)
-        if self._loaded is not None:
-            check_recipe(self._loaded, self._recipe(position), name=self._name)
+        if self._next.loaded is not None:
+            check_recipe(self._next.loaded, self._recipe(position), name=self._name)
         return facts, self._input.share()
 
     def _all_facts(self, position: Position) -> dict[str, object]:
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
+        played = self._next.played
+        example = {"example 0": self._input.first_example()} if self._options.audit else {}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            **({} if self._played is None else {"number of steps before": self._played.steps}),
+            **({} if played is None else {"number of steps before": played.steps}),
             "epoch": position.epoch,
             "position": _described(position),
             **self._input.facts(position),
+            **example,
         }
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from torch_distinput.data.chain import located
 from torch_distinput.data.element_spec import spec_of
 from torch_distinput.data.loader import LoaderOptions, run_stages
@@ -17,10 +15,10 @@ from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.rebatch import Finish, RebatchDataset
 from torch_distinput.data.source import Prepared, StreamSource
-from torch_distinput.data.stream import Shard, Stream
+from torch_distinput.data.stream import DealableStream, Shard, Stream
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.audit import IdSum, summed
+from torch_distinput.plan.audit import IdSum, Reading, summed
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -35,10 +33,16 @@ class ExampleSteps(Steps):
     """Examples in order: files, dealt-out shards, opaque streams."""
 
     def __init__(
-        self, source: StreamSource, splitter: Splitter, *, policy: AutoShardPolicy, seed: int
+        self,
+        source: StreamSource,
+        splitter: Splitter,
+        *,
+        policy: AutoShardPolicy,
+        seed: int,
+        audited: bool = False,
     ) -> None:
         """Take a stream; FILE deals out its files or shards."""
-        super().__init__(splitter, policy, seed)
+        super().__init__(splitter, policy, seed, audited=audited)
         self._source = source
         self._prepared: Prepared | None = None
         self._notes: Notes | None = None
@@ -110,18 +114,38 @@ class ExampleSteps(Steps):
         shard = self._shard(position, Segment())
         return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
+    def first_example(self) -> int | None:
+        """What a source yields that deals out shards; of files names and sizes are compared."""
+        self._prepared = prepared = self._prepared or self._source.prepare()
+        if not self._deals_shards or not isinstance(prepared.stream, DealableStream):
+            return None
+        whole = Shard(seed=self._seed)
+        return self._print_of(prepared.stream.open(whole).take(1) for _ in range(2))
+
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
         """Running numbers of a shared stream, or the records of counted files."""
         topology = self._splitter.topology
         worker, num_workers = topology.worker_index, topology.num_workers
         if self._policy is AutoShardPolicy.OFF:
             return None  # all of it comes many times
-        if self._splitter.shared and not self._source.has_shards:
-            return summed(np.arange(before.examples, after.examples)[worker::num_workers])
+        if reading is not None:
+            return self._running_numbers(before.examples, self._end(before, reading))
+        if self._splitter.shared and not self._source.has_shards:  # with nobody to compare it with
+            return self._running_numbers(before.examples, after.examples)
         if before.steps or self._source.request.drop_last:
             return None
         ids = self._stream.all_ids(worker, num_workers)
         return None if ids is None else sum(map(summed, ids), IdSum())
+
+    def _end(self, before: Position, reading: Reading) -> int:
+        """Behind the last example to be delivered, of those that were read."""
+        if not self._source.request.drop_last:
+            return reading.stop
+        position = self.resumed(before)
+        first = position.examples - position.rows[0]  # of the grid of batches
+        return reading.stop - (reading.stop - first) % self._batch_size
 
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker; a copy looks into the files, so that this one still may."""

@@ -23,7 +23,7 @@ from torch_distinput.distribute.inputs import Opening
 from torch_distinput.distribute.same_data import check_same_data
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.audit import IdSum, sum_of_range, summed
+from torch_distinput.plan.audit import IdSum, Reading, sum_of_range, summed
 from torch_distinput.plan.batching import Idle, Splitter, idle
 from torch_distinput.plan.order import GlobalBatches
 from torch_distinput.plan.position import Position, first_position, grid_of, not_elastic
@@ -153,7 +153,12 @@ class IndexedInput:
         (cut,) = splitter.cuts(len(indices))
         return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:  # noqa: ARG002
+    def expected_ids(
+        self,
+        before: Position,
+        after: Position,  # noqa: ARG002
+        reading: Reading | None,  # noqa: ARG002
+    ) -> IdSum | None:
         """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""
         if not self._splitter.shared:
             return None  # all of it comes many times
@@ -167,6 +172,9 @@ class IndexedInput:
             )
         mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
         return sum(map(summed, mine), IdSum())
+
+    def first_example(self) -> None:
+        """Examples are compared by a spot check, where they are fetched."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where a sampler does not say."""

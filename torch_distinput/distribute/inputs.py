@@ -11,7 +11,7 @@ from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Tally
 from torch_distinput.distribute.feed import Feed
-from torch_distinput.plan.audit import IdSum
+from torch_distinput.plan.audit import IdSum, Reading
 from torch_distinput.plan.batching import Idle
 from torch_distinput.plan.position import Position
 from torch_distinput.plan.state import Recipe
@@ -66,8 +66,16 @@ class Input(Protocol):
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """One step of the epoch, of all workers at once; None if there is none."""
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
-        """The sum of this worker's share of all ids in between; None where it is not known."""
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
+        """The sum of this worker's share of all ids in between; None where it is not known.
+
+        ``reading``: what it has read of a stream that all workers share.
+        """
+
+    def first_example(self) -> int | None:
+        """A fingerprint of one example that all workers have, for an audit; None without one."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are not known beforehand."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch_distinput.data.chain import Leg, Route
+from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
-from torch_distinput.data.stream import Shard
+from torch_distinput.data.stream import Chunk, Shard
 from torch_distinput.options import AutoShardPolicy, Rebatch
-from torch_distinput.plan.audit import IdSum
+from torch_distinput.plan.audit import IdSum, Reading, sum_of_range
 from torch_distinput.plan.batching import Splitter
 from torch_distinput.plan.known_steps import KnownSteps
 from torch_distinput.plan.position import (
@@ -39,11 +40,14 @@ from torch_distinput.plan.topology import Topology
 class Steps(ABC):
     """This worker's steps of a source that is read in order."""
 
-    def __init__(self, splitter: Splitter, policy: AutoShardPolicy, seed: int) -> None:
-        """Take the cuts, and who reads what."""
+    def __init__(
+        self, splitter: Splitter, policy: AutoShardPolicy, seed: int, *, audited: bool = False
+    ) -> None:
+        """Take the cuts, and who reads what; what all read is watched where it is audited."""
         self._splitter = splitter
         self._policy = policy
         self._seed = seed
+        self._audited = audited
 
     @abstractmethod
     def recipe(self) -> Recipe:
@@ -74,10 +78,37 @@ class Steps(ABC):
         """The spec of a batch with ids, where that can be known without the other workers."""
         return None
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
-        """The sum of this worker's share of all ids in between; None where it is not known."""
-        del before, after
+    def first_example(self) -> int | None:
+        """Of shards that are dealt out: of all of them; the same when it is read twice, or None.
+
+        The first batches of a stream that the workers share are compared in any case.
+        """
         return None
+
+    @property
+    def _deals_shards(self) -> bool:
+        """Whether there are several workers, and each of them gets its own part."""
+        several = self._splitter.topology.num_workers > 1
+        return several and self._policy is AutoShardPolicy.FILE
+
+    @staticmethod
+    def _print_of(read_twice: Iterable[Chunk | None]) -> int | None:
+        prints = {None if chunk is None else fingerprint(chunk.data) for chunk in read_twice}
+        return prints.pop() if len(prints) == 1 else None
+
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
+        """The sum of this worker's share of all ids in between; None where it is not known."""
+        del before, after, reading
+        return None
+
+    def _running_numbers(self, start: int, stop: int) -> IdSum:
+        """The sum of this worker's share of the ids of a stream that is read in one piece."""
+        topology, count = self._splitter.topology, max(0, stop - start)
+        worker, num_workers = topology.worker_index, topology.num_workers
+        first, last = (start + part * count // num_workers for part in (worker, worker + 1))
+        return sum_of_range(first, last)
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: one stream for all workers, or one for each."""
@@ -173,7 +204,8 @@ class Steps(ABC):
     def _shard(self, position: Position, segment: Segment) -> Shard:
         if self._policy is not AutoShardPolicy.FILE:
             sparse = self._splitter.shared and self._splitter.topology.num_workers > 1
-            return Shard(seed=self._seed, epoch=position.epoch, sparse=sparse)
+            watched = sparse and self._audited
+            return Shard(seed=self._seed, epoch=position.epoch, sparse=sparse, watched=watched)
         deals, generation = position.deals, segment.generation
         dealt_out_again = generation < position.generation
         num_workers = len(deals[generation]) if dealt_out_again else position.grid.num_workers

@@ -15,7 +15,7 @@ from torch_distinput.distribute.feed import Delivery, Feed, PlannedFeed, raising
 from torch_distinput.distribute.inputs import Opening
 from torch_distinput.distribute.steps import Steps
 from torch_distinput.distribute.streamed_feeds import OwnFeed, VotedFeed, introduction
-from torch_distinput.plan.audit import IdSum
+from torch_distinput.plan.audit import IdSum, Reading
 from torch_distinput.plan.batching import Idle, Splitter
 from torch_distinput.plan.known_steps import KnownSteps, Piece
 from torch_distinput.plan.ledger import Ledger, OwnLedger, Standing
@@ -119,9 +119,15 @@ class StreamedInput:
                 number += 1
         return None
 
-    def expected_ids(self, before: Position, after: Position) -> IdSum | None:
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
         """What the stream knows of the ids in it."""
-        return self._steps.expected_ids(before, after)
+        return self._steps.expected_ids(before, after, reading)
+
+    def first_example(self) -> int | None:
+        """What the workers do not compare in any case."""
+        return self._steps.first_example()
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are unknown before the data is read."""

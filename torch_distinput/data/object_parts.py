@@ -1,0 +1,71 @@
+"""What an object of any class consists of, as it says itself; for :mod:`fingerprint`."""
+
+from __future__ import annotations
+
+import copyreg
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+_MOST_PARTS = 1 << 16
+_MOST_BYTES = 64 << 20
+"""Of one object: a larger one counts by its class, for this must not be what takes the time."""
+
+
+class TooLargeError(Exception):
+    """More than is looked at."""
+
+
+class Budget:
+    """What may still be looked at of one object."""
+
+    __slots__ = ("_bytes", "_parts")
+
+    def __init__(self) -> None:
+        """Look at nothing yet."""
+        self._parts, self._bytes = _MOST_PARTS, _MOST_BYTES
+
+    def spend(self, parts: int, num_bytes: int) -> None:
+        """Look at so much more; raises TooLargeError."""
+        self._parts -= parts
+        self._bytes -= num_bytes
+        if self._parts < 0 or self._bytes < 0:
+            raise TooLargeError
+
+
+def parts_of(value: Any) -> Any:
+    """What an object consists of; raises where it does not say it."""
+    if _has(value, "__array_interface__"):  # an image of PIL, say
+        return np.asarray(value)
+    if _has(value, "__array__") and getattr(value, "nbytes", _MOST_BYTES) < _MOST_BYTES:
+        return np.asarray(value)
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return _kept_by_pickle(value)
+    if view.nbytes > _MOST_BYTES:
+        raise TooLargeError
+    return view.format, view.shape, view.tobytes()
+
+
+def _has(value: Any, name: str) -> bool:
+    """Whether it is really there, and not made up by a ``__getattr__``."""
+    return hasattr(type(value), name) or name in getattr(value, "__dict__", ())
+
+
+def _kept_by_pickle(value: Any) -> Any:
+    """What pickle would keep, without its text: that has sets in the order of their hashes."""
+    reduce = copyreg.dispatch_table.get(type(value))
+    kept = value.__reduce_ex__(5) if reduce is None else reduce(value)
+    if isinstance(kept, str):
+        return kept
+    made, arguments, state, items, pairs = (*kept, None, None, None)[:5]
+    if isinstance(state, dict):  # a hash that it keeps is another in each process
+        state = {name: state[name] for name in state if not _is_kept_hash(name)}
+    rest = [list(islice(some, _MOST_PARTS + 1)) for some in (items, pairs) if some is not None]
+    return made, arguments, state, rest
+
+
+def _is_kept_hash(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("_") and name.strip("_").endswith("hash")
