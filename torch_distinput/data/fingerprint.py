@@ -64,9 +64,15 @@ def examine(data: Any) -> Print:
     return digest.taken()
 
 
-@lru_cache(maxsize=64)
+_said: dict[str, object] = {}
+"""Classes that the log has named."""
+
+
 def say_unchecked(name: str) -> None:
-    """Say it once for each class."""
+    """Say it once for each class, whichever thread is first."""
+    first = object()
+    if _said.setdefault(name, first) is not first:
+        return
     _log.warning(
         "Objects of class %s cannot be compared between workers: they are no arrays and cannot be "
         "pickled, or are too large, or look different each time. They count by their class only.",

@@ -242,7 +242,7 @@ class ExampleReader:
     def _next(self, num_rows: int) -> Iterator[Any]:
         """Yield the next examples, and name the one at which the source raises."""
         try:
-            for example in islice(self._run.items, num_rows):
+            for example in islice(self._examples, num_rows):
                 self._position += 1
                 yield example
         except Exception as error:
