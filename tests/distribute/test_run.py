@@ -9,6 +9,8 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_distinput as tdi
 from torch_distinput.testing import simulate
@@ -124,6 +126,49 @@ class TestRun:
             assert ["meta", "meta"] == kinds()
         finally:
             torch.set_default_device(None)
+
+    def test_hooks_of_saved_tensors_are_carried_over(self):
+        """Those around the run see the tensors of every replica, and none stays behind."""
+        packed = []
+        weight = torch.ones(2, requires_grad=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda x: packed.append(x) or x, lambda x: x
+        )
+        with hooks:
+            mirrored(3).run(torch.mul, (weight, weight))
+        assert 6 == len(packed)
+        mirrored(3).run(torch.mul, (weight, weight))
+        assert 6 == len(packed)
+
+    @pytest.mark.parametrize("base", [TorchDispatchMode, TorchFunctionMode])
+    def test_modes_are_carried_over(self, base):
+        """Entered once, they see what every replica does, also after a collective and an error."""
+
+        class Seen(base):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                return self.note(func, args, kwargs)
+
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                return self.note(func, args, kwargs)
+
+            def note(self, func, args, kwargs):
+                name = getattr(func, "__name__", "").partition(".")[0]
+                seen.extend([name] if name in ("mul", "sub") else [])
+                return func(*args, **(kwargs or {}))
+
+        def step():
+            value = torch.ones(1) * 2
+            tdi.get_replica_context().all_reduce("sum", 1)
+            return value - 1
+
+        seen = []
+        with Seen():
+            mirrored(2).run(step)
+            with pytest.raises(KeyError):
+                mirrored(2).run(lambda: {}["x"])
+            torch.ones(1) * 2
+        torch.ones(1) * 2
+        assert ["mul", "mul", "sub", "sub", "mul"] == seen
 
     def test_an_error_is_raised_as_it_is(self):
         """And the other replicas are unwound, their ``finally`` blocks run."""
