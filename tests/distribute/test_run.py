@@ -355,10 +355,12 @@ class TestReduce:
         assert torch.int64 is total.dtype
         assert 20 * largest == total.sum()
 
-    def test_large_unsigned_integers_average_to_what_they_are(self):
-        """Their upper half does not fit into int64."""
-        large = torch.tensor([2**64 - 1], dtype=torch.uint64)
-        assert 2.0**64 == mirrored(2).reduce("mean", large, axis=0)
+    @pytest.mark.parametrize(("dtype", "large"), [(torch.int64, 2**62), (torch.uint64, 2**63)])
+    @pytest.mark.parametrize("axis", [None, 0])
+    def test_large_integers_average_to_what_they_are(self, dtype, large, axis):
+        """Their sum does not fit into 64 bits."""
+        mean = mirrored(2).reduce("mean", torch.full((4,), large, dtype=dtype), axis=axis)
+        assert (torch.float32, large) == (mean.dtype, mean.max().item())
 
     def test_all_empty_is_nan(self):
         """0 / 0, as in TensorFlow."""
