@@ -104,18 +104,15 @@ def width(batch):
     return torch.nested.to_padded_tensor(batch, 0.0).shape[1]
 
 
-def lines(*lengths):
-    """A jagged tensor of rows of these lengths, and its parts."""
-    values = torch.arange(float(sum(lengths)))
-    return values, torch.tensor([0, *lengths]).cumsum(0)
+LINES, OFFSETS = torch.arange(6.0), torch.tensor([0, 3, 4, 6, 6])
 
 
 @pytest.mark.parametrize(
     ("batch", "expected"),
     [
-        (torch.nested.nested_tensor_from_jagged(*lines(3, 1, 2, 0), max_seqlen=7), 7),
-        (torch.nested.nested_tensor_from_jagged(*lines(3, 1, 2, 0)), 3),
-        (made_jagged(*lines(3, 1, 2, 0)), 3),
+        (torch.nested.nested_tensor_from_jagged(LINES, OFFSETS, max_seqlen=7), 7),
+        (torch.nested.nested_tensor_from_jagged(LINES, OFFSETS), 3),
+        (made_jagged(LINES, OFFSETS), 3),
     ],
     ids=["set by the user", "unknown", "ours"],
 )

@@ -9,6 +9,8 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_distinput as tdi
 from torch_distinput.testing import simulate
@@ -124,6 +126,49 @@ class TestRun:
             assert ["meta", "meta"] == kinds()
         finally:
             torch.set_default_device(None)
+
+    def test_hooks_of_saved_tensors_are_carried_over(self):
+        """Those around the run see the tensors of every replica, and none stays behind."""
+        packed = []
+        weight = torch.ones(2, requires_grad=True)
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda x: packed.append(x) or x, lambda x: x
+        )
+        with hooks:
+            mirrored(3).run(torch.mul, (weight, weight))
+        assert 6 == len(packed)
+        mirrored(3).run(torch.mul, (weight, weight))
+        assert 6 == len(packed)
+
+    @pytest.mark.parametrize("base", [TorchDispatchMode, TorchFunctionMode])
+    def test_modes_are_carried_over(self, base):
+        """Entered once, they see what every replica does, also after a collective and an error."""
+
+        class Seen(base):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                return self.note(func, args, kwargs)
+
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                return self.note(func, args, kwargs)
+
+            def note(self, func, args, kwargs):
+                name = getattr(func, "__name__", "").partition(".")[0]
+                seen.extend([name] if name in ("mul", "sub") else [])
+                return func(*args, **(kwargs or {}))
+
+        def step():
+            value = torch.ones(1) * 2
+            tdi.get_replica_context().all_reduce("sum", 1)
+            return value - 1
+
+        seen = []
+        with Seen():
+            mirrored(2).run(step)
+            with pytest.raises(KeyError):
+                mirrored(2).run(lambda: {}["x"])
+            torch.ones(1) * 2
+        torch.ones(1) * 2
+        assert ["mul", "mul", "sub", "sub", "mul"] == seen
 
     def test_an_error_is_raised_as_it_is(self):
         """And the other replicas are unwound, their ``finally`` blocks run."""
@@ -310,10 +355,12 @@ class TestReduce:
         assert torch.int64 is total.dtype
         assert 20 * largest == total.sum()
 
-    def test_large_unsigned_integers_average_to_what_they_are(self):
-        """Their upper half does not fit into int64."""
-        large = torch.tensor([2**64 - 1], dtype=torch.uint64)
-        assert 2.0**64 == mirrored(2).reduce("mean", large, axis=0)
+    @pytest.mark.parametrize(("dtype", "large"), [(torch.int64, 2**62), (torch.uint64, 2**63)])
+    @pytest.mark.parametrize("axis", [None, 0])
+    def test_large_integers_average_to_what_they_are(self, dtype, large, axis):
+        """Their sum does not fit into 64 bits."""
+        mean = mirrored(2).reduce("mean", torch.full((4,), large, dtype=dtype), axis=axis)
+        assert (torch.float32, large) == (mean.dtype, mean.max().item())
 
     def test_all_empty_is_nan(self):
         """0 / 0, as in TensorFlow."""

@@ -167,8 +167,8 @@ def _widened(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
         return tensor
     if tensor.is_complex():
         return tensor.to(torch.complex64)
-    if tensor.dtype is torch.uint64 and op is ReduceOp.MEAN:
-        return tensor.to(torch.float64)  # their upper half is negative in int64
+    if op is ReduceOp.MEAN and tensor.dtype in (torch.int64, torch.uint64):
+        return tensor.to(torch.float64)  # a sum that does not fit would wrap around
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 

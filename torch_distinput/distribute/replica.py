@@ -11,8 +11,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,7 @@ import torch
 from torch_distinput.data.structure import flatten, unflatten
 from torch_distinput.distribute import current
 from torch_distinput.distribute.regroup import is_common, regroup_values
+from torch_distinput.distribute.thread_state import ThreadState
 from torch_distinput.errors import UsageError
 from torch_distinput.options import ReduceOp, parse_enum
 from torch_distinput.values import PerReplica
@@ -128,7 +128,7 @@ def run_one(strategy: Strategy, fn: Callable[[], Any]) -> list[Any]:
 
 def run_in_turns(strategy: Strategy, fns: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run one function per local replica, in replica order, meeting at collectives."""
-    carried = _Carried()
+    carried = ThreadState()
     turns = [_Turn(strategy, replica, fn, carried) for replica, fn in enumerate(fns)]
     try:
         _play(strategy, turns)
@@ -174,42 +174,6 @@ class _Abandoned(BaseException):
     """Unwinds a replica function whose ``run`` has failed; no ``except Exception`` catches it."""
 
 
-@dataclass
-class _Carried:
-    """State of torch that is per thread, taken from the thread that called ``run``."""
-
-    grad: bool = field(default_factory=torch.is_grad_enabled)
-    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
-    autocast: list[tuple[str, torch.dtype]] = field(init=False)
-    autocast_cache: bool = field(default_factory=torch.is_autocast_cache_enabled)
-    default: torch.device = field(default_factory=torch.get_default_device)
-
-    def __post_init__(self) -> None:
-        """Note the devices under autocast."""
-        accelerator = torch.accelerator.current_accelerator()
-        kinds = ["cpu"] + ([accelerator.type] if accelerator else [])
-        self.autocast = [
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in kinds
-            if torch.is_autocast_enabled(kind)
-        ]
-
-    def entered(self, device: torch.device) -> ExitStack:
-        """Enter the same state in another thread, on the replica's device."""
-        stack = ExitStack()
-        if device.type != "cpu":
-            torch.accelerator.set_device_index(device)  # per thread, and the thread is the run's
-        if self.default.type != "cpu":  # a default of the replica's kind is the replica's device
-            stack.enter_context(device if device.type == self.default.type else self.default)
-        stack.enter_context(torch.inference_mode(self.inference))
-        if not self.inference:
-            stack.enter_context(torch.set_grad_enabled(self.grad))
-        for kind, dtype in self.autocast:
-            cache = self.autocast_cache
-            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=cache))
-        return stack
-
-
 class _Turn:
     """One replica function in a thread of its own, which runs only between go_on and its return.
 
@@ -217,7 +181,7 @@ class _Turn:
     """
 
     def __init__(
-        self, strategy: Strategy, replica: int, fn: Callable[[], Any], carried: _Carried
+        self, strategy: Strategy, replica: int, fn: Callable[[], Any], carried: ThreadState
     ) -> None:
         self._mine = threading.Semaphore(0)
         self._callers = threading.Semaphore(0)
@@ -261,7 +225,7 @@ class _Turn:
             raise _Abandoned
         return self._reply
 
-    def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: _Carried) -> None:
+    def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
         self._mine.acquire()
         try:
             with carried.entered(context.device), current.replica(context):

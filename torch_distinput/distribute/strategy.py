@@ -169,7 +169,7 @@ class Strategy:
         value; results are grouped the same way, except that a leaf that is one object on all
         replicas (None, say, but no number or string) is returned as it is. The calls take turns in
         replica order and hand over at collective calls of :func:`get_replica_context`; grad mode,
-        autocast and device are carried over.
+        autocast, device, hooks of saved tensors and modes of torch are carried over.
         """
         current.check_cross_replica(self, "Strategy.run")
         if not isinstance(args, (tuple, list)):
