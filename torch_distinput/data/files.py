@@ -16,6 +16,7 @@ import stat
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any, cast
@@ -34,7 +35,7 @@ Options = Mapping[str, Any]
 
 _log = logging.getLogger(__name__)
 
-_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9]+\.part)?", re.DOTALL)
+_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9a-f]+\.part)?", re.DOTALL)
 """Names that a glob never means: indexes kept beside the data, and those being written."""
 _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
@@ -139,9 +140,13 @@ def store(url: str, content: bytes, storage_options: Options) -> None:
     if not isinstance(system, LocalFileSystem):
         system.pipe_file(inner, content)  # object stores show a file when it is complete
         return
-    aside = f"{inner}.{os.getpid()}.part"
-    system.pipe_file(aside, content)
-    os.replace(aside, inner)
+    aside = f"{inner}.{uuid.uuid4().hex[:8]}.part"  # other machines have the same process numbers
+    try:
+        system.pipe_file(aside, content)
+        os.replace(aside, inner)
+    finally:
+        with suppress(OSError):  # it is gone if all went well
+            os.remove(aside)
 
 
 def names_in(url: str, storage_options: Options) -> set[str]:
@@ -205,10 +210,7 @@ def _store_local_folder(target: str, contents: Mapping[str, bytes]) -> None:
 
 
 def _change(info: FileInfo, system: AbstractFileSystem, inner: str) -> str:
-    """How a file differs from the one that was listed, where that costs no request.
-
-    Of others, ranges that are shorter than was asked for are noticed when they are read.
-    """
+    """How a file differs from the one that was listed, where that costs no request."""
     size: int | None
     try:
         if isinstance(system, LocalFileSystem):

@@ -6,6 +6,7 @@ the first process that needs it; the others wait for it. Nothing in it is ever c
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -48,10 +49,28 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
             try:
                 make(aside)
                 aside.rename(folder)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
+            except OSError as error:
+                if not _is_full(error):
+                    raise
+                raise _no_room(folder.parent, error) from error
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)  # it is gone if all went well
     return folder
+
+
+def _is_full(error: OSError) -> bool:
+    """Whether a disk is full; NumPy's own error has no number."""
+    by_numpy = type(error) is OSError and error.errno is None
+    return by_numpy or error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _no_room(root: Path, error: OSError) -> OSError:
+    found = (
+        f"Expected room in {root} for what this machine keeps of a file, got {error}; "
+        f"{shutil.disk_usage(root).free} bytes are free. Make room, or set TMPDIR to a folder on a "
+        "larger disk."
+    )
+    return OSError(errno.ENOSPC, found)
 
 
 def _root() -> Path:
