@@ -174,9 +174,10 @@ class Digest:
         """In the order of its keys: that of their insertion may be one of hashes."""
         kind = type(value)
         name = "{" if kind is dict else kind.__qualname__
-        keys = _sorted_names(tuple(value))
+        self._spend(len(value))
+        keys = _sorted_names(tuple(value.keys()))
         if keys is None:
-            entries = sorted(self._number((key, value[key]), depth) for key in value)
+            entries = sorted(self._number(entry, depth) for entry in value.items())
             self._words.append((name, *entries))
             return
         self._words.append((name, *keys))
@@ -192,6 +193,7 @@ class Digest:
             self._walk(getattr(value, name), depth + 1)
 
     def _set(self, value: AbstractSet[Any], depth: int) -> None:
+        self._spend(len(value))
         numbers = sorted(self._number(item, depth) for item in value)
         self._words.append((type(value).__qualname__, *numbers))
 
