@@ -223,7 +223,7 @@ def _lost(number: int, error: Exception) -> SourceError:
     return SourceError(msg)
 
 
-def _started(loader: DataLoader[Parcel]) -> Iterator[Parcel]:
+def _started(loader: DataLoader[Any]) -> Iterator[Parcel]:
     """Start the loader processes, or those that were kept on the next epoch."""
     with forking_loaders():
         return iter(loader)
