@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,19 @@ OWNERS = {
     "record_stream": ("device/",),
     "wait_stream": ("device/",),
     "threading.Thread": ("background.py", "distribute/replica.py", "testing/"),
+    # A child that is forked inherits a lock as it is held at that moment: background makes it new.
+    "threading.Lock": ("background.py", "testing/"),
+    "threading.RLock": ("background.py",),
+    "threading.Condition": ("background.py",),
+    "threading.Event": ("background.py",),
+    "threading.Semaphore": ("background.py", "distribute/replica.py"),  # for the time of one call
+    "threading.BoundedSemaphore": ("background.py",),
+    "threading.Barrier": ("background.py",),
+    "queue.Queue": ("background.py",),
+    "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
+    "os.register_at_fork": ("background.py",),
+    "atexit.register": ("background.py",),
+    "signal.signal": ("cluster/stop_signal.py",),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 
@@ -91,7 +105,7 @@ def check_owners(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
         for thing, owners in OWNERS.items():
             met = f".{thing}." in f".{name}." and name not in HARMLESS
             if met and not path.startswith(owners):
-                yield line, f"{thing} belongs to {' and '.join(owners)}"
+                yield line, f"{thing} belongs to {' and '.join(owners) or 'nobody'}"
 
 
 def check_house(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -115,6 +129,43 @@ def findings(path: str, source: str) -> list[str]:
     if (num_lines := len(source.splitlines())) > 350:
         found.add((351, f"the file has {num_lines} lines; 350 are allowed"))
     return [f"torch_distinput/{path}:{line}: {what}" for line, what in sorted(found)]
+
+
+IMPORTS = """
+import atexit, importlib, os, pathlib, pkgutil, signal, sys, threading, weakref
+import torch, torch.utils.data
+
+registered = []
+
+def watch(owner, name):
+    function = getattr(owner, name)
+    def noted(*args, **kwargs):
+        caller = sys._getframe(1).f_globals["__name__"]
+        if caller.startswith("torch_distinput"):
+            registered.append((name, caller))
+        return function(*args, **kwargs)
+    setattr(owner, name, noted)
+
+watch(os, "register_at_fork")
+watch(atexit, "register")
+watch(signal, "signal")
+watch(threading.Thread, "start")
+watch(weakref, "finalize")
+import torch_distinput
+modules = pkgutil.walk_packages(torch_distinput.__path__, "torch_distinput.")
+names = [module.name for module in modules if not module.name.endswith("__main__")]
+for name in names:
+    importlib.import_module(name)
+assert "torch_distinput.testing.ranks" in names
+print(registered)
+"""
+
+
+def test_an_import_leaves_no_trace_in_the_process() -> None:
+    """Nothing is registered for forks, signals and the exit, and no thread runs."""
+    command = [sys.executable, "-c", IMPORTS]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "[]" == found.stdout.strip()
 
 
 def test_the_package_keeps_to_its_floors() -> None:
@@ -149,6 +200,11 @@ BROKEN = [
     ("data/x.py", "import torch\ntorch.Stream(0)", "torch.Stream belongs to device/"),
     ("data/x.py", "from torch import Event", "torch.Event belongs to device/"),
     ("data/x.py", "x.record_stream(s)", "record_stream belongs to device/"),
+    ("data/x.py", "import threading\n_lock = threading.Lock()", "threading.Lock belongs to"),
+    ("data/x.py", "from threading import Event as E", "threading.Event belongs to background.py"),
+    ("data/x.py", "from functools import cached_property", "cached_property belongs to nobody"),
+    ("data/x.py", "import os\nos.register_at_fork(before=f)", "os.register_at_fork belongs to"),
+    ("data/x.py", "import atexit\natexit.register(f)", "atexit.register belongs to background.py"),
     ("data/x.py", "from . import rows", "imports are absolute"),
     ("data/utils.py", "", "a file named utils has no subject"),
     ("data/x.py", "\n" * 351, "the file has 351 lines"),

@@ -29,8 +29,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Thread = threading.Thread
-"""For annotations, as the next one; threads are started by :func:`start_thread`."""
+"""For annotations, as the next two; threads are started by :func:`start_thread`."""
 Lock = threading.Lock
+Condition = threading.Condition
 _EXIT_SECONDS = 5.0
 """Time that an exit waits for threads to come back from other workers by themselves."""
 _LAST_SECONDS = 1.0

@@ -6,9 +6,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from threading import Condition
 
-from torch_distinput.background import new_condition, start_thread
+from torch_distinput.background import Condition, new_condition, start_thread
 from torch_distinput.data import rows
 from torch_distinput.data.stream import Chunk
 

@@ -10,35 +10,38 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch_distinput.communicator import Communicator, Gone, named_workers
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError
 from torch_distinput.made_in_scope import Fingerprinted
+from torch_distinput.options import InputOptions
 
 
 def compare(
     made: Sequence[Fingerprinted],
     workers: Communicator,
+    heartbeat: Heartbeat,
     *,
     topic: str,
     replicate: bool,
-    timeout: float,
-    gone: Gone,
 ) -> None:
     """Compare what each worker has made, in the order it was made.
 
     Args:
         made: on this worker.
         workers: all workers, each of which calls this.
+        heartbeat: tells who will not come any more.
         topic: names this meeting.
         replicate: give all workers worker 0's state before.
-        timeout: seconds that a worker waits for another.
-        gone: tells who will not come any more.
 
     Raises:
         MismatchError: on all workers, naming those that differ from worker 0, and in what.
         PeerFailedError: a worker is gone.
         PeerTimeoutError: a worker did not come; perhaps it has made nothing.
     """
+    timeout = InputOptions().timeout
+    heartbeat.start(timeout)
+    gone = partial(heartbeat.gone, timeout)
     exchange = partial(workers.exchange, timeout=timeout, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
     shown = exchange(f"{topic}, what was made", kinds)

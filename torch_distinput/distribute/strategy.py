@@ -279,16 +279,7 @@ class Strategy:
             yield self
         if made and self.num_workers > 1:
             topic = f"scope {self.count_scope()}"
-            timeout = InputOptions().timeout
-            self.heartbeat.start(timeout)
-            compare(
-                made,
-                self.communicator,
-                topic=topic,
-                replicate=replicate,
-                timeout=timeout,
-                gone=partial(self.heartbeat.gone, timeout),
-            )
+            compare(made, self.communicator, self.heartbeat, topic=topic, replicate=replicate)
 
     def stop_on_signal(self, signum: int = signal.SIGTERM) -> None:
         """Let a signal to any rank stop all ranks at the same step; see :attr:`stop_requested`.

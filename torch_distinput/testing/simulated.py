@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.background import new_condition
+from torch_distinput.background import Condition, new_condition
 from torch_distinput.communicator import (
     Board,
     Channel,
@@ -47,7 +47,7 @@ class _Wire:
     """
 
     size: int
-    changed: threading.Condition = field(default_factory=new_condition)
+    changed: Condition = field(default_factory=new_condition)
     shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
     notes: dict[int, str] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)  # with their last words

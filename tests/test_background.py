@@ -1,0 +1,207 @@
+"""What a forked child inherits: no held lock, no exit of ours, and no way to the other workers."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import suppress
+from functools import partial
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from torch_distinput import background
+from torch_distinput.data.structure import flatten
+from torch_distinput.testing import run_ranks, simulate
+
+SECONDS = 20
+"""After which a child that hangs is ended by a signal."""
+
+
+def forked(work):
+    """Run in a child made by ``os.fork`` what a script would run: then it exits."""
+    child = os.fork()
+    if not child:
+        signal.alarm(SECONDS)
+        status = 2
+        with suppress(BaseException):
+            status = work()
+        atexit._run_exitfuncs()
+        os._exit(status or 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def held(lock):
+    """A thread that holds a lock until the event is set."""
+    there, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            there.set()
+            leave.wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    assert there.wait(SECONDS)
+    return leave
+
+
+LOCKS = {
+    "lock": background.new_lock,
+    "rlock": background.new_rlock,
+    "condition": background.new_condition,
+    "named": lambda: background.named_lock("of a test"),
+}
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_child_can_take_every_lock(kind):
+    lock = LOCKS[kind]()
+    leave = held(lock)
+
+    def take():
+        mine = LOCKS[kind]() if kind == "named" else lock
+        with mine:
+            return 0
+
+    try:
+        assert 0 == forked(take)
+    finally:
+        leave.set()
+
+
+def test_a_child_can_set_an_event():
+    event = background.new_event()
+    leave = held(event._cond)
+    try:
+        assert 0 == forked(event.set)
+    finally:
+        leave.set()
+
+
+def test_the_users_child_is_not_frozen_and_ours_is():
+    """Garbage that a loader process inherits is not its own to collect."""
+    background.num_forks()
+    assert 0 == forked(lambda: int(gc.get_freeze_count() > 0))
+    with background.forking_loaders():
+        assert 0 == forked(lambda: int(gc.get_freeze_count() == 0))
+        # Its own children are not loader processes.
+        assert 0 == forked(lambda: forked(lambda: int(background.is_loader_process())))
+
+
+class Header:
+    """Examples for whose reading the lock of the parser is taken."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        with background.named_lock("ast"):
+            return torch.tensor(ast.literal_eval(str(index)))
+
+
+def test_a_loader_process_inherits_no_held_lock():
+    leave = held(background.named_lock("ast"))
+    try:
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            Header(), global_batch_size=4, num_workers=1
+        )
+        assert [[0, 1, 2, 3], [4, 5, 6, 7]] == [batch.tolist() for batch in dataset]
+    finally:
+        leave.set()
+
+
+def test_trees_are_taken_apart_without_a_lock():
+    """``functools.cached_property`` has one on Python 3.11, for all instances."""
+    _, structure = flatten({"a": torch.zeros(2), "b": (torch.zeros(2),)})
+    kept = [vars(type(structure))[name] for name in ("build", "num_leaves")]
+    assert [] == [one for one in kept if hasattr(one, "lock")]
+    assert structure.num_leaves == vars(structure)["num_leaves"] == 2
+
+
+def refusal(call):
+    """The words of the UsageError that a call in a child raises."""
+    ours, theirs = multiprocessing.Pipe()
+
+    def work():
+        try:
+            call()
+        except tdi.UsageError as error:
+            theirs.send(str(error))
+        else:
+            theirs.send("no error")
+
+    assert 0 == forked(work)
+    return ours.recv()
+
+
+def numbers():
+    yield from map(torch.tensor, range(4000))
+
+
+def play_and_fork(known, strategy):
+    """What a child of a rank is told, and whether the rank goes on as if nothing had been."""
+    source = range(4000) if known else numbers
+    dataset = strategy.distribute_dataset(source, global_batch_size=4)
+    rows = 0
+    for step, batch in enumerate(dataset):
+        rows += len(batch)
+        if step == 3:
+            iterator = dataset._running()
+            told = [
+                refusal(lambda it=iterator: next(it)),
+                refusal(lambda: iter(dataset)),
+                refusal(lambda: strategy.reduce("sum", 1)),
+            ]
+            assert 0 == forked(iterator.close)
+        if step % 100 == 50:
+            assert 0 == forked(lambda: None)
+            process = multiprocessing.get_context("fork").Process(target=gc.collect)
+            process.start()
+            process.join()
+            assert 0 == process.exitcode
+    return told, strategy.reduce("sum", rows)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_child_of_a_rank_is_refused_and_does_no_harm(known):
+    for told, rows in run_ranks(partial(play_and_fork, known), 2):
+        by_a_fork, *in_a_child = told
+        assert "closed by a fork" in by_a_fork
+        assert all("got a call in its child" in words for words in in_a_child)
+        assert 4000 == rows
+
+
+def test_a_child_of_simulated_workers_is_refused():
+    def work(strategy):
+        dataset = strategy.distribute_dataset(numbers, global_batch_size=4)
+        next(iter(dataset))
+        if strategy.worker_index:
+            return ""
+        return refusal(lambda: iter(dataset))
+
+    assert "got a call in its child" in simulate(work, num_workers=2)[0]
+
+
+def test_a_signal_ends_the_child_of_a_rank_that_stops_on_it():
+    """It is nobody's rank, so there is nothing to stop in step with."""
+    before = signal.getsignal(signal.SIGTERM)
+    strategy = tdi.OneDeviceStrategy("cpu")
+    try:
+        strategy.stop_on_signal()
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=lambda: (theirs.send("here"), threading.Event().wait()))
+        process.start()
+        assert "here" == ours.recv()
+        process.terminate()
+        process.join(SECONDS)
+        assert -signal.SIGTERM == process.exitcode
+        assert not strategy.stop_requested
+    finally:
+        signal.signal(signal.SIGTERM, before)
