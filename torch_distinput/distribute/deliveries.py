@@ -67,14 +67,11 @@ class Deliveries:
         last = self.last
         if last is None or last.info is None:
             return []
-        others = [ref() for ref in self._open] if len(self._open) > 1 else []
-        turn = last.turn, last.count
-        return [
-            last.info,
-            *(
-                one.info
-                for one in others
-                if one is not None and one is not last and one.is_open and one.info is not None
-                if (one.turn, one.count) == turn
-            ),
-        ]
+        found = [last.info]
+        if len(self._open) > 1:
+            for one in (ref() for ref in self._open):
+                if one is None or one is last or not one.is_open or one.info is None:
+                    continue
+                if (one.turn, one.count) == (last.turn, last.count):
+                    found.append(one.info)
+        return found

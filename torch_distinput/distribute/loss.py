@@ -70,10 +70,11 @@ def compute_average_loss(
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
         per_example_loss = _masked(per_example_loss, mask)
-    # Halves are summed in float32: the losses of many rows need not fit where their mean does.
-    wide = torch.float32 if per_example_loss.dtype in _HALVES else None
-    average = per_example_loss.sum(dtype=wide) / num_examples
-    return average if wide is None else average.to(per_example_loss.dtype)
+    # The losses of many rows need not fit into a half where their mean does.
+    if per_example_loss.dtype in _HALVES:
+        average = per_example_loss.sum(dtype=torch.float32) / num_examples
+        return average.to(per_example_loss.dtype)
+    return per_example_loss.sum() / num_examples
 
 
 def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -127,23 +128,24 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
             "inside Strategy.run, once per replica. Or pass num_examples=."
         )
         raise UsageError(msg)
-    _refuse_several(candidates)
+    if len(candidates) > 1:
+        _refuse_several(candidates)
     strategy.deliveries.note_loss()
     replica = 0 if context is None else context.local_replica
-    info = next((c for c in candidates if _rows_of(c, replica) == num_rows), candidates[0])
-    if _rows_of(info, replica) != num_rows:
-        what = "examples" if info.padded_rows is None else "rows"
-        msg = (
-            f"Expected one loss for each of the {_rows_of(info, replica)} {what} of the replica "
-            f"batch delivered last, got {num_rows} rows. Pass num_examples= if the loss belongs to "
-            "another step."
-        )
-        raise ValueError(msg)
-    return info.num_examples, None if info.padded_rows is None else info.local_counts[replica]
-
-
-def _rows_of(info: StepInfo, replica: int) -> int:
-    return info.local_counts[replica] if info.padded_rows is None else info.padded_rows
+    for info in candidates:
+        count = info.local_counts[replica]
+        if info.padded_rows is None and count == num_rows:
+            return info.num_examples, None
+        if info.padded_rows == num_rows:
+            return info.num_examples, count
+    last = candidates[0]
+    padded = last.padded_rows
+    rows = f"{last.local_counts[replica]} examples" if padded is None else f"{padded} rows"
+    msg = (
+        f"Expected one loss for each of the {rows} of the replica batch delivered last, got "
+        f"{num_rows} rows. Pass num_examples= if the loss belongs to another step."
+    )
+    raise ValueError(msg)
 
 
 def _refuse_several(candidates: list[StepInfo]) -> None:
@@ -153,8 +155,9 @@ def _refuse_several(candidates: list[StepInfo]) -> None:
     of one step only.
     """
     counts = [info.num_examples for info in candidates]
-    if len(set(counts)) > 1 or (len(counts) > 1 and any(c.padded_rows for c in candidates)):
-        padded = " and mask=" if any(c.padded_rows for c in candidates) else ""
+    is_padded = any(info.padded_rows for info in candidates)
+    if len(set(counts)) > 1 or is_padded:
+        padded = " and mask=" if is_padded else ""
         msg = (
             f"Expected the loss of one dataset's step, got {len(counts)} open iterators that have "
             f"delivered in turn, steps of {' and '.join(map(str, counts))} examples in sync: which "
