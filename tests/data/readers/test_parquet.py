@@ -205,5 +205,5 @@ def test_checksums_of_pages(tmp_path):
     content = bytearray(path.read_bytes())
     content[content.find((500).to_bytes(8, "little"))] ^= 1
     path.write_bytes(content)
-    with pytest.raises(SourceError, match="row groups 0 to 1: .*could be corrupt"):
+    with pytest.raises(SourceError, match="row groups 0 to 1: .*CRC checksum verification failed"):
         read(Parquet(), opened(path))
