@@ -46,6 +46,14 @@ def test_another_error_is_passed_on(root):
     assert ["key.lock"] == [path.name for path in root.iterdir()]
 
 
+def test_a_machine_that_fails(root, monkeypatch):
+    """Contents are on the disk before the folder has its name."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda _: flushed.append((root / "key").exists()))
+    kept_folder("key", lambda folder: [(folder / name).write_text(name) for name in "abc"])
+    assert [False] * 3 == flushed
+
+
 def test_keys_of_any_name():
     """Also of those that are not UTF-8."""
     one, other = (FileInfo(path=os.fsdecode(b"/\xff" + end), size=1) for end in (b"1", b"2"))

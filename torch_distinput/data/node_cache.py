@@ -48,6 +48,7 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
             aside = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=folder.parent))
             try:
                 make(aside)
+                _flush(aside)
                 aside.rename(folder)
             except OSError as error:
                 if not _is_full(error):
@@ -56,6 +57,13 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
             finally:
                 shutil.rmtree(aside, ignore_errors=True)  # it is gone if all went well
     return folder
+
+
+def _flush(folder: Path) -> None:
+    """Write to the disk now: a machine that fails might keep the folder without the contents."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _is_full(error: OSError) -> bool:

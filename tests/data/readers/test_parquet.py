@@ -193,3 +193,17 @@ def test_batches_may_be_written_to(tmp_path, compression, use_dictionary):
                 column.fill_(1)
     assert start == len(numbers)
     assert path.read_bytes() == before
+
+
+def test_checksums_of_pages(tmp_path):
+    """What is damaged where only a checksum tells is bad."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": list(range(1000))})
+    pq.write_table(
+        table, path, write_page_checksum=True, compression="none", use_dictionary=False
+    )
+    content = bytearray(path.read_bytes())
+    content[content.find((500).to_bytes(8, "little"))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="row groups 0 to 1: .*CRC checksum verification failed"):
+        read(Parquet(), opened(path))

@@ -29,6 +29,7 @@ class Parquet(Reader):
     """Rows of Parquet files: a batch is a dict of columns, as ``arrow_columns`` makes them.
 
     Needs pyarrow. A file without a size is read into memory, for its footer is at its end.
+    Checksums of pages are checked where a file has them.
 
     Attributes:
         columns: the columns to read, in this order; None for all. Others are not decoded.
@@ -92,7 +93,7 @@ def _opened(file: InputFile) -> Iterator[Any]:
     with (
         arrow_source(file) as source,
         # Without pre_buffer, no thread of pyarrow's enters our file.
-        pq.ParquetFile(source, pre_buffer=False) as parquet,
+        pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True) as parquet,
     ):
         yield parquet
 
