@@ -209,9 +209,9 @@ def test_shards_that_were_dealt_before(sizes):
 
 
 @pytest.mark.parametrize("first", [0, 20])
-def test_examples_that_cannot_be_compared(caplog, first):
+def test_examples_that_cannot_be_compared(monkeypatch, caplog, first):
     """They count by their class, and the log says so once, also late in the epoch."""
-    fingerprints._said.clear()
+    monkeypatch.setattr(fingerprints, "_said", {})
     caplog.set_level(logging.WARNING, fingerprints.__name__)
 
     def make(_):

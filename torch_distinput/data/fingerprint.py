@@ -65,19 +65,19 @@ def examine(data: Any) -> Print:
 
 
 _said: dict[str, object] = {}
-"""Classes that the log has named."""
+"""For each class that was named, who came first. No lock: a fork could inherit it held."""
 
 
 def say_unchecked(name: str) -> None:
-    """Say it once for each class, whichever thread is first."""
-    first = object()
-    if _said.setdefault(name, first) is not first:
-        return
-    _log.warning(
-        "Objects of class %s cannot be compared between workers: they are no arrays and cannot be "
-        "pickled, or are too large, or look different each time. They count by their class only.",
-        name,
-    )
+    """Say it once for each class, whichever thread comes first."""
+    own = object()
+    if _said.setdefault(name, own) is own:
+        _log.warning(
+            "Objects of class %s cannot be compared between workers: they are no arrays and cannot "
+            "be pickled, or are too large, or look different each time. They count by their class "
+            "only.",
+            name,
+        )
 
 
 class Digest:
