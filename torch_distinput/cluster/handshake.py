@@ -52,6 +52,8 @@ def shake_hands(
     try:
         texts = communicator.exchange(topic, text, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
+        if not error.workers:  # it is the store that does not answer
+            raise
         raise _late(error, heartbeat, topic, name, timeout) from error
     heartbeat.survive()
     heartbeat.outside = Stage("before the first step of", topic, None, time.monotonic())
