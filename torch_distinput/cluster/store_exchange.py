@@ -26,7 +26,7 @@ _KEYS_PER_SECOND = 1 << 18
 """What all workers may ask one store for; many workers ask more seldom."""
 _LOOK_SECONDS = 0.5
 """Time between two questions who is gone."""
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 2.0
 """What the store may take beyond the time that workers have."""
 
 
