@@ -38,6 +38,7 @@ def shake_hands(
         PeerFailedError: another worker could not prepare, or is gone.
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
+    heartbeat.begin(topic)
     gone = partial(heartbeat.gone, timeout)
     heartbeat.outside = Stage("opening its data for", topic, None, time.monotonic())
     try:
