@@ -231,6 +231,15 @@ def test_the_rank_that_hosts_the_store(tmp_path, kind, known):
     check(outcomes, coupled=False, names=())
 
 
+def test_the_rank_that_hosts_the_store_is_stopped_between_epochs(tmp_path):
+    """Nobody stays inside a call of torch that waits for its answer."""
+    outcomes = play_processes(
+        tmp_path, kind="SIGSTOP", known=True, coupled=False, number=19, examples=80, victim=0,
+        is_hosted=True,
+    )  # fmt: skip
+    check(outcomes, coupled=False, names=("the store of the process group",))
+
+
 @some_streets
 def test_a_source_that_hangs(tmp_path, known, coupled):
     """With known lengths the others notice where they have to wait: at the next epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from functools import partial
 
@@ -13,9 +14,9 @@ import torch
 import torch_distinput as tdi
 from torch_distinput.testing import run_ranks_outcomes, simulate
 
-LONG_TIMEOUT = 60.0
-SOON = 8.0
-"""Two busy cores: far below the timeout is soon."""
+LONG_TIMEOUT = 100.0
+SOON = 30.0
+"""It takes a second or two, but others may keep the machine busy."""
 
 
 class Rotten:
@@ -68,6 +69,41 @@ def play(place, strategy):
     except tdi.PeerFailedError as error:
         return str(error), time.monotonic() - began
     return "played on", 0.0
+
+
+class Interrupted:
+    """A sampler that is interrupted on one worker, when it is asked for its order."""
+
+    def __init__(self, is_interrupted):
+        self.is_interrupted = is_interrupted
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        return iter(range(8))
+
+
+def test_an_interrupt_before_the_meeting_is_heard_though_the_worker_stays():
+    heard = threading.Event()
+
+    def work(strategy):
+        sampler = Interrupted(strategy.worker_index == 1)
+        loader = torch.utils.data.DataLoader(range(8), sampler=sampler, batch_size=4)
+        options = tdi.InputOptions(timeout=LONG_TIMEOUT)
+        dataset = strategy.distribute_dataset(loader, options=options)
+        if strategy.worker_index == 1:
+            with pytest.raises(KeyboardInterrupt):
+                iter(dataset)
+            return heard.wait(SOON)
+        with pytest.raises(tdi.PeerFailedError, match="worker 1: it failed.*KeyboardInterrupt"):
+            iter(dataset)
+        heard.set()
+        return True
+
+    assert [True, True] == simulate(work, num_workers=2)
 
 
 PLACES = ["last step", "source", "between epochs", "audit"]

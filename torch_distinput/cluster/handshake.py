@@ -38,6 +38,7 @@ def shake_hands(
         PeerFailedError: another worker could not prepare, or is gone.
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
+    heartbeat.begin(topic)
     gone = partial(heartbeat.gone, timeout)
     heartbeat.outside = Stage("opening its data for", topic, None, time.monotonic())
     try:
@@ -52,6 +53,8 @@ def shake_hands(
     try:
         texts = communicator.exchange(topic, text, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
+        if not error.workers:  # it is the store that does not answer
+            raise
         raise _late(error, heartbeat, topic, name, timeout) from error
     heartbeat.survive()
     heartbeat.outside = Stage("before the first step of", topic, None, time.monotonic())

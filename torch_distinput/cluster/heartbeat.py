@@ -73,6 +73,7 @@ class Heartbeat:
         # Of those who have left, how many they delivered: beside the signs, for each step asks.
         self.steps_of_left: dict[int, int] = {}
         self._failed_at: dict[int, float] = {}  # when it was heard that a worker failed
+        self._begun = ""  # the iteration that began last here
         self._ended: set[str] = set()  # iterations that ended well here, since the last handshake
         self._heard_at = 0.0
         self._fresh = new_event()
@@ -135,6 +136,10 @@ class Heartbeat:
         culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
         return culprits or failed
 
+    def begin(self, topic: str) -> None:
+        """Note that an iteration begins here."""
+        self._begun = topic
+
     def end_well(self, topic: str) -> None:
         """Note that an iteration came to its end of data here."""
         self._ended.add(topic)
@@ -146,8 +151,9 @@ class Heartbeat:
     def gone(self, patience: float) -> dict[int, str]:
         """Who will not come to where all workers have to come, and why.
 
-        Workers that have left, died, or given no sign of life for ``patience`` seconds. And those
-        that failed in an iteration that ended well here, and did not come back from it soon.
+        Workers that have left, died, or given no sign of life for ``patience`` seconds; those that
+        failed in the iteration that has begun here; and those that failed in one that ended well
+        here, and did not come back from it soon.
         """
         why = {worker: self._why_gone(worker, patience) for worker in self.others}
         return {worker: words for worker, words in why.items() if words}
@@ -162,10 +168,12 @@ class Heartbeat:
             return f"its process has ended without a word ({self._said_of(worker)})"
         if self.silence(worker) > patience:
             return f"no sign of life within {patience:g} s ({self._said_of(worker)})"
-        topic, words = sign.failed or ("", "")
-        if topic in self._ended and time.monotonic() - self._failed_at[worker] > _RETURN_SECONDS:
-            return f"it failed in {topic}: {words}"
-        return ""
+        if sign.failed is None:
+            return ""
+        topic, words = sign.failed
+        ago = time.monotonic() - self._failed_at[worker]
+        is_out = ago > _RETURN_SECONDS if topic in self._ended else topic == self._begun
+        return f"it failed in {topic}: {words}" if is_out else ""
 
     def has_died(self, worker: int) -> bool:
         """Whether a worker of this machine was killed, or crashed."""

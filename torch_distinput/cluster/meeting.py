@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.sign import Stage
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerTimeoutError
@@ -69,9 +70,9 @@ class Meeting:
 
 def _has_left(last: Agreement[Any], timeout: float, gone: Gone) -> bool:
     """Wait for the threads of an agreement, as long as the other workers are there."""
-    deadline = time.monotonic() + timeout
-    while not last.join(min(_SLICE_SECONDS, max(0.0, deadline - time.monotonic()))):
-        if time.monotonic() >= deadline:
+    patience = Patience(timeout)
+    while not last.join(min(_SLICE_SECONDS, timeout)):
+        if patience.is_over:
             return False
         if not last.is_reading:
             check_company("the end of the epoch before", gone())

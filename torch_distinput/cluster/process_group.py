@@ -31,18 +31,16 @@ from torch.distributed.distributed_c10d import (
 )
 
 from torch_distinput.background import call_in_child, new_event, release_at_exit
-from torch_distinput.cluster.store_board import StoreBoard, store_lost, texts_of
+from torch_distinput.cluster.store_board import StoreBoard
+from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.communicator import (
     Board,
     Channel,
     ChannelBrokenError,
     Gone,
-    check_company,
     check_process,
-    named_workers,
     nobody,
 )
-from torch_distinput.errors import PeerTimeoutError
 
 _FOREVER = timedelta(days=7)
 """Channels wait without a limit of their own: who waits in ``next`` keeps the time, and a vote that
@@ -50,10 +48,6 @@ waits while nobody needs it (a long evaluation, say) is no failure."""
 
 _SLICE = timedelta(seconds=0.3)
 _KEPT_TEXTS = 2
-_EXCHANGE_SECONDS = 0.5
-"""Time between two questions who is gone, while texts are waited for."""
-_KEYS_PER_SECOND = 256
-"""What one worker may ask the store for meanwhile: it serves them all."""
 
 
 class ProcessGroupCommunicator:
@@ -99,31 +93,14 @@ class ProcessGroupCommunicator:
     def exchange(
         self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
     ) -> list[str]:
-        """Show a text under a topic and return all workers' texts, in worker order.
+        """Show a text under a topic and return all workers' texts, in worker order."""
+        store, key = self._store, f"{topic}/{self.rank}"
 
-        Waits in slices, and asks in between who is gone.
-        """
-        store = self._store
-        keys = [f"{topic}/{rank}" for rank in range(self.size)]
-        store.set(keys[self.rank], text)
-        self._forget(keys[self.rank])
-        deadline = time.monotonic() + timeout
-        longest = max(_EXCHANGE_SECONDS, self.size / _KEYS_PER_SECOND)
-        while not _have_come(store, keys, min(longest, max(0.01, deadline - time.monotonic()))):
-            lost = {rank: said for rank, said in gone().items() if not store.check([keys[rank]])}
-            check_company(topic, lost)
-            if time.monotonic() >= deadline:
-                self._check_late(topic, keys, timeout)
-        return texts_of(store, keys)
+        def show() -> None:
+            store.set(key, text)
+            self._forget(key)
 
-    def _check_late(self, topic: str, keys: list[str], timeout: float) -> None:
-        late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-        if late:
-            msg = (
-                f"Expected all {self.size} workers at {topic!r} within {timeout:g} s, but "
-                f"{named_workers(late)} did not come."
-            )
-            raise PeerTimeoutError(msg, tuple(late))
+        return StoreExchange(store, topic, self.size, timeout=timeout, gone=gone).texts(show)
 
     def _forget(self, key: str) -> None:
         """Delete the text before the last one: whoever came to the last has read it."""
@@ -198,17 +175,6 @@ class ProcessGroupCommunicator:
         if tensor.device.type in kinds:
             return tensor.detach().contiguous()
         return tensor.detach().to(min(kinds)).contiguous()
-
-
-def _have_come(store: Store, keys: list[str], seconds: float) -> bool:
-    try:
-        store.wait(keys, timedelta(seconds=seconds))
-    except RuntimeError:  # out of time, which a FileStore tells by this class, or no store any more
-        try:
-            return store.check(keys)
-        except RuntimeError as error:
-            raise store_lost(error) from error
-    return True
 
 
 class GlooChannel:

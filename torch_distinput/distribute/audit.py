@@ -114,6 +114,8 @@ class Audit:
                 topic, text, timeout=self._timeout, gone=self._gone
             )
         except PeerTimeoutError as error:
+            if not error.workers:  # it is the store that does not answer
+                raise
             msg = (
                 f"The audit expected all workers at the end of the epoch within {self._timeout:g} "
                 f"s, but {named_workers(error.workers)} did not come. Every worker must play an "

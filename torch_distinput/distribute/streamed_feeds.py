@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.desk import Agreed, Ending
+from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.element_spec import merged, same_kinds, spec_of
@@ -112,20 +112,20 @@ class VotedFeed:
         return None
 
     def _waited(self) -> Agreed[LocalStep] | Ending:
-        deadline = time.monotonic() + self._timeout
+        patience = Patience(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
             self._watch.look()
-            self._check_time(deadline)
+            self._check_time(patience)
         return taken
 
     def spec(self) -> Any:
         """What the workers' first steps introduced, in worker order."""
-        deadline = time.monotonic() + self._timeout
+        patience = Patience(self._timeout)
         self._note_wait()
         while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
             self._watch.look()
-            self._check_time(deadline)
+            self._check_time(patience)
             ending = self._agreement.ending
             if ending is not None:
                 self._end(ending)
@@ -199,9 +199,9 @@ class VotedFeed:
     def _note_wait(self) -> None:
         self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
 
-    def _check_time(self, deadline: float) -> None:
+    def _check_time(self, patience: Patience) -> None:
         self._note_wait()
-        if time.monotonic() >= deadline:
+        if patience.is_over:
             self._watch.give_up(
                 f"all workers to agree on step {self._number}",
                 self._number,

@@ -1,0 +1,72 @@
+"""What a worker can know by itself of the others: that one has died, and how long it has waited."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_distinput.cluster import patience
+from torch_distinput.cluster.own_process import Process, has_died, own_process
+from torch_distinput.cluster.patience import Patience
+
+
+@pytest.fixture
+def other():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def named(process):
+    """The name that a process of this machine has for others."""
+    own = own_process()
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return Process(own.machine, process.pid, fields[19])
+
+
+def test_a_process_that_runs_has_not_died(other):
+    assert not has_died(named(other), own_process())
+    assert not has_died(own_process(), own_process())
+
+
+def test_a_killed_process_has_died_before_its_parent_asks_for_it(other):
+    name = named(other)
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert has_died(name, own_process())
+    other.wait()
+    assert has_died(name, own_process())
+
+
+def test_a_later_process_of_the_same_number_is_another_one(other):
+    assert has_died(named(other)._replace(started="1"), own_process())
+
+
+def test_a_process_of_another_machine_cannot_be_looked_up(other):
+    name = named(other)
+    other.kill()
+    other.wait()
+    assert not has_died(name._replace(machine="another"), own_process())
+    assert not has_died(name._replace(machine=""), Process("", 1, ""))
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([0.5, 1.0, 2.9], False),
+        ([0.5, 1.0, 1.5, 2.0, 2.5, 3.0], True),
+        ([0.5, 1000.0], False),  # stopped for a quarter of an hour
+        ([0.5, 1000.0, 1000.5], True),
+    ],
+)
+def test_time_in_which_a_process_was_stopped_is_no_waiting(monkeypatch, looks, expected):
+    now = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    waiting = Patience(3.0)
+    for now[0] in looks:
+        is_over = waiting.is_over
+    assert expected == is_over
