@@ -6,6 +6,7 @@ loader process.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -131,9 +132,14 @@ def store(url: str, content: bytes, storage_options: Options) -> None:
     if not isinstance(system, LocalFileSystem):
         system.pipe_file(inner, content)  # object stores show a file when it is complete
         return
-    aside = f"{inner}.{os.getpid()}.part"
-    system.pipe_file(aside, content)
-    os.replace(aside, inner)
+    aside = f"{inner}.{uuid.uuid4().hex[:8]}.part"  # process ids are the same in all containers
+    try:
+        system.pipe_file(aside, content)
+        os.replace(aside, inner)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(aside)
+        raise
 
 
 def names_in(url: str, storage_options: Options) -> set[str]:

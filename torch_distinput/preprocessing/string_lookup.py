@@ -187,8 +187,9 @@ class StringLookup(Lookup):
         return flat, shape, self._places_of(flat)
 
     def _places_of(self, flat: Sequence[Any]) -> np.ndarray:
-        if self._dict is None:
-            self._dict = TokenDict(self.tokens(), self.layout.mask_token)
+        tokens = Tokens(self.need("text"), self.need("ends"))
+        if self._dict is None or not self._dict.is_of(tokens):
+            self._dict = TokenDict(tokens, self.layout.mask_token)
         return self._dict.places_of(flat)
 
     def _refusal(self, flat: Sequence[Any], places: np.ndarray) -> str:
