@@ -336,7 +336,8 @@ class StringLookup(Lookup):
         """Add strings ``(rows, ...)``; each row is a document."""
         found, shape, is_complete = host_strings(column)
         if not is_complete and self.missing == "error":
-            raise ValueError(self._refusal(found, self._places_of(found)))
+            places = np.array([ABSENT if value is None else 0 for value in found])
+            raise ValueError(self._refusal(found, places))
         flat: list[Any] = found
         if not is_complete:  # None is counted as what is left out in the end: it is no token
             flat = [self.layout.oov_token if value is None else value for value in found]
