@@ -69,10 +69,11 @@ def together(workers: Communicator, what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - raised below, where all workers have met
         failure = error
     failures = workers.gather_objects(failure and f"{type(failure).__name__}: {failure}")
-    by_themselves = [text is not None and not text.startswith(_BY_OTHERS) for text in failures]
-    failed = [worker for worker, is_cause in enumerate(by_themselves) if is_cause]
-    if failure is not None and not (failed and isinstance(failure, PeerFailedError)):
+    failed = [worker for worker, text in enumerate(failures) if text is not None]
+    causes = [worker for worker in failed if not failures[worker].startswith(_BY_OTHERS)]
+    if failure is not None and not (causes and isinstance(failure, PeerFailedError)):
         raise failure
+    failed = causes or failed
     if failed:
         who = named_workers(failed).replace("worker", "Worker", 1)
         msg = f"{who} failed to {what}: {failures[failed[0]]}"
