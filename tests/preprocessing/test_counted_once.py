@@ -101,6 +101,21 @@ class TestEachExampleOnce:
             simulate(adapt, num_workers=2)
 
 
+def test_the_others_hear_why_a_rank_cannot_count():
+    """Not that it has left the loop, which is what its peers see of it in a stream."""
+
+    def adapt(strategy):
+        value = None if strategy.worker_index == 1 else "a"
+        dataset = strategy.distribute_datasets_from_function(lambda _: [[value]] * 500)
+        with pytest.raises((ValueError, tdi.PeerFailedError)) as caught:
+            pp.StringLookup().adapt(dataset)
+        return str(caught.value)
+
+    heard, own = simulate(adapt, num_workers=2)
+    assert own.startswith("StringLookup got None")
+    assert own in heard
+
+
 class TestSkippedRecords:
     @pytest.fixture
     def files(self, tmp_path):

@@ -53,3 +53,12 @@ def test_rescaling_survives_to_empty():
     with torch.device("meta"):
         layer = pp.Rescaling(2.0, 1.0)
     assert [3.0, 5.0] == layer.to_empty(device="cpu")([1.0, 2.0]).tolist()
+
+
+def test_tokens_that_are_written_in_place_are_found():
+    """DDP writes the buffers of rank 0 over those of the others; a dict made before is stale."""
+    layer, other = pp.StringLookup(vocabulary=["a", "b"]), pp.StringLookup(vocabulary=["b", "a"])
+    assert [1, 2] == layer(["a", "b"]).tolist()
+    for name, buffer in layer.named_buffers():
+        buffer.copy_(other.get_buffer(name))
+    assert [2, 1] == layer(["a", "b"]).tolist() == layer(pp.pack_strings(["a", "b"])).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import shutil
 import tempfile
@@ -209,3 +210,44 @@ class TestAcrossProcesses:
         mapped.load_state_dict(pp.StringLookup(vocabulary=WORDS).state_dict())
         assert mapped.__getstate__()["_buffers"]["text"] is None
         assert EXPECTED == pickle.loads(pickle.dumps(mapped)).get_vocabulary()
+
+
+@pytest.mark.parametrize("name", ["text", "ends", "keys", "places"])
+@pytest.mark.parametrize("content", [bytes, lambda size: b"\x55" * size], ids=["zeros", "garbage"])
+def test_what_a_power_cut_leaves_is_refused(node, path, name, content):
+    """A file of the right size and another content would be tokens that nobody finds."""
+    pp.StringLookup(vocabulary=path)
+    (kept,) = node.glob(f"*/*/{name}")
+    size = kept.stat().st_size
+    kept.unlink()  # who has it mapped keeps it
+    kept.write_bytes(content(size))
+    with pytest.raises(UsageError, match="tokens are not in their places"):
+        pp.StringLookup(vocabulary=path)
+
+
+def test_two_jobs_store_one_file(tmp_path, monkeypatch):
+    """Processes of two containers may have one id: each writes aside in a place of its own."""
+    target, aside = tmp_path / "kept", []
+    replace = os.replace
+
+    def noted(source, to):
+        aside.append(source)
+        replace(source, to)
+
+    monkeypatch.setattr(os, "replace", noted)
+    for _ in range(2):
+        files.store(str(target), b"x", {})
+    assert 2 == len(set(aside))
+
+
+def test_what_was_written_aside_in_vain_is_gone(tmp_path, monkeypatch):
+    """A full disk is not filled further."""
+
+    def full(*_):
+        raise OSError("full")
+
+    monkeypatch.setattr(os, "replace", full)
+    folder = tmp_path / "cache"
+    with pytest.raises(OSError, match="full"):
+        files.store(str(folder / "kept"), b"x", {})
+    assert [] == list(folder.iterdir())

@@ -61,7 +61,7 @@ class _Walk:
             return f"layer {value.fingerprint()}"
         if isinstance(value, torch.Tensor):  # its pickle has addresses
             array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            content = hashlib.sha256(array).hexdigest()
+            content = hashlib.sha256(array.data).hexdigest()
             return f"tensor {value.dtype} {tuple(value.shape)} {content}"
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"

@@ -11,6 +11,9 @@ from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.preprocessing.layer import AdaptiveLayer, Layer
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 
+_BY_OTHERS = f"{PeerFailedError.__name__}: "
+"""How the failure of a worker begins that only heard of another's, without the reason."""
+
 
 def check_same_layers(
     owner: Layer, layers: Mapping[str, AdaptiveLayer], workers: Communicator
@@ -66,13 +69,15 @@ def together(workers: Communicator, what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - raised below, where all workers have met
         failure = error
     failures = workers.gather_objects(failure and f"{type(failure).__name__}: {failure}")
-    if failure is not None:
-        raise failure
     failed = [worker for worker, text in enumerate(failures) if text is not None]
+    causes = [worker for worker in failed if not failures[worker].startswith(_BY_OTHERS)]
+    if failure is not None and not (causes and isinstance(failure, PeerFailedError)):
+        raise failure
+    failed = causes or failed
     if failed:
         who = named_workers(failed).replace("worker", "Worker", 1)
         msg = f"{who} failed to {what}: {failures[failed[0]]}"
-        raise PeerFailedError(msg)
+        raise PeerFailedError(msg) from failure
 
 
 def check_same_data(mark: int, workers: Communicator) -> None:

@@ -122,10 +122,10 @@ def _check_exact(values: Any, array: np.ndarray, layer: Layer) -> None:
         return
     flat, _ = flattened(values)
     if has_rounded(flat, array):
+        largest = max((int(v) for v in flat if isinstance(v, (int, np.integer))), key=abs)
         msg = (
             f"{layer.described()} takes integers up to 2**53 beside floats, which round them; got "
-            f"{max((v for v in flat if isinstance(v, (int, np.integer))), key=abs)}. Convert the "
-            "column to integers first."
+            f"{largest}. Convert the column to integers first."
         )
         raise ValueError(msg)
 

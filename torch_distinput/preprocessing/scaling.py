@@ -175,7 +175,9 @@ class Normalization(AdaptiveLayer):
 
     def finish(self, state: ColumnMoments) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance."""
-        mean, variance = state.finalize(ignore_nan=self.missing == "ignore")
+        mean, variance = state.finalize(
+            ignore_nan=self.missing == "ignore", for_float32=True
+        )
         with np.errstate(over="ignore"):  # the square of what float32 holds may be infinite
             return (
                 torch.from_numpy(mean.astype(np.float32)),

@@ -187,8 +187,9 @@ class StringLookup(Lookup):
         return flat, shape, self._places_of(flat)
 
     def _places_of(self, flat: Sequence[Any]) -> np.ndarray:
-        if self._dict is None:
-            self._dict = TokenDict(self.tokens(), self.layout.mask_token)
+        tokens = Tokens(self.need("text"), self.need("ends"))
+        if self._dict is None or not self._dict.is_of(tokens):
+            self._dict = TokenDict(tokens, self.layout.mask_token)
         return self._dict.places_of(flat)
 
     def _refusal(self, flat: Sequence[Any], places: np.ndarray) -> str:
@@ -335,7 +336,8 @@ class StringLookup(Lookup):
         """Add strings ``(rows, ...)``; each row is a document."""
         found, shape, is_complete = host_strings(column)
         if not is_complete and self.missing == "error":
-            raise ValueError(self._refusal(found, self._places_of(found)))
+            places = np.array([ABSENT if value is None else 0 for value in found])
+            raise ValueError(self._refusal(found, places))
         flat: list[Any] = found
         if not is_complete:  # None is counted as what is left out in the end: it is no token
             flat = [self.layout.oov_token if value is None else value for value in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, final
@@ -10,7 +11,7 @@ import numpy as np
 
 from torch_distinput.preprocessing.lookup import check_flat
 from torch_distinput.preprocessing.strings import as_text, flattened, to_bytes, to_str
-from torch_distinput.preprocessing.token_table import ABSENT, MASKED, NOT_FOUND
+from torch_distinput.preprocessing.token_table import ABSENT, MASKED, NOT_FOUND, Tokens
 
 
 @final
@@ -22,12 +23,22 @@ class TokenDict:
         mask_token: the string that stands for nothing, if there is one.
     """
 
-    def __init__(self, tokens: Sequence[str], mask_token: str | None) -> None:
+    def __init__(self, tokens: Tokens, mask_token: str | None) -> None:
         """See the class."""
+        self._num_writes, self._checksum = _num_writes(tokens), _checksum(tokens)
         # Strings alone: with None among them a dict is twice as large, and slower.
-        self._places = {token: place for place, token in enumerate(tokens)}
+        self._places = {token: place for place, token in enumerate(tokens.strings())}
         if mask_token is not None:
             self._places[mask_token] = MASKED
+
+    def is_of(self, tokens: Tokens) -> bool:
+        """Whether it has these tokens, which may have been written over, as DDP does in place."""
+        num_writes = _num_writes(tokens)
+        if num_writes != self._num_writes:
+            if _checksum(tokens) != self._checksum:
+                return False
+            self._num_writes = num_writes  # most often what was there is written again
+        return True
 
     def places_of(self, flat: Sequence[Any]) -> np.ndarray:
         """The place of each string, or NOT_FOUND, MASKED or ABSENT; int64 ``(strings,)``.
@@ -42,6 +53,16 @@ class TokenDict:
             texts = map(_text_of_bytes, as_text([flat[place] for place in others]))
             places[others] = [ABSENT if text is None else find(text, NOT_FOUND) for text in texts]
         return places
+
+
+def _num_writes(tokens: Tokens) -> int:
+    text = tokens.text
+    return 0 if text.is_inference() else text._version  # noqa: SLF001 - its only name
+
+
+def _checksum(tokens: Tokens) -> int:
+    text, ends = (tensor.cpu().contiguous().numpy() for tensor in tokens)
+    return zlib.crc32(ends.data, zlib.crc32(text.data))
 
 
 def _is_plain(value: Any) -> bool:

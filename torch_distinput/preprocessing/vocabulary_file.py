@@ -15,16 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torch_distinput.data import files
 from torch_distinput.data.node_cache import is_kept, kept_folder, key_of
 from torch_distinput.errors import UsageError
-from torch_distinput.preprocessing.token_table import SortedTable, Tokens, hashed_table
+from torch_distinput.preprocessing.token_table import SortedTable, Tokens, hashed_table, hashes
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vocabulary 1"
 _INDEX = "index.json"
+_SAMPLE = 64  # tokens
 _TENSORS = {"text": torch.uint8, "ends": torch.int64, "keys": torch.int64, "places": torch.int64}
 
 
@@ -120,7 +122,23 @@ def _opened(origin: Origin, folder: Path) -> MappedVocabulary:
     }
     tokens = Tokens(found["text"], found["ends"])
     table = SortedTable(found["keys"], found["places"], index["seed"])
+    _check_sample(tokens, table)
     return MappedVocabulary(origin, tokens, table, index["sha256"])
+
+
+def _check_sample(tokens: Tokens, table: SortedTable) -> None:
+    """Look some tokens up: files that lost pages, as in a power cut, have kept their sizes."""
+    num_tokens = len(tokens.ends)
+    chosen = np.unique(np.linspace(0, num_tokens - 1, _SAMPLE).astype(np.int64))
+    ends = tokens.ends.numpy()
+    starts = np.where(chosen > 0, ends[chosen - 1], 0)
+    text = tokens.text.numpy()
+    sample = [
+        text[start:end].tobytes() for start, end in zip(starts, ends[chosen], strict=True)
+    ]
+    found = table.find(hashes(Tokens.of(sample), table.seed))
+    if b"" in sample or not np.array_equal(found.numpy(), chosen):
+        raise ValueError("tokens are not in their places")
 
 
 def _build(origin: Origin, folder: Path) -> None:

@@ -67,6 +67,13 @@ def test_moments_are_the_exact_ones_rounded_once(values):
     assert exact(values) == [mean.tolist(), variance.tolist()]
 
 
+def test_a_mean_beside_the_middle_of_two_floats():
+    """Rounded to float64 it would be the middle, and float32 of that the wrong one of the two."""
+    values = np.array([[2], [2 + 2.0**-22], [2.0**-100], [0]], np.float32)
+    mean, _ = moments_of(values).finalize(for_float32=True)
+    assert np.float32(1 + 2.0**-23) == mean.astype(np.float32)
+
+
 @pytest.mark.parametrize("shape", [(70_000, 1), (5000, 8), (300, 7), (130, 1025), (64, 2048)])
 @pytest.mark.parametrize("kind", ["normal", "scales", "every bit", "largest", "integers"])
 def test_large_arrays_add_up_exactly(shape, kind):

@@ -64,11 +64,13 @@ class ColumnMoments:
         return state
 
     def finalize(
-        self, *, ignore_nan: bool = False
+        self, *, ignore_nan: bool = False, for_float32: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and variance, of the shape of a row, each rounded once."""
         assert self._moments is not None, "a row has come"
-        mean, variance = self._moments.finalize(ignore_nan=ignore_nan)
+        mean, variance = self._moments.finalize(
+            ignore_nan=ignore_nan, for_float32=for_float32
+        )
         return mean.reshape(self._shape), variance.reshape(self._shape)
 
     def _expect(self, shape: tuple[int, ...]) -> Moments:

@@ -6,7 +6,9 @@ integers: nothing is rounded before ``finalize``, and no order of additions can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from operator import truediv
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -130,8 +132,12 @@ class Moments:
     def __reduce__(self) -> tuple[object, ...]:
         return Moments.from_arrays, (self.to_arrays(),)
 
-    def finalize(self, *, ignore_nan: bool = False) -> tuple[_Float64, _Float64]:
+    def finalize(
+        self, *, ignore_nan: bool = False, for_float32: bool = False
+    ) -> tuple[_Float64, _Float64]:
         """Return mean and variance (ddof 0) of each column: the exact ones, rounded once.
+
+        ``for_float32``: rounded so that float32 of it is the exact one rounded once.
 
         As IEEE arithmetic has it, a NaN (unless ``ignore_nan``) or infinities of both signs make
         the mean NaN, infinities of one sign make it infinite, and each of them makes the
@@ -141,7 +147,9 @@ class Moments:
         nans = np.zeros_like(num_nan) if ignore_nan else num_nan
         assert np.all(count + nans + above + below), "each column has a value"
         columns = zip(self._sums.integers(), self._squares.integers(), count.tolist(), strict=True)
-        mean, variance = np.array([_mean_and_variance(*column) for column in columns]).T.copy()
+        divide = _quotient_to_odd if for_float32 else truediv
+        found = [_mean_and_variance(*column, divide) for column in columns]
+        mean, variance = np.array(found).T.copy()
         mean[above > 0] = np.inf
         mean[below > 0] = -np.inf
         mean[(nans > 0) | ((above > 0) & (below > 0))] = np.nan
@@ -207,9 +215,20 @@ class Moments:
         return np.where(np.isfinite(lanes), lanes, np.float32(0))
 
 
-def _mean_and_variance(total: int, squares: int, count: int) -> tuple[float, float]:
+def _mean_and_variance(
+    total: int, squares: int, count: int, divide: Callable[[int, int], float]
+) -> tuple[float, float]:
     """Of ``count`` values; Python divides integers of any length and rounds once."""
     if not count:
         return 0.0, 0.0  # overwritten: all values of the column were set apart
-    mean = total / (count << -_LOWEST)
-    return mean, (count * squares - total * total) / (count * count << -2 * _LOWEST)
+    mean = divide(total, count << -_LOWEST)
+    return mean, divide(count * squares - total * total, count * count << -2 * _LOWEST)
+
+
+def _quotient_to_odd(numerator: int, denominator: int) -> float:
+    """Round to odd: a quotient beside the middle of two float32 does not become the middle."""
+    near = numerator / denominator
+    top, bottom = near.as_integer_ratio()
+    error = numerator * bottom - top * denominator
+    is_even = not int(np.float64(near).view(np.int64)) & 1
+    return math.nextafter(near, math.copysign(math.inf, error)) if error and is_even else near
