@@ -239,20 +239,21 @@ def _loaded(source: Any, state: Any) -> Iterator[Any]:
     """
     if is_node(source):
         source.reset(state)
+        return iter(source)
+    before = packed(state)  # what is loaded becomes the source's
+    iterator: Any
+    try:
+        source.load_state_dict(state)
+    except Exception:
+        iterator = iter(source)
+        if iterator is not source:
+            raise
+        iterator.load_state_dict(unpacked(before))
     else:
-        before = packed(state)  # what is loaded becomes the source's
-        try:
-            source.load_state_dict(state)
-        except Exception:
-            if iter(source) is not source:
-                raise
-            source.load_state_dict(unpacked(before))
-        else:
-            iterator: Iterator[Any] = iter(source)
-            if iterator is source and packed(source.state_dict()) != before:
-                source.load_state_dict(unpacked(before))
-            return iterator
-    own: Iterator[Any] = source
+        iterator = iter(source)
+        if iterator is source and packed(iterator.state_dict()) != before:
+            iterator.load_state_dict(unpacked(before))
+    own: Iterator[Any] = iterator
     return own
 
 
