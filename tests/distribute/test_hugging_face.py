@@ -106,7 +106,8 @@ def test_a_stream_that_is_split_is_refused(policy):
 def test_a_split_into_one_part_is_none():
     """As a script has it that is run in one process."""
     split = partial(distributed.split_dataset_by_node, stream(), rank=0, world_size=1)
-    assert list(range(COUNT)) == sorted(rows_of(distribute(tdi.OneDeviceStrategy("cpu"), make=split)))
+    dataset = distribute(tdi.OneDeviceStrategy("cpu"), make=split)
+    assert list(range(COUNT)) == sorted(rows_of(dataset))
 
 
 def test_streams_with_other_shards_on_other_ranks():

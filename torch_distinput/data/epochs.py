@@ -28,7 +28,8 @@ def tell_epoch(source: Any, epoch: int) -> None:
             told.append(part)
         else:
             _set_counter(part, epoch)
-    if told and getattr(source, "persistent_workers", False) and source.dataset in told:
+    persistent = getattr(source, "persistent_workers", False)
+    if persistent and any(part is source.dataset for part in told):
         _warn_of_persistence(type(source.dataset).__name__)
 
 

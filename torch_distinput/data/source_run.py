@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,12 +44,14 @@ class _Memory:
         begun: the words from which the last run began.
         noted: the last states in that run.
         ended: that run came to the end of the source.
+        used_up: the iterator that came to its end, as long as somebody else keeps it.
     """
 
     first: str | None = None
     begun: str | None = None
     noted: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ended: bool = False
+    used_up: Callable[[], Any] = field(default=lambda: None)
 
     def is_followed_by(self, words: str) -> bool:
         """Whether words are for what comes after the end of the last run, where it is now."""
@@ -100,8 +102,8 @@ class SourceRun:
             else:  # perhaps it was left half-way
                 self._begin = known.first
                 iterator = self._iterated(known.first)
-        self._memory.begun, self._memory.ended = (words or [self._begin])[-1], False
-        self.items = self._yielded(iterator)
+        self._memory.begun, self._memory.ended = words[-1] if words else self._begin, False
+        self.items = self._yielded(iterator, is_rest=any(numbers))
 
     def beginning(self, *numbers: int) -> Start:
         """Where its epoch begins; () if it does not tell."""
@@ -174,9 +176,18 @@ class SourceRun:
                     keeper.load_state_dict(unpacked(own))
         return iterator
 
-    def _yielded(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        yield from _each_as_single_process(iterator)
-        self._ended = self._memory.ended = True
+    def _yielded(self, iterator: Iterator[Any], *, is_rest: bool) -> Iterator[Any]:
+        items, memory = _each_as_single_process(iterator), self._memory
+        for item in items:
+            yield item  # the first one
+            del item
+            yield from items
+            memory.used_up = _reference(iterator)
+            break
+        else:
+            if iterator is memory.used_up() and not is_rest:
+                raise _used_up(self._source)
+        self._ended = memory.ended = True
 
 
 def iterate(source: Any) -> Iterator[Any]:
@@ -231,18 +242,38 @@ def _loaded(source: Any, state: Any) -> Iterator[Any]:
         source.reset(state)
         return iter(source)
     before = packed(state)  # what is loaded becomes the source's
+    iterator: Any
     try:
         source.load_state_dict(state)
     except Exception:
         iterator = iter(source)
         if iterator is not source:
             raise
+        iterator.load_state_dict(unpacked(before))
     else:
         iterator = started(source)
-        if iterator is not source or packed(source.state_dict()) == before:
-            return iterator
-    iterator.load_state_dict(unpacked(before))
-    return iterator
+        if iterator is source and packed(iterator.state_dict()) != before:
+            iterator.load_state_dict(unpacked(before))
+    own: Iterator[Any] = iterator
+    return own
+
+
+def _reference(iterator: Any) -> Callable[[], Any]:
+    """Refer to an iterator that is used up, and keep nothing that it may refer to."""
+    with suppress(TypeError):
+        return weakref.ref(iterator)
+    if type(iterator).__name__.endswith("_iterator"):  # Python's let go of what they iterated
+        return lambda: iterator
+    return lambda: None
+
+
+def _used_up(source: Any) -> SourceError:
+    msg = (
+        f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
+        "the epoch before, which is used up: no epoch after the first one would have an example. "
+        "Let __iter__ make a new iterator, or begin anew where it returns itself."
+    )
+    return SourceError(msg)
 
 
 def _without_state(source: Any) -> SourceError:

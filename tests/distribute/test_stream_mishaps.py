@@ -1,0 +1,306 @@
+"""User code inside of streams and files: what must be an error there, and what must not matter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+import torch_distinput as tdi
+from tests.distribute.street import Shards, options, shown, stream_of, write_files
+from torch_distinput.testing import simulate
+
+
+def stop(*_, **__):
+    """An end, for whoever takes it for one."""
+    raise StopIteration
+
+
+def stop_at(place, value=None):
+    """A function that stops at the call of that number."""
+    calls = iter(range(1000))
+    return lambda item: stop() if next(calls) == place else value or item
+
+
+class StopsInState(IterableDataset):
+    """Its state cannot be had."""
+
+    position = 0
+
+    def __iter__(self):
+        for self.position in range(9):
+            yield self.position
+
+    def state_dict(self):
+        """After some examples."""
+        return {"at": self.position} if self.position < 5 else stop()
+
+    def load_state_dict(self, state):
+        """Never called."""
+
+
+class StopsInShard(Shards):
+    """It cannot be dealt out."""
+
+    shard = stop
+
+
+class StopsInEpoch(IterableDataset):
+    """It cannot be told the epoch."""
+
+    set_epoch = stop
+
+    def __iter__(self):
+        return iter(range(9))
+
+
+def stops_when_called():
+    """No generator function: it stops before it returns an iterator."""
+    stop()
+
+
+def stops_within():
+    """A generator in which something else ends."""
+    yield from range(5)
+    next(iter(()))
+
+
+class StopsInIter(IterableDataset):
+    """It cannot be started."""
+
+    __iter__ = stop
+
+
+SOURCES = {
+    "a state": (StopsInState, 2),
+    "a shard": (lambda: StopsInShard([[1, 2], [3, 4]]), 2),
+    "set_epoch": (StopsInEpoch, 2),
+    "a call": (lambda: stops_when_called, 2),
+    "a call for batches": (lambda: stops_when_called, None),
+    "a generator": (lambda: stops_within, 2),
+    "iter": (StopsInIter, 2),
+    "iter of batches": (StopsInIter, None),
+}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_that_raises_stop_iteration(name, num_workers):
+    """It is an error, on all workers, wherever it is not ``__next__`` of the source itself."""
+    make, size = SOURCES[name]
+    if name == "a shard" and num_workers == 1:
+        pytest.skip("one worker has all shards")
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(make(), global_batch_size=size)
+        with pytest.raises(tdi.SourceError, match="StopIteration|StopsIn"):
+            list(dataset)
+
+    simulate(work, num_workers=num_workers)
+
+
+class StoppingReader(tdi.readers.Reader):
+    """Lines; it stops where it is told to."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def read(self, file, part):
+        """One chunk after another."""
+        if self.where == "read":
+            stop()
+        return self._chunks(file)
+
+    def _chunks(self, file):
+        with file.open() as lines:
+            for number, line in enumerate(lines):
+                if self.where == "chunks" and number == 2:
+                    stop()
+                yield [line.decode()]
+
+
+class StoppingDecoder(StoppingReader):
+    """It decodes, too."""
+
+    def decode(self, records):
+        """Not all."""
+        return stop() if "3\n" in records else records
+
+
+FILES = {
+    "map": lambda paths: tdi.FileDataset(paths).map(stop_at(3)),
+    "a map before a filter": lambda paths: tdi.FileDataset(paths).map(stop_at(3)).filter(bool),
+    "filter": lambda paths: tdi.FileDataset(paths).filter(stop_at(3)),
+    "map, shuffled": lambda paths: tdi.FileDataset(paths).map(stop_at(3)).shuffle(4),
+    "map, interleaved": lambda paths: tdi.FileDataset(paths).interleave(2).map(stop_at(3)),
+    "read": lambda paths: tdi.FileDataset(paths, reader=StoppingReader("read")),
+    "chunks": lambda paths: tdi.FileDataset(paths, reader=StoppingReader("chunks")),
+    "decode": lambda paths: tdi.FileDataset(paths, reader=StoppingDecoder("")),
+}
+
+
+@pytest.mark.parametrize("policy", ["file", "data"])
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("name", FILES)
+def test_user_code_in_files_that_raises_stop_iteration(tmp_path, name, policy, threads):
+    """Maps, filters and readers: an error with its place, never the end of a file or of all."""
+    paths = write_files(tmp_path, [range(5), range(5, 10)])
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        FILES[name](paths), global_batch_size=2, num_workers=threads,
+        options=options(auto_shard_policy=policy),
+    )  # fmt: skip
+    with pytest.raises(tdi.SourceError, match=r"f000\d.txt"):
+        list(dataset)
+
+
+class Described(IterableDataset):
+    """A stream with attributes that our own datasets have too."""
+
+    element_spec = strategy = "a spec of its own"
+
+    def __iter__(self):
+        return iter(range(7))
+
+
+def test_a_stream_with_an_element_spec():
+    """It is a source like any other; our own datasets and iterators are none."""
+    one = tdi.OneDeviceStrategy("cpu")
+    dataset = one.distribute_dataset(Described(), global_batch_size=4)
+    assert [[0, 1, 2, 3], [4, 5, 6]] == [step.tolist() for step in dataset]
+    for own in (dataset, iter(dataset)):
+        with pytest.raises(TypeError, match="distributed already"):
+            one.distribute_dataset(own, global_batch_size=4)
+
+
+class PartOfAProcess(IterableDataset):
+    """It takes its part of a loader process, as torch's documentation teaches."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(first, 12, step))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_a_dataset_of_processes_in_a_shard_of_data(num_workers):
+    """It is cut once: by the shards and their processes."""
+    shards = [tdi.DataShardDataset(PartOfAProcess(), 2, index) for index in range(2)]
+    loaders = [DataLoader(shard, batch_size=2, num_workers=num_workers) for shard in shards]
+    examples = [{x for batch in loader for x in batch.tolist()} for loader in loaders]
+    assert [{0, 2, 4, 6, 8, 10}, {1, 3, 5, 7, 9, 11}] == examples
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_a_dataset_of_processes_in_a_stream(num_workers):
+    """One process reads all of it, whatever their number."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        PartOfAProcess(), global_batch_size=5, num_workers=num_workers
+    )
+    assert list(range(12)) == [x for step in dataset for x in step.tolist()]
+
+
+class Changing(IterableDataset):
+    """What it holds is changed between epochs."""
+
+    def __init__(self):
+        self.rows = list(range(5))
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_sources_that_change_between_epochs(num_workers):
+    """Each epoch plays what is there when it begins."""
+    source = Changing()
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        source, global_batch_size=2, num_workers=num_workers
+    )
+    for _ in range(3):
+        assert source.rows == [x for step in dataset for x in step.tolist()]
+        source.rows = [x + 1 for x in source.rows] + [0]
+
+
+class Kept(IterableDataset):
+    """It returns the iterator that it was given."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return self.rows
+
+
+class OneIterator(IterableDataset):
+    """``__iter__`` returns the same iterator each time: there is one epoch in it."""
+
+    def __init__(self):
+        self.rows = iter(range(5))
+
+    def __iter__(self):
+        return self.rows
+
+
+class Itself(OneIterator):
+    """It is its own iterator, and does not begin anew."""
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.rows)
+
+
+@pytest.mark.parametrize("make", [OneIterator, Itself, lambda: Kept(Itself())])
+def test_a_source_with_one_iterator(make):
+    """Epochs after the first one would be empty: the error says why, on all workers."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(make(), global_batch_size=2)
+        assert [[0], [2], [4]] == [shown(strategy, step)[0] for step in dataset] or (
+            strategy.worker_index
+        )
+        with pytest.raises(tdi.SourceError, match="start a new epoch, got the iterator"):
+            list(dataset)
+
+    simulate(work, num_workers=2)
+
+
+def test_sources_that_have_nothing():
+    """They may return one iterator as often as they like."""
+    nothing = Kept(iter(()))
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(nothing, global_batch_size=2)
+    assert [[], []] == [list(dataset) for _ in range(2)]
+
+
+def test_a_generator_function_with_a_closure():
+    """What it keeps from epoch to epoch is its own; a state does not know of it."""
+    calls = []
+
+    def stream():
+        calls.append(None)
+        yield from range(5 * len(calls))
+
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(stream, global_batch_size=5)
+    assert [1, 2, 3] == [len(list(dataset)) for _ in range(3)]
+    assert 3 == len(calls)
+
+
+def test_streams_of_the_docs_still_have_no_length():
+    """An IterableDataset with ``__len__`` may be wrong about it."""
+
+    class Sized(Described):
+        def __len__(self):
+            return 3
+
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(Sized(), global_batch_size=4)
+    with pytest.raises(TypeError, match="has no length before it is read"):
+        len(dataset)
+    assert 7 == sum(len(step) for step in dataset)
+
+
+def test_tensors_of_a_stream_are_compared_by_nobody():
+    """Items are handed on as they are."""
+    rows = [torch.arange(2), torch.arange(2)]
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(stream_of(rows), global_batch_size=1)
+    assert [[[0, 1]], [[0, 1]]] == [step.tolist() for step in dataset]
