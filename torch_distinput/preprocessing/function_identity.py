@@ -145,7 +145,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, member.__func__
         elif isinstance(member, property):
             yield name, (member.fget, member.fset)
-        elif isinstance(member, functools.cached_property):
+        elif type(member).__name__ == "cached_property":
             yield name, member.func
         elif not isinstance(member, _DESCRIPTORS) and (callable(member) or not _is_added(name)):
             yield name, member
