@@ -216,7 +216,7 @@ def test_a_source_that_does_not_return_is_named():
             inside.set()
             assert strategy.worker_index == 0 or leave.wait(20)
 
-        limit = options(timeout=1)
+        limit = options(timeout=2)  # to leave the epoch before takes worker 1 a second
         dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
         next(iter(dataset))
         assert inside.wait(20)
