@@ -288,6 +288,17 @@ def left_half_way(strategy, dataset):
     return beginning, [shown(strategy, step) for step in iterator], state
 
 
+def test_a_worker_whose_batches_begin_in_a_later_step():
+    """With fewer examples in a batch than replicas, each worker tells its places all the same."""
+
+    def work(strategy):
+        chosen = options(auto_shard_policy="off", rebatch="cycle")
+        dataset = strategy.distribute_dataset(Shuffled(), global_batch_size=1, options=chosen)
+        return [[x for step in dataset for x in step.tolist()] for _ in range(3)]
+
+    assert [[order_of(epoch) for epoch in range(3)]] * 2 == simulate(work, num_workers=2)
+
+
 def test_epochs_of_one_batch():
     """There is no place in them but the beginning; states do not grow all the same."""
     play = partial(played, Shuffled, 1, batch_size=COUNT + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -304,3 +306,24 @@ def test_tensors_of_a_stream_are_compared_by_nobody():
     rows = [torch.arange(2), torch.arange(2)]
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(stream_of(rows), global_batch_size=1)
     assert [[[0, 1]], [[0, 1]]] == [step.tolist() for step in dataset]
+
+
+def test_a_stream_that_is_left_is_closed_at_once():
+    """Not when garbage is collected: it may hold files and processes."""
+    closed = []
+
+    def stream():
+        try:
+            yield from range(9)
+        finally:
+            closed.append(True)
+
+    gc.collect()
+    gc.disable()
+    try:
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(stream, global_batch_size=2)
+        with iter(dataset) as iterator:
+            next(iterator)
+        assert [True] == closed
+    finally:
+        gc.enable()

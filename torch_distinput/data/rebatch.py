@@ -222,7 +222,8 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
             chunk = reader.take(cut.num_rows) if cut.num_rows else None
             count = chunk.num_rows if chunk else 0
             if count or not cut.num_rows:
-                trace = self._trace(chunk, batch, first=not step) if chunk else NO_TRACE
+                first = not any(cut.num_rows for cut in cuts[:step])
+                trace = self._trace(chunk, batch, first=first) if chunk else NO_TRACE
                 yield self._flowing_step(cut, chunk, trace)
             if count < cut.num_rows:
                 return

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch.utils.data._utils import worker as torchs_worker
@@ -53,6 +54,14 @@ class _Memory:
     ended: bool = False
     used_up: Callable[[], Any] = field(default=lambda: None)
 
+    def end(self, iterator: Any, source: Any, *, is_rest: bool, is_empty: bool) -> None:
+        """Note the end of a run; refuse one that could not begin."""
+        if not is_empty:
+            self.used_up = _reference(iterator)
+        elif iterator is self.used_up() and not is_rest:
+            raise _used_up(source)
+        self.ended = True
+
     def is_followed_by(self, words: str) -> bool:
         """Whether words are for what comes after the end of the last run, where it is now."""
         epochs, place = epochs_before(words)
@@ -91,7 +100,6 @@ class SourceRun:
         self._epoch = epoch
         self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
         self._begin = words[-1] if len(words) > 1 or (not any(numbers) and words) else None
-        self._ended = False
         known = _memories.get(id(source))
         self._memory = known or _new_memory(source)
         with _as_single_process():
@@ -103,7 +111,9 @@ class SourceRun:
                 self._begin = known.first
                 iterator = self._iterated(known.first)
         self._memory.begun, self._memory.ended = words[-1] if words else self._begin, False
-        self.items = self._yielded(iterator, is_rest=any(numbers))
+        self.items = _each_as_single_process(
+            iterator, partial(self._memory.end, iterator, source, is_rest=any(numbers))
+        )
 
     def beginning(self, *numbers: int) -> Start:
         """Where its epoch begins; () if it does not tell."""
@@ -114,7 +124,7 @@ class SourceRun:
 
         Nor does it after its end, where it may tell of the beginning of what follows.
         """
-        if not self._keepers or self._ended:
+        if not self._keepers or self._memory.ended:
             return ()
         state = self._state()
         self._memory.noted.append(state)
@@ -176,19 +186,6 @@ class SourceRun:
                     keeper.load_state_dict(unpacked(own))
         return iterator
 
-    def _yielded(self, iterator: Iterator[Any], *, is_rest: bool) -> Iterator[Any]:
-        items, memory = _each_as_single_process(iterator), self._memory
-        for item in items:
-            yield item  # the first one
-            del item
-            yield from items
-            memory.used_up = _reference(iterator)
-            break
-        else:
-            if iterator is memory.used_up() and not is_rest:
-                raise _used_up(self._source)
-        self._ended = memory.ended = True
-
 
 def iterate(source: Any) -> Iterator[Any]:
     """Start a stream of the user's: anew, where it has ended; from its beginning if it was left."""
@@ -204,23 +201,27 @@ def _new_memory(source: Any) -> _Memory:
     return memory
 
 
-def _each_as_single_process(iterator: Iterator[Any]) -> Iterator[Any]:
-    """The items of an iterator, asked for as in a main process; ``__iter__`` is never called."""
-    while torchs_worker._worker_info is None:  # noqa: SLF001 - it is one
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        yield item
+def _each_as_single_process(
+    iterator: Iterator[Any], end: Callable[..., None] = lambda **_: None
+) -> Iterator[Any]:
+    """The items of an iterator, asked for as in a main process; ``__iter__`` is never called.
+
+    ``end(is_empty=)`` is called at its end.
+    """
+    is_empty = True
+    is_single = torchs_worker._worker_info is None  # noqa: SLF001
     while True:
-        info, torchs_worker._worker_info = torchs_worker._worker_info, None  # noqa: SLF001
         try:
-            item = next(iterator)
+            if is_single:
+                item = next(iterator)
+            else:
+                with _as_single_process():
+                    item = next(iterator)
         except StopIteration:
-            return
-        finally:
-            torchs_worker._worker_info = info  # noqa: SLF001
+            break
+        is_empty = False
         yield item
+    end(is_empty=is_empty)
 
 
 @contextmanager
