@@ -6,15 +6,14 @@ import itertools
 import json
 from functools import partial
 
+import datasets
 import pytest
+from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
 from torch_distinput.testing import assert_resumes_everywhere, simulate
-
-datasets = pytest.importorskip("datasets")
-distributed = pytest.importorskip("datasets.distributed")
 
 COUNT = 53
 
@@ -94,7 +93,7 @@ def test_every_position(policy):
 @pytest.mark.parametrize("policy", ["auto", "file", "data"])
 def test_a_stream_that_is_split_is_refused(policy):
     """Each rank would read a part of its part; the message has the cure."""
-    split = partial(distributed.split_dataset_by_node, stream(), rank=1, world_size=2)
+    split = partial(split_dataset_by_node, stream(), rank=1, world_size=2)
     one = tdi.OneDeviceStrategy("cpu")
     with pytest.raises(tdi.ConfigurationError, match="part 1 of 2 .*without the split"):
         distribute(one, policy=policy, make=split)
@@ -105,7 +104,7 @@ def test_a_stream_that_is_split_is_refused(policy):
 
 def test_a_split_into_one_part_is_none():
     """As a script has it that is run in one process."""
-    split = partial(distributed.split_dataset_by_node, stream(), rank=0, world_size=1)
+    split = partial(split_dataset_by_node, stream(), rank=0, world_size=1)
     dataset = distribute(tdi.OneDeviceStrategy("cpu"), make=split)
     assert list(range(COUNT)) == sorted(rows_of(dataset))
 
