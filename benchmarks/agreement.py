@@ -48,11 +48,15 @@ class Loops:
         self._batch = torch.zeros(ROWS, 8)
         everybody = tdi.MultiWorkerMirroredStrategy(["cpu"])
         self._agreed = self._dataset(everybody)
-        self._single = self._dataset(tdi.OneDeviceStrategy("cpu"))
+        # Each rank plays all of it by itself, and says so.
+        alone = tdi.InputOptions(auto_shard_policy="off")
+        self._single = self._dataset(tdi.OneDeviceStrategy("cpu"), alone)
 
-    def _dataset(self, strategy: tdi.Strategy) -> tdi.DistributedDataset:
+    def _dataset(
+        self, strategy: tdi.Strategy, options: tdi.InputOptions | None = None
+    ) -> tdi.DistributedDataset:
         """Nothing is read, cut or collated; that this ends is not known before."""
-        return strategy.distribute_datasets_from_function(lambda _: self._Stream(self))
+        return strategy.distribute_datasets_from_function(lambda _: self._Stream(self), options)
 
     class _Stream(torch.utils.data.IterableDataset[torch.Tensor]):
         def __init__(self, loops: Loops) -> None:

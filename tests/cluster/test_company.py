@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torch_distinput.cluster import patience
+from torch_distinput.cluster import heartbeat, patience
+from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.cluster.own_process import Process, has_died, own_process
 from torch_distinput.cluster.patience import Patience
 
@@ -70,3 +71,34 @@ def test_time_in_which_a_process_was_stopped_is_no_waiting(monkeypatch, looks, e
     for now[0] in looks:
         is_over = waiting.is_over
     assert expected == is_over
+
+
+class Notes:
+    """A board on which the other worker's note stays as it is."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.notes = {}
+
+    def read(self):
+        return dict(self.notes)
+
+    def post(self, text):
+        self.notes[0] = text
+        self.notes.setdefault(1, text)
+
+
+def test_who_wakes_first_does_not_take_the_others_for_gone(monkeypatch):
+    """After a suspension of the whole job; but who stays silent then is gone."""
+    now = [0.0]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    board = Notes()
+    heart = Heartbeat(board)
+    for now[0] in (1.0, 2.0, 3.0, 603.0):
+        heart._beat(board)
+    assert {} == heart.gone(120.0)
+    for step in range(130):
+        now[0] = 604.0 + step
+        heart._beat(board)
+    assert "no sign of life within 120 s" in heart.gone(120.0)[1]

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
+from torch_distinput.data.stream_settings import settings_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 COUNT = 53
@@ -140,3 +141,67 @@ def test_loaders_over_a_stream(kind, processes):
     other = make()
     other.load_state_dict(dataset.state_dict())
     assert epochs[1] == head + rows_of(other)
+
+
+def unseeded(_):
+    """Each rank draws an order of shards of its own."""
+    return stream(shuffled=False).shuffle(buffer_size=4)
+
+
+def a_part(worker):
+    """The shards that a rank has picked itself."""
+    return stream(shuffled=False).shard(2, worker)
+
+
+def halves(worker):
+    """Told by numbers of rows."""
+    rows = stream(shuffled=False)
+    return rows.skip(26) if worker else rows.take(26)
+
+
+@pytest.mark.parametrize("policy", ["file", "data"])
+@pytest.mark.parametrize("make", [unseeded, a_part, halves])
+def test_streams_that_each_rank_makes_otherwise(make, policy):
+    """Rows would be lost and repeated: refused before the first step."""
+
+    def work(strategy):
+        dataset = distribute(
+            strategy, policy=policy, make=partial(make, strategy.worker_index)
+        )
+        with pytest.raises(tdi.MismatchError, match="same (seeds and shards|files)"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
+def test_a_state_of_another_order_is_refused():
+    """That of a stream that is shuffled without a seed; it has another order in each process."""
+    alone = tdi.OneDeviceStrategy("cpu")
+    dataset = distribute(alone, make=partial(unseeded, 0))
+    next(iter(dataset))
+    other = distribute(alone, make=partial(unseeded, 0))
+    other.load_state_dict(dataset.state_dict())
+    with pytest.raises(tdi.ConfigurationError, match="seeds and shards of the stream was"):
+        iter(other)
+
+
+def test_a_state_without_the_settings_loads():
+    """Those of the first release lack them."""
+    alone = tdi.OneDeviceStrategy("cpu")
+    dataset = distribute(alone)
+    first = rows_of([next(iter(dataset))])
+    state = dataset.state_dict()
+    state["recipe"] = [fact for fact in state["recipe"] if "seeds" not in fact[0]]
+    other = distribute(alone)
+    other.load_state_dict(state)
+    assert list(range(COUNT)) == sorted(first + rows_of(other))
+
+
+def test_settings_do_not_change_as_a_stream_is_read():
+    """A state of a later epoch must be that of the same stream."""
+    source = stream()
+    before = settings_of(source)
+    for epoch in range(2):
+        source.set_epoch(epoch)
+        assert COUNT == len(list(source))
+    assert before == settings_of(source) == settings_of(stream())

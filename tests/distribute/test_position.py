@@ -369,7 +369,7 @@ def test_ready_batches_of_another_size():
 
 
 def test_asking_a_sampler_again():
-    """len() asks for the next epoch, a state for the one that runs: each is drawn once."""
+    """len() asks for its length, a state for the epoch that runs: each is drawn once."""
     sampler = Moody(0)
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
         DataLoader(NUMBERS, 2, sampler=sampler)
@@ -378,7 +378,7 @@ def test_asking_a_sampler_again():
         for _ in dataset:
             len(dataset)
             dataset.state_dict()
-        assert epoch + 2 == sampler.start
+        assert epoch + 1 == sampler.start
 
 
 @dataclasses.dataclass

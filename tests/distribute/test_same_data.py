@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -180,12 +182,69 @@ def test_generators_are_put_back():
     assert expected == draw()
 
 
-def test_slow_examples_are_few(monkeypatch):
-    """The check stops when its time is up; workers compare what all of them have."""
-    clock = iter(range(100))
-    monkeypatch.setattr(spot_check.time, "monotonic", lambda: next(clock))
-    check = spot_check.SpotCheck((0, 1, 2))
-    assert 1 == len(check.run(torch.from_numpy))
+def test_a_coin_that_falls_alike_twice_raises_no_alarm():
+    """Ranks that agree with themselves but not with each other look again, and often."""
+
+    def coins(worker):
+        falls = itertools.chain([worker] * 6, itertools.cycle([0, 1]))  # alike in the first check
+        return Noisy(lambda index: torch.tensor(next(falls)))
+
+    assert [4, 4] == outcome(coins)
+
+
+def test_what_is_not_random_in_an_example_is_compared():
+    """A split dataset whose images are augmented by a generator of its own shows by its labels."""
+
+    def augmented(worker):
+        noise = np.random.default_rng(worker)
+        return Noisy(lambda index: (noise.random(), 2 * index + worker))
+
+    (message, _) = outcome(augmented)
+    assert "on worker 1 is not that of worker 0" in message
+
+
+def test_folders_may_differ():
+    """A path counts by its last part: nodes may have folders of their own."""
+    assert [4, 4] == outcome(lambda worker: Noisy(lambda index: f"/local/{worker}/{index}.png"))
+    (message, _) = outcome(lambda worker: Noisy(lambda index: f"/local/{2 * index + worker}.png"))
+    assert "on worker 1 is not that of worker 0" in message
+
+
+def test_generators_of_accelerators_are_left_alone(monkeypatch):
+    """Nobody would put them back."""
+    seeded = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    assert [4, 4] == outcome(HONEST["torch's generator"])
+    assert [] == seeded
+
+
+def test_a_dataset_that_begins_slowly_is_named():
+    """Its peers wait for the first example in iter(), and say what to do."""
+    begun = threading.Event()
+
+    def work(strategy):
+        def slow(index):
+            if strategy.worker_index == 0:
+                begun.wait(30)
+            return index
+
+        dataset = strategy.distribute_dataset(
+            Noisy(slow), global_batch_size=4, options=options(timeout=1.0)
+        )
+        try:
+            list(dataset)
+        except tdi.PeerTimeoutError as error:
+            return str(error)
+        except tdi.PeerFailedError:
+            return ""
+        finally:
+            begun.set()
+        return ""
+
+    (_, said) = simulate(work, num_workers=2)
+    assert "the first example of Noisy" in said
+    assert "Raise InputOptions.timeout" in said
 
 
 def test_an_example_that_raises_is_left_to_its_step():

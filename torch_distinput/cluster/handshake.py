@@ -14,6 +14,8 @@ from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
 Facts = Mapping[str, object]
+NOT_KNOWN = "not known"
+"""The value of a fact that a worker does not know: it is not compared with that of others."""
 
 
 def shake_hands(
@@ -88,13 +90,16 @@ def _check_prepared(shown: list[dict[str, object]]) -> None:
 def _check_equal(shown: list[dict[str, object]], name: str) -> None:
     """Name the first fact that differs, and the workers that differ from worker 0."""
     for fact in dict.fromkeys(fact for facts in shown for fact in facts):
-        values = [facts.get(fact) for facts in shown]
-        odd = [worker for worker, value in enumerate(values) if value != values[0]]
+        values = {worker: facts.get(fact) for worker, facts in enumerate(shown)}
+        known = {worker: value for worker, value in values.items() if value != NOT_KNOWN}
+        first = next(iter(known), 0)
+        odd = [worker for worker, value in known.items() if value != known[first]]
         if odd:
             msg = (
                 f"Expected the same {fact} on all workers when {name} is iterated, got "
-                f"{values[0]!r} on worker 0 and {values[odd[0]]!r} on {named_workers(odd)}. "
+                f"{values[first]!r} on worker {first} and {values[odd[0]]!r} on "
+                f"{named_workers(odd)}. "
                 "Every worker must run the same code on the same data, which must not have been "
-                "split by rank before."
+                "split by rank before, nor shuffled by random numbers that are not seeded alike."
             )
             raise MismatchError(msg)

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
 _BEATS_PER_TIMEOUT = 8
 """Beats within the shortest ``InputOptions.timeout``: a late one is not yet a stopped heart."""
+_PAUSED_BEATS = 3
+"""A heart that has missed so many beats of its own was stopped."""
 _NOTES_PER_SECOND = 128
 """What one worker may read. One store serves them all: hearts of many workers beat more slowly."""
 _STOP_SECONDS = 0.05
@@ -267,6 +269,7 @@ class Heartbeat:
     def _beat(self, board: Board) -> None:
         notes = board.read()
         now = time.monotonic()
+        self._forget_pause(now)
         for worker, text in notes.items():
             self._hear(worker, text, now)
         self._heard_at = now
@@ -276,6 +279,15 @@ class Heartbeat:
         self._post(board)
         self._fresh.set()
         self._warn(now)
+
+    def _forget_pause(self, now: float) -> None:
+        """Time in which this process was stopped is no silence of the others.
+
+        Perhaps all of them were stopped: whoever wakes first has not heard the others yet.
+        """
+        pause = now - self._heard_at - self.interval
+        if pause > _PAUSED_BEATS * self.interval:
+            self._heard = {w: (sign, heard + pause) for w, (sign, heard) in self._heard.items()}
 
     def _hear(self, worker: int, text: str, now: float) -> None:
         sign = Sign.read(text)

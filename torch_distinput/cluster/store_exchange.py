@@ -57,6 +57,7 @@ class StoreExchange:
             self._abandon()
         if self._error is not None:
             raise self._error
+        assert len(self._texts) == len(self._keys), "one of each worker, or an error"
         return self._texts
 
     def _raise_silent(self) -> NoReturn:
@@ -76,11 +77,13 @@ class StoreExchange:
             show()
             self._wait()
             self._texts = texts_of(self._store, self._keys)
-        except DistinputError as error:
-            self._error = error
         except RuntimeError as error:
-            self._error = store_lost(error)
-            self._error.__cause__ = error
+            self._error = error
+            if not isinstance(error, DistinputError):
+                self._error = store_lost(error)
+                self._error.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - it is raised again where texts() is called
+            self._error = error
         finally:
             self._done.set()
 

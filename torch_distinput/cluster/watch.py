@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.sign import Stage
 from torch_distinput.cluster.store_board import store_lost
 from torch_distinput.communicator import check_company, named_workers
@@ -187,9 +188,10 @@ class Watch:
             "agreeing where to stop before", self._topic, step, time.monotonic(), self._timeout
         )
         heartbeat.outside = place
+        patience = Patience(self._timeout)
         while not stop.may_go():
             self.look()
-            if time.monotonic() - place.since > self._timeout:
+            if patience.is_over:
                 signs = {worker: heartbeat.sign(worker) for worker in heartbeat.others}
                 late = tuple(w for w, sign in signs.items() if sign is None or sign.vote is None)
                 msg = (

@@ -220,6 +220,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
         prepare=lambda: prepared,
         has_shards=num_shards is not None,
         request=request,
+        made_of=source,
         loader=options,
     )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, empty_step, part_of
-from torch_distinput.data.spot_check import SpotCheck
+from torch_distinput.data.spot_check import Prints, SpotCheck
 from torch_distinput.data.structure import Batch
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.batching import Splitter, totals
@@ -45,7 +45,7 @@ class StepFetch:
 
     fetch: Callable[[Indices], Batch]
 
-    def __call__(self, task: Task) -> Batch | None:
+    def __call__(self, task: Task) -> Batch | Prints | None:
         """Return the examples, None without any; or the fingerprints that were asked for."""
         if isinstance(task, SpotCheck):
             return task.run(self.fetch)
@@ -93,7 +93,7 @@ def fetch_steps(
     epoch: int,
     owned: bool,
     check: SpotCheck | None = None,
-) -> tuple[list[int], Iterator[tuple[LocalStep, int]]]:
+) -> tuple[Prints, Iterator[tuple[LocalStep, int]]]:
     """Start fetching.
 
     Args:

@@ -86,7 +86,7 @@ def _indices(keys: Any) -> Indices:
 
 @contextmanager
 def forked_generators(patience: float = -1) -> Iterator[None]:
-    """Put the generators of torch, NumPy and Python back afterwards, whatever is drawn meanwhile.
+    """Put the generators of torch (the CPU's), NumPy and Python back after what is drawn here.
 
     Raises:
         TimeoutError: another thread has not given them back within ``patience`` seconds.
@@ -110,8 +110,9 @@ def forked_generators(patience: float = -1) -> Iterator[None]:
 
 
 def seed_generators(key: tuple[int, int]) -> None:
-    """Seed the generators of torch, NumPy and Python."""
+    """Seed the generators of torch (the CPU's), NumPy and Python."""
     words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    torch.manual_seed(words[0])
+    # Not torch.manual_seed, which seeds those of accelerators too: nobody puts them back.
+    torch.default_generator.manual_seed(words[0])
     np.random.seed(words[1])  # noqa: NPY002
     random.seed(words[2])

@@ -87,13 +87,16 @@ class Prepared:
 class StreamSource:
     """Examples in order.
 
-    ``prepare`` lists files: late, so that a listing that fails on one rank is told to all.
+    Attributes:
+        prepare: lists files: late, so that a listing that fails on one rank is told to all.
+        made_of: the user's source; None for files.
     """
 
     name: str
     prepare: Callable[[], Prepared]
     has_shards: bool
     request: Request
+    made_of: Any = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
 

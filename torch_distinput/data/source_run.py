@@ -26,12 +26,15 @@ from torch_distinput.data.source_state import (
     is_prompt,
     joined,
     keepers_of,
+    left_epoch,
+    of_new,
     packed,
     parted,
     separated,
+    state_of_new,
     unpacked,
 )
-from torch_distinput.data.started_loader import started
+from torch_distinput.data.started_loader import started, starts_anew
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.position import Start
 
@@ -108,8 +111,7 @@ class SourceRun:
             elif known is None or known.first is None or (goes_on and known.ended):
                 iterator = self._anew(is_first=known is None)
             else:  # perhaps it was left half-way
-                self._begin = known.first
-                iterator = self._iterated(known.first)
+                iterator = self._restarted(known.first)
         self._memory.begun, self._memory.ended = words[-1] if words else self._begin, False
         self.items = _each_as_single_process(
             iterator, partial(self._memory.end, iterator, source, is_rest=any(numbers))
@@ -141,6 +143,8 @@ class SourceRun:
                 self._begin = self._state()
         if is_first and keeps_own:
             self._memory.first = self._begin
+            if self._begin is not None and not is_prompt(self._source):
+                self._begin = of_new(self._begin)
         return iterator
 
     def _state(self) -> str:
@@ -148,6 +152,15 @@ class SourceRun:
 
     def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
         """Start it where its words say."""
+        if (begin := left_epoch(words)) is not None:
+            return self._restarted(begin)
+        if (state := state_of_new(words)) is not None:
+            if self._memory.first is not None:
+                return self._iterated(state)
+            begin = self._begin  # perhaps of a later epoch
+            iterator = self._anew(is_first=True)  # in a new process the source is there by itself
+            self._begin = begin
+            return iterator
         epochs, place = epochs_before(words)
         if not epochs:
             return self._iterated(words)
@@ -160,6 +173,19 @@ class SourceRun:
                 for _ in _each_as_single_process(rest):
                     pass
             self._epoch = own
+        return self._anew()
+
+    def _restarted(self, begin: str) -> Iterator[Any]:
+        """Start another epoch in place of one that began there, and may have been left half-way."""
+        self._begin = begin
+        state = state_of_new(begin)
+        if state is not None and self._memory.first is None:
+            return self._anew(is_first=True)
+        states = separated(begin if state is None else state)
+        # A loader would take the words for those of its next epoch.
+        if has_state(self._source) and states and not starts_anew(self._source):
+            load = self._source.reset if is_node(self._source) else self._source.load_state_dict
+            load(unpacked(states[0]))
         return self._anew()
 
     def _iterated(self, state: str | None = None) -> Iterator[Any]:

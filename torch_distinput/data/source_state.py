@@ -11,6 +11,11 @@ words are texts:
                         count epochs themselves, and what they say before the first example need
                         not be true: a generator has not begun to run. So the epoch before is
                         played to its end, and the source is started anew. After 3-5: three times
+    "new:" + a state    of a source that was never started before: what it said then. A new process
+                        has one, and need not load what may not be true yet
+    "left:" + words     those for the beginning of an epoch that was left before its end. The source
+                        is put there, which makes it forget its place, and started anew: the epoch
+                        to play is told after that, since the words may hold the one before
 
 A start of a stream holds numbers of its own, the words for there, and those for the beginning of
 the epoch, where the source starts again if the epoch is left.
@@ -32,6 +37,8 @@ from torch_distinput.plan.position import Start
 _PACKED = "torch:"
 _BOTH = "both:"
 _AFTER = "after "
+_LEFT = "left:"
+_NEW = "new:"
 
 
 def has_state(source: Any) -> bool:
@@ -68,8 +75,8 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
     numbers, words = parted(start)
     if ended:
         words = [followed(word, epoch) for word in words[:1]]
-    elif any(numbers):
-        words = words[1:]
+    else:
+        words = [_left(word) for word in (words[1:] if any(numbers) else words)]
     return (*(0 for _ in numbers), words[0]) if words else ()
 
 
@@ -77,6 +84,26 @@ def parted(start: Start) -> tuple[list[int], list[str]]:
     """The numbers and the words of a start; words at the numbers 0 are for the beginning."""
     numbers = [value for value in start if not isinstance(value, str)]
     return numbers, [value for value in start if isinstance(value, str)]
+
+
+def _left(words: str) -> str:
+    """Words for the epoch after one that was left, from those for its beginning."""
+    return words if words.startswith((_AFTER, _LEFT)) else _LEFT + words
+
+
+def of_new(state: str) -> str:
+    """Words for the first beginning of a source, from what it says there."""
+    return _NEW + state
+
+
+def state_of_new(words: str) -> str | None:
+    """What a source said at its first beginning; None if words are for another place."""
+    return words.removeprefix(_NEW) if words.startswith(_NEW) else None
+
+
+def left_epoch(words: str) -> str | None:
+    """Words for the beginning of an epoch that was left; None if words are for something else."""
+    return words.removeprefix(_LEFT) if words.startswith(_LEFT) else None
 
 
 def followed(words: str, epoch: int) -> str:

@@ -19,6 +19,11 @@ def started(source: Any) -> Iterator[Any]:
     return _batches_of(source) if isinstance(source, DataLoader) else iter(source)
 
 
+def starts_anew(source: Any) -> bool:
+    """Whether each ``iter()`` of a source begins at its beginning by itself: that of a loader."""
+    return isinstance(source, DataLoader)
+
+
 def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start a loader now: one that keeps a state may be asked for it before its first batch."""
     collate_fn = loader.collate_fn
@@ -72,5 +77,9 @@ def _is_of_dataset(loader: DataLoader[Any], end: StopIteration) -> bool:
         return False
     if end.args and str(end.args[0]).startswith("Caught StopIteration"):
         return True
-    frames = traceback.walk_tb(end.__traceback__)
-    return any(frame.f_code.co_name == "fetch" for frame, _ in frames)
+    frames = (frame for frame, _ in traceback.walk_tb(end.__traceback__))
+    return any(
+        frame.f_code.co_name == "fetch"
+        and frame.f_globals.get("__name__", "").startswith("torch.utils.data.")
+        for frame in frames
+    )

@@ -46,13 +46,13 @@ class ReadySteps(Steps):
 
     def recipe(self) -> Recipe:
         """The shards."""
-        return {"shards": self._source.num_shards}
+        return {"shards": self._source.num_shards, **self._settings(self._source.stream.source)}
 
     def facts(self, position: Position) -> dict[str, object]:
         """The shards."""
         shards = self._source.num_shards
         self._check_shards(position, shards or 0, self._source.name)
-        return {"shards": shards}
+        return dict(self.recipe())
 
     def resumed(self, position: Position) -> Position:
         """Go on; in a shared stream after so many rows, since batches may have another size now."""

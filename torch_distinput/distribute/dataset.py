@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.detect import check_alone
+from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
@@ -255,7 +256,7 @@ class DistributedDataset(Distributed):
             watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
             meeting=self._meeting,
             timeout=options.timeout,
-            exchange=partial(self._exchange, topic),
+            exchange=self._exchange(topic),
             checks_data=options.audit,
         )
         feed = self._input.open(opening)
@@ -287,13 +288,10 @@ class DistributedDataset(Distributed):
             timeout=self._options.timeout,
         )
 
-    def _exchange(self, topic: str, text: str) -> list[str]:
+    def _exchange(self, topic: str) -> Exchange:
         heartbeat, timeout = self._strategy.heartbeat, self._options.timeout
-        return self._strategy.communicator.exchange(
-            f"examples of {topic}",
-            text,
-            timeout=timeout,
-            gone=lambda: heartbeat.gone(timeout) | heartbeat.failures(topic),
+        return Exchange(
+            self._strategy.communicator, heartbeat, topic, name=self._name, timeout=timeout
         )
 
     def _foresee_zero_rows(self, epoch: int) -> None:
@@ -329,7 +327,7 @@ class DistributedDataset(Distributed):
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            **({} if played is None else {"number of steps before": played.steps}),
+            **({} if played is None else {"number of steps before": played.steps_to_compare}),
             "epoch": position.epoch,
             "position": _described(position),
             **self._input.facts(position),

@@ -53,6 +53,7 @@ class ExampleSteps(Steps):
         return {
             **prepared.stream.recipe,
             "files": _digest(prepared),
+            **self._settings(self._source.made_of),
         }
 
     def facts(self, position: Position) -> dict[str, object]:
@@ -61,7 +62,7 @@ class ExampleSteps(Steps):
         if prepared.num_shards is not None:
             self._check_shards(position, prepared.num_shards, self._source.name)
         self._prepared = prepared
-        return {"files": _digest(prepared)}
+        return {"files": _digest(prepared), **self._settings(self._source.made_of)}
 
     def share(self) -> object:
         """What this worker found in its share of the files."""

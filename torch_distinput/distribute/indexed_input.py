@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data.element_spec import spec_of
+from torch_distinput.data.indexed import ColumnFetch
 from torch_distinput.data.loader import TaskLoader
 from torch_distinput.data.local_step import LocalStep, cut_step, part_of
 from torch_distinput.data.planned import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
 from torch_distinput.data.source import IndexedSource
-from torch_distinput.data.spot_check import SpotCheck, describe_dataset
+from torch_distinput.data.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.distribute.epoch_batches import EpochBatches
 from torch_distinput.distribute.feed import Delivery, Feed, PlannedFeed, raising
 from torch_distinput.distribute.inputs import Opening
-from torch_distinput.distribute.same_data import check_same_data
+from torch_distinput.distribute.same_data import confirmed, first_difference, refuse_other_data
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.audit import IdSum, Reading, sum_of_range, summed
@@ -32,8 +32,8 @@ from torch_distinput.plan.state import Recipe
 from torch_distinput.plan.topology import Topology
 
 _log = logging.getLogger(__name__)
-_MOST_CHECKED = 8
-"""Examples that are compared with those of the other workers, beside the first and a late one."""
+_MOST_COLUMNS, _MOST_FETCHED = 10, 3
+"""Examples that are compared with those of the other workers."""
 
 
 class IndexedInput:
@@ -68,7 +68,7 @@ class IndexedInput:
         """The dataset, its length, and the order where a sampler of the user gives it."""
         facts: dict[str, object] = {"number of examples": self._source.num_examples}
         if self._source.dataset is not None:
-            facts["type of the dataset"] = describe_dataset(self._source.dataset)
+            facts["dataset and part of it"] = describe_dataset(self._source.dataset)
         self._batches.begin(position)
         return facts | self._batches.facts(position.epoch)
 
@@ -111,20 +111,34 @@ class IndexedInput:
         except SourceError as error:  # a loader process was lost: told to all at the first step
             found, fetched = [], raising(error)
         if check is not None:
-            shown = [json.loads(text) for text in opening.exchange(json.dumps(found))]
-            check_same_data(shown, check.indices, self._source.name)
+            self._compare(opening, check, found)
         return fetched
 
+    def _compare(self, opening: Opening, check: SpotCheck, found: Prints) -> None:
+        """Compare what the check has found; before two ranks are said to differ, look again."""
+        difference = first_difference(opening.exchange(found))
+        if difference is None:
+            return
+        index = check.indices[difference[0]]
+        alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
+        loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
+        (now,) = next(loader.run(iter([check.again(index)]))) or [[]]
+        still = confirmed(found[difference[0]], now) if found else []
+        refuse_other_data(opening.exchange([still]), index, self._source.name)
+
     def _check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
-        """What to compare: the first examples of some batches, at the first ``iter()``."""
+        """What to compare: the first examples of some batches, at the first ``iter()``.
+
+        Where code of the user's fetches them, three: the start should not be felt.
+        """
         is_due = opening.checks_data or not self._is_checked
         self._is_checked = True
         count = batches.num_batches
         if not (is_due and count and self._splitter.shared and len(opening.shares) > 1):
             return None
-        # The last ones early: time may be up after two.
-        places = [0, count - 1, *range(0, count, -(-count // _MOST_CHECKED))]
-        return SpotCheck(tuple(int(batches.indices(n)[0]) for n in dict.fromkeys(places)))
+        most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
+        places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
+        return SpotCheck(tuple(int(batches.indices(n)[0]) for n in places))
 
     def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""

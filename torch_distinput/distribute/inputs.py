@@ -10,6 +10,7 @@ from torch_distinput.cluster.meeting import Meeting
 from torch_distinput.cluster.watch import Watch
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Tally
+from torch_distinput.data.spot_check import Prints
 from torch_distinput.distribute.feed import Feed
 from torch_distinput.plan.audit import IdSum, Reading
 from torch_distinput.plan.batching import Idle
@@ -28,7 +29,8 @@ class Opening:
         watch: tells and hears of failures.
         meeting: where workers agree.
         timeout: seconds that a worker waits for another.
-        exchange: shows a text to the other workers, and returns those of all.
+        exchange: shows fingerprints to the other workers, and returns those of all; called as
+            often by each of them.
         checks_data: compare the data of the workers, as far as that is cheap.
     """
 
@@ -38,7 +40,7 @@ class Opening:
     watch: Watch
     meeting: Meeting
     timeout: float
-    exchange: Callable[[str], list[str]]
+    exchange: Callable[[Prints], list[Prints]]
     checks_data: bool
 
 

@@ -119,6 +119,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """
         if self._ending is None:
             self._progress.ended = isinstance(error, StopIteration)
+            self._progress.failed = not self._progress.ended
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
         self._delivered.is_open = False

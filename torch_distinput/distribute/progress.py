@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.data.source_state import next_epoch
 from torch_distinput.plan.position import Position, StreamPosition
 
@@ -19,6 +20,7 @@ class Progress:
         self.steps = before.steps
         self.examples = before.examples
         self.ended = False  # the end of data was delivered, too
+        self.failed = False  # it ended with an error
 
     def deliver(self, num_examples: int, where: Callable[[], Position]) -> None:
         """Note a step; ``where`` tells the position after it, if anybody asks."""
@@ -33,9 +35,16 @@ class Progress:
             return self.before
         return replace(self._where(), steps=self.steps, examples=self.examples)
 
+    @property
+    def steps_to_compare(self) -> int | str:
+        """What other workers must have delivered, too; after an error they may be elsewhere."""
+        return NOT_KNOWN if self.failed else self.steps
+
     def followed_by(self, first: Position) -> Position:
         """The beginning of another epoch: a source that tells where it is goes on from there."""
         known = self.position
+        if len(known.streams) != len(first.streams):  # of another cluster, and nothing delivered
+            return first
         streams = tuple(
             self._next(new, old) for new, old in zip(first.streams, known.streams, strict=True)
         )

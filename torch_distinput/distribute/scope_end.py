@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator, named_workers
-from torch_distinput.errors import MismatchError
+from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.made_in_scope import Fingerprinted
 from torch_distinput.options import InputOptions
 
@@ -62,12 +62,17 @@ def _replicate(made: Sequence[Fingerprinted], workers: Communicator) -> list[str
 
     It is told to all afterwards: a worker that raised here would leave the others waiting.
     """
-    own = None
-    if workers.rank == 0:
-        own = [
-            {name: tensor.cpu() for name, tensor in thing.state_dict().items()} for thing in made
-        ]
+    own: Any = None
+    try:
+        if workers.rank == 0:
+            own = [{name: x.cpu() for name, x in thing.state_dict().items()} for thing in made]
+    except Exception as error:
+        workers.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
+        raise
     states = workers.gather_objects(own)[0]
+    if isinstance(states, str):
+        msg = f"Expected the states of worker 0's layers, but it failed: {states}"
+        raise PeerFailedError(msg)
     if not workers.rank:
         return [""] * len(made)
     return [_refusal(thing, state) for thing, state in zip(made, states, strict=True)]

@@ -97,7 +97,7 @@ def _check_numbers(before: Any, now: Any) -> None:
             msg = (
                 f"Expected numbers of {one.dtype} at {name}, as before, got {other.dtype}: the "
                 "type of a batch must not depend on which examples it holds. Give all examples "
-                "one type (1.0 instead of 1), or pass a collate_fn."
+                "one type (1.0 instead of 1), or let a collate_fn return one dtype."
             )
             raise SourceError(msg)
 

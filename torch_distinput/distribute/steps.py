@@ -19,6 +19,7 @@ from torch_distinput.data.fingerprint import fingerprint
 from torch_distinput.data.local_step import LocalStep
 from torch_distinput.data.read_log import Notes, Tally
 from torch_distinput.data.stream import Chunk, Shard
+from torch_distinput.data.stream_settings import settings_of
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.audit import IdSum, Reading, sum_of_range
 from torch_distinput.plan.batching import Splitter
@@ -33,7 +34,7 @@ from torch_distinput.plan.position import (
     not_elastic,
 )
 from torch_distinput.plan.sharding import check_enough_shards
-from torch_distinput.plan.state import Recipe
+from torch_distinput.plan.state import SETTINGS, Recipe
 from torch_distinput.plan.topology import Topology
 
 
@@ -131,6 +132,11 @@ class Steps(ABC):
         if self._policy is AutoShardPolicy.FILE:
             return position.redealt(grid, self._reaches(position))
         raise not_elastic(position, grid, f"AutoShardPolicy.{self._policy.name}")
+
+    def _settings(self, source: Any) -> dict[str, object]:
+        """What must be equal on all workers that share a source which each of them has made."""
+        settings = "" if self._policy is AutoShardPolicy.OFF else settings_of(source)
+        return {SETTINGS: settings} if settings else {}
 
     def _check_shards(self, position: Position, num_shards: int, what: str) -> None:
         """Refuse FILE with too few files or shards, unless an epoch goes on with other workers."""

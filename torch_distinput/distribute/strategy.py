@@ -242,7 +242,8 @@ class Strategy:
         """Gather rows and sort them by their indices, for predictions in the source's order.
 
         Args:
-            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 once over all replicas.
+            index: int64 ``(rows,)``, the place of each row; each of 0..n-1 once over all replicas
+                (nobody knows of rows that are missing at the end).
                 Or ``(rows, 2)`` with file and record numbers, the ``last_step.ids`` of files:
                 repetitions are refused, but gaps go unnoticed, as filters leave some too.
             value: a structure of tensors or lists with a row for each index: of padded batches

@@ -13,6 +13,8 @@ from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.position import Grid, Position, Segment, StreamPosition
 
 VERSION = 1
+SETTINGS = "seeds and shards of the stream"
+"""A fact of a recipe that older states lack."""
 Recipe = Mapping[str, Any]
 """What decides which examples come in which order: names and plain values."""
 
@@ -79,7 +81,8 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
         ConfigurationError: a ValueError.
     """
     saved = dict(state["recipe"])
-    odd = {fact: value for fact, value in recipe.items() if saved.get(fact) != value}
+    here = {fact: value for fact, value in recipe.items() if fact != SETTINGS or fact in saved}
+    odd = {fact: value for fact, value in here.items() if saved.get(fact) != value}
     if odd:
         said = "; ".join(
             f"{fact} was {saved.get(fact, 'another')!r}, and here it is {value!r}"
