@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, shown, stream_of, write_files
+from torch_distinput.data import started_loader
 from torch_distinput.testing import simulate
 
 
@@ -327,3 +328,34 @@ def test_a_stream_that_is_left_is_closed_at_once():
         assert [True] == closed
     finally:
         gc.enable()
+
+
+class Parts(IterableDataset):
+    """Takes its part of the numbers in each loader process."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        return iter(range(6)[info.id :: info.num_workers])
+
+
+class All(IterableDataset):
+    """Plays all of them in each."""
+
+    def __iter__(self):
+        return iter(range(6))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count", "is_said"), [(Parts(), 6, False), (All(), 12, True)], ids=["parts", "all"]
+)
+def test_a_stream_in_several_processes_of_a_users_loader(caplog, dataset, count, is_said):
+    """It is played once by each, as torch does it; the log says so where it seems not meant."""
+    started_loader._warn_of_copies.cache_clear()
+    loader = DataLoader(dataset, batch_size=3, num_workers=2)
+    alone = tdi.OneDeviceStrategy("cpu")
+    for played in (
+        alone.distribute_dataset(loader),
+        alone.distribute_datasets_from_function(lambda _: loader),
+    ):
+        assert count == sum(len(batch) for batch in played)
+    assert is_said == ("every example comes 2 times" in caplog.text)

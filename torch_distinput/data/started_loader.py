@@ -1,17 +1,24 @@
-"""Starting a DataLoader of the user's: a StopIteration in its functions is an error, and no end.
+"""Starting a DataLoader of the user's: two traps of torch that lose or repeat examples in silence.
 
-torch lets one that the dataset or the ``collate_fn`` raises pass for the end of the data: the rest
-of an epoch would be missing, and nobody would know.
+A StopIteration that the dataset or the ``collate_fn`` raises is an error here; torch takes it for
+the end of the data. A stream in several loader processes is played once by each of them, if it does
+not take its part by itself; whether it does cannot be known, so the log says it.
 """
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
+
+from torch_distinput.data.source_parts import deals_shards
+
+_log = logging.getLogger(__name__)
 
 
 def started(source: Any) -> Iterator[Any]:
@@ -26,6 +33,8 @@ def starts_anew(source: Any) -> bool:
 
 def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start a loader now: one that keeps a state may be asked for it before its first batch."""
+    if loader.num_workers > 1 and not _takes_parts(loader.dataset):
+        _warn_of_copies(type(loader.dataset).__name__, loader.num_workers)
     collate_fn = loader.collate_fn
     loader.collate_fn = _Collate(collate_fn)
     try:
@@ -33,6 +42,27 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     finally:
         loader.collate_fn = collate_fn
     return _until_the_end(loader, iterator)
+
+
+def _takes_parts(dataset: Any) -> bool:
+    """Whether a loader process may well play its part of a dataset only, as far as one can see."""
+    if not isinstance(dataset, IterableDataset) or deals_shards(dataset):
+        return True
+    code = getattr(type(dataset).__iter__, "__code__", None)
+    return code is None or bool({"get_worker_info", "_per_process"} & set(code.co_names))
+
+
+@lru_cache
+def _warn_of_copies(name: str, num_workers: int) -> None:
+    """Say it once."""
+    _log.warning(
+        "A DataLoader has num_workers=%d over %s, whose __iter__ does not ask get_worker_info(). "
+        "If nothing inside of it does, every example comes %d times, once from each process. Then "
+        "use num_workers=1, or DataShardDataset, which takes a part in each process.",
+        num_workers,
+        name,
+        num_workers,
+    )
 
 
 def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator[Any]:
