@@ -76,8 +76,11 @@ def _number_type(kinds: set[type]) -> torch.dtype:
 
 
 def _typed(name: str, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
-    if isinstance(leaf, torch.Tensor) and torch.promote_types(leaf.dtype, dtype) == dtype:
-        return leaf.to(dtype)
+    if isinstance(leaf, torch.Tensor):
+        if leaf.dtype == dtype:
+            return leaf
+        if torch.promote_types(leaf.dtype, dtype) == dtype:
+            return leaf.to(dtype)
     msg = (
         f"Expected numbers of {dtype} at {name}, as in the first {_NUM_FIRST} examples, got "
         f"{getattr(leaf, 'dtype', type(leaf).__name__)}: the type of a batch must not depend on "
@@ -125,33 +128,27 @@ class _CollateOrNone:
         return collate_examples(examples) if examples else zero_rows(self._spec)
 
 
-def _are_plain_arrays(column: Sequence[Any]) -> bool:
-    """Whether all are arrays of one dtype that torch knows."""
-    first = column[0]
-    if type(first) is not np.ndarray or first.dtype not in _PLAIN_DTYPES:
-        return False
-    return all(type(leaf) is np.ndarray and leaf.dtype is first.dtype for leaf in column)
-
-
-def _is_mixed(column: Sequence[Any]) -> bool:
-    """Whether some are floats, of which the first alone, or none, would tell the type."""
-    kinds = set(map(type, column))
-    return len(kinds) > 1 and float in kinds and kinds <= _NUMBERS
+def _are_plain(arrays: Sequence[Any]) -> bool:
+    """Whether all arrays are of one dtype that torch knows."""
+    dtype = arrays[0].dtype
+    return dtype in _PLAIN_DTYPES and all(array.dtype is dtype for array in arrays)
 
 
 def _stack(name: str, column: Sequence[Any]) -> Any:
     if isinstance(column[0], torch.Tensor) and column[0].is_quantized:
         msg = f"Expected no quantized tensors, got one at {name}. Use dequantize() or int_repr()."
         raise ValueError(msg)
+    kinds = set(map(type, column))
     try:
-        if _are_plain_arrays(column):  # as default_collate does, without a tensor for each
-            return torch.from_numpy(np.stack(column))
-        if all(type(leaf) is np.ndarray and leaf.dtype.kind in "OUS" for leaf in column):
-            return np.stack([leaf.astype(object) for leaf in column])  # strings, or other objects
-        if type(column[0]) in _NUMBERS and _is_mixed(column):
-            return torch.tensor(column, dtype=torch.float64)
-        if all(type(leaf) is torch.Tensor and leaf.layout is torch.strided for leaf in column):
-            return torch.stack(list(column))  # in a loader process default_collate would share it
+        if kinds == {torch.Tensor} and column[0].layout is torch.strided:
+            return torch.stack(tuple(column))  # in a loader process default_collate would share it
+        if kinds == {np.ndarray}:
+            if _are_plain(column):  # as default_collate does, without a tensor for each
+                return torch.from_numpy(np.stack(column))
+            if all(leaf.dtype.kind in "OUS" for leaf in column):  # strings, or other objects
+                return np.stack([leaf.astype(object) for leaf in column])
+        if len(kinds) > 1 and float in kinds and kinds <= _NUMBERS:
+            return torch.tensor(column, dtype=torch.float64)  # the first alone would not tell it
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})
