@@ -239,3 +239,25 @@ def test_persistent_processes_do_not_hear(caplog):
     assert ["persistent_workers" in line for line in said] == [True]
     tell_epoch(DataLoader(Keyed()), 1)
     assert 1 == len(caplog.records)
+
+
+def test_what_finishes_the_rows_tells_no_epoch():
+    """Only the process that reads does: the epoch may lie in memory that all of them share."""
+
+    class Shared(IterableDataset):
+        def __init__(self):
+            self.told = torch.zeros(4, dtype=torch.int64).share_memory_()  # calls for each epoch
+
+        def set_epoch(self, epoch):
+            self.told[epoch] += 1
+
+        def __iter__(self):
+            return iter(range(8))
+
+    source = Shared()
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        source, global_batch_size=2, num_workers=3, collate_fn=torch.tensor
+    )
+    dataset.set_epoch(3)
+    assert 8 == sum(len(batch) for batch in dataset)
+    assert [0, 0, 0, 1] == source.told.tolist()

@@ -192,6 +192,26 @@ def test_a_coin_that_falls_alike_twice_raises_no_alarm():
     assert [4, 4] == outcome(coins)
 
 
+def test_the_second_look_tells_no_other_epoch():
+    """The dataset is at the epoch that is played."""
+
+    class Coins(Noisy):
+        epoch = None
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+    def work(strategy):
+        falls = itertools.chain([strategy.worker_index] * 6, itertools.cycle([0, 1]))
+        source = Coins(lambda index: torch.tensor(next(falls)))
+        dataset = strategy.distribute_dataset(source, global_batch_size=4)
+        dataset.set_epoch(5)
+        iter(dataset)
+        return source.epoch
+
+    assert [5, 5] == simulate(work, num_workers=2)
+
+
 def test_what_is_not_random_in_an_example_is_compared():
     """A split dataset whose images are augmented by a generator of its own shows by its labels."""
 

@@ -28,7 +28,7 @@ from torch_distinput.data.slots import Parcel, Receiver, Sender
 from torch_distinput.data.stream import source_error
 from torch_distinput.errors import SourceError
 
-_Run = tuple[int, int]  # its number, and the epoch that it is of
+_Run = tuple[int, int | None]  # its number, and the epoch that it is of
 T = TypeVar("T")
 Task = TypeVar("Task")
 Step = TypeVar("Step")
@@ -71,12 +71,13 @@ class TaskLoader(Generic[Task, T]):
         self._loader: DataLoader[T] | None = None
         self._receiver = Receiver()
 
-    def run(self, tasks: Iterator[Task], epoch: int = 0) -> Iterator[T]:
+    def run(self, tasks: Iterator[Task], epoch: int | None = None) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread.
 
-        The user's dataset is told the epoch, also that of a process which persists.
+        The user's dataset is told the epoch, if there is one, also in a process that persists.
         """
-        tell_epoch(self._options.dataset, epoch)
+        if epoch is not None:
+            tell_epoch(self._options.dataset, epoch)
         if not self._options.num_workers:
             return _mapped(self._fetch, tasks)
         if self._loader is None:
@@ -253,7 +254,7 @@ class _Tasks(Generic[Task]):
         self._pending: Iterator[tuple[_Run, Task]] = iter(())
         self._num_runs = 0
 
-    def begin(self, tasks: Iterator[Task], epoch: int) -> None:
+    def begin(self, tasks: Iterator[Task], epoch: int | None) -> None:
         """Number the run, so that loader processes know when nobody waits for another any more."""
         self._num_runs += 1
         self._pending = zip(repeat((self._num_runs, epoch)), tasks)
@@ -301,7 +302,8 @@ class _Fetching(Dataset[Any]):
             if run != self._run:
                 self._run = run
                 sender.forget_unopened()
-                tell_epoch(self._dataset, run[1])
+                if run[1] is not None:
+                    tell_epoch(self._dataset, run[1])
             return sender.pack(self.failed or self._fetch(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
             return sender.pack(_raised(source_error(error, "a batch"), error))

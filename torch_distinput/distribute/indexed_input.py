@@ -122,7 +122,8 @@ class IndexedInput:
         index = check.indices[difference[0]]
         alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
         loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
-        (now,) = next(loader.run(iter([check.again(index)]))) or [[]]
+        looks = loader.run(iter([check.again(index)]), opening.position.epoch)
+        (now,) = next(looks) or [[]]
         still = confirmed(found[difference[0]], now) if found else []
         refuse_other_data(opening.exchange([still]), index, self._source.name)
 
