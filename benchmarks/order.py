@@ -23,7 +23,7 @@ import torch
 from measuring import OURS, Figure, command_line, figure, forget_peak, peak_mb, run
 from torch.utils.data import DistributedSampler
 
-from torch_distinput.plan.order import EpochOrder
+from torch_distinput.plan.assignment.order import EpochOrder
 
 BATCH, NUM_RANKS, BLOCK = 1024, 8, 65_536
 OURS_EXAMPLES = 10**9

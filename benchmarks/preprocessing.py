@@ -52,7 +52,7 @@ from tokens import (
 )
 
 from torch_distinput import preprocessing as pp
-from torch_distinput.preprocessing.hashes.token_hash import token_hash
+from torch_distinput.preprocessing.strings.hashes.token_hash import token_hash
 
 COLUMNS, NUM_BINS = 64, 100
 NORMALIZATION_TARGET_NS, DISCRETIZATION_TARGET_NS, COUNTING_TARGET_NS = 16.7, 20.0, 125.0

@@ -29,9 +29,9 @@ from measuring import (
 )
 from torch.utils import _pytree
 
-from torch_distinput.data.local_step import cut_step, part_of
-from torch_distinput.distribute.regroup import regroup_leaves
-from torch_distinput.distribute.shapes import Shapes
+from torch_distinput.data.steps.local_step import cut_step, part_of
+from torch_distinput.distribute.replicas.per_replica import regroup_leaves
+from torch_distinput.engine.zero_rows import Shapes
 
 ROWS, REPLICAS = 256, 4
 TIMES = {"full": 1000, "quick": 300, "tiny": 2}

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from torch_distinput.data import indexed, slots, structure
-from torch_distinput.plan import order, permutation
+from torch_distinput.data.batch import tree
+from torch_distinput.data.loader import shared_memory
+from torch_distinput.data.sources import indexed
+from torch_distinput.plan.assignment import order, permutation
 
 NAMES = ("fast paths", "plain paths")
 
@@ -17,14 +19,14 @@ NAMES = ("fast paths", "plain paths")
 def switched(name: str) -> Iterator[None]:
     """Take the fast paths also where they do not pay, or leave them all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structure, "_known_batches", {})
-        patch.setattr(structure, "_known_examples", {})
+        patch.setattr(tree, "_known_batches", {})
+        patch.setattr(tree, "_known_examples", {})
         if name == "fast paths":
             patch.setattr(indexed, "LARGE", 1)  # also small batches in memory that is used again
         else:
             patch.setattr(indexed, "LARGE", 1 << 62)  # each batch in fresh memory
-            patch.setattr(slots, "_MOST_SLOTS", 0)  # loader processes send results torch's way
-            patch.setattr(structure, "_MOST_KNOWN", 0)  # batches are walked over
+            patch.setattr(shared_memory, "_MOST_SLOTS", 0)  # loaders send results torch's way
+            patch.setattr(tree, "_MOST_KNOWN", 0)  # batches are walked over
             patch.setattr(permutation, "_LARGEST_TABLE", 0)  # orders are worked out
             patch.setattr(order, "_BLOCK", 1)  # a batch at a time
         yield

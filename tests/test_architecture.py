@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "torch_distinput"
-GROUND = {"background", "communicator", "errors", "made_in_scope", "options", "values"}
+GROUND = {"communicator", "errors", "options", "scope_registry", "threads", "values"}
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {
     **dict.fromkeys(GROUND, GROUND),
@@ -19,8 +19,27 @@ FLOORS = {
     "data": {*GROUND, "plan", "data"},
     "cluster": {*GROUND, "plan", "cluster"},
     "device": {*GROUND, "plan", "device"},
-    "distribute": {*GROUND, "plan", "data", "cluster", "device", "distribute"},
+    "engine": {*GROUND, "plan", "data", "cluster", "device", "engine"},
+    "distribute": {*GROUND, "plan", "data", "cluster", "device", "engine", "distribute"},
     "preprocessing": {*GROUND, "plan", "data", "preprocessing"},
+}
+# The floors inside of rooms, from below. A file that lies in none of them sees all of its room.
+FLOORS_INSIDE = {
+    "plan": ("assignment", "progress"),
+    "data": (
+        *("storage", "batch", "user_sources", "stream", "formats"),
+        *("loader", "files", "sources", "steps"),
+    ),
+    "preprocessing": ("states", "strings", "adapt", "layers", "artifact", "analysis"),
+}
+UPWARD = {  # arrows that still run upward: no new ones
+    ("data/storage/filesystem.py", "data.formats.reader.InputFile"),
+    ("plan/assignment/order.py", "plan.progress.position.Position"),
+    ("preprocessing/adapt/adapt.py", "preprocessing.layers.layer.AdaptiveLayer"),
+    ("preprocessing/adapt/adapt.py", "preprocessing.layers.layer.Layer"),
+    ("preprocessing/adapt/merging.py", "preprocessing.layers.layer.AdaptiveLayer"),
+    ("preprocessing/adapt/merging.py", "preprocessing.layers.layer.Layer"),
+    ("preprocessing/strings/token_dict.py", "preprocessing.layers.lookup.check_flat"),
 }
 UNBOUND = {"__init__", "readers", "testing"}  # front doors, and the test kit: they see everything
 ROOMS = {*FLOORS, *UNBOUND, *(path.stem for path in PACKAGE.iterdir())}
@@ -29,31 +48,35 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 }
 # Each dangerous thing, and the files or folders that own it. A lazy import is an import.
 OWNERS = {
-    "fsspec": ("data/files.py",),
-    "torchdata": ("data/user_loader.py",),
-    "DataLoader": ("data/loader.py", "data/user_loader.py", "data/started_loader.py"),
-    "StatefulDataLoader": ("data/loader.py", "data/user_loader.py"),
+    "fsspec": ("data/storage/filesystem.py",),
+    "torchdata": ("data/sources/dataloader.py",),
+    "DataLoader": (
+        *("data/loader/processes.py", "data/sources/dataloader.py"),
+        "data/user_sources/loader_start.py",
+    ),
+    "StatefulDataLoader": ("data/loader/processes.py", "data/sources/dataloader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
     "torch.cuda": ("device/",),
     "torch.Stream": ("device/",),
     "torch.Event": ("device/",),
     "torch.accelerator.current_stream": ("device/",),
     "torch.accelerator.set_stream": ("device/",),
-    "record_stream": ("device/",),
+    "record_stream": ("device/", "testing/tracing_backend.py"),
     "wait_stream": ("device/",),
-    "threading.Thread": ("background.py", "distribute/replica.py", "testing/"),
-    # A child that is forked inherits a lock as it is held at that moment: background makes it new.
-    "threading.Lock": ("background.py", "testing/"),
-    "threading.RLock": ("background.py",),
-    "threading.Condition": ("background.py",),
-    "threading.Event": ("background.py",),
-    "threading.Semaphore": ("background.py", "distribute/replica.py"),  # for the time of one call
-    "threading.BoundedSemaphore": ("background.py",),
-    "threading.Barrier": ("background.py",),
-    "queue.Queue": ("background.py",),
+    "threading.Thread": ("threads.py", "distribute/replicas/replica.py", "testing/"),
+    # A child that is forked inherits a lock as it is held at that moment: threads makes it new.
+    "threading.Lock": ("threads.py", "testing/"),
+    "threading.RLock": ("threads.py",),
+    "threading.Condition": ("threads.py",),
+    "threading.Event": ("threads.py",),
+    # for the time of one call
+    "threading.Semaphore": ("threads.py", "distribute/replicas/replica.py"),
+    "threading.BoundedSemaphore": ("threads.py",),
+    "threading.Barrier": ("threads.py",),
+    "queue.Queue": ("threads.py",),
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
-    "os.register_at_fork": ("background.py",),
-    "atexit.register": ("background.py",),
+    "os.register_at_fork": ("threads.py",),
+    "atexit.register": ("threads.py",),
     "signal.signal": ("cluster/stop_signal.py",),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
@@ -98,6 +121,19 @@ def check_floors(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
             continue  # a room at the edge uses a public name
         if not any(f"{target}.".startswith(f"{other}.") for other in floors.get(room, {room})):
             yield line, f"{room} must not see {target}"
+        if is_upward(path, target) and (path, target) not in UPWARD:
+            yield line, f"{path} must not see {target}, a floor above"
+
+
+def is_upward(path: str, target: str) -> bool:
+    """Whether a file sees a higher floor of its own room."""
+    room, floor, *_ = Path(path).parts if "/" in path else (path, "")
+    other_room, other_floor, *_ = (*target.split("."), "")
+    floors = FLOORS_INSIDE.get(room, ())
+    if room != other_room or floor not in floors:
+        return False
+    lies_in = floors.index(other_floor) if other_floor in floors else len(floors)
+    return lies_in > floors.index(floor)
 
 
 def check_owners(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -170,7 +206,7 @@ def test_an_import_leaves_no_trace_in_the_process() -> None:
 
 def test_the_package_keeps_to_its_floors() -> None:
     paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
-    assert "plan/topology.py" in paths
+    assert "plan/assignment/topology.py" in paths
     found = [line for name, path in paths.items() for line in findings(name, path.read_text())]
     assert not found, "\n".join(sorted(found))
 
@@ -178,22 +214,26 @@ def test_the_package_keeps_to_its_floors() -> None:
 BROKEN = [
     ("plan/x.py", "import torch", "plan is pure and must not see torch"),
     ("plan/x.py", "def f():\n    from time import sleep", "x.py:2: plan is pure"),
-    ("plan/x.py", "from torch_distinput.data.rows import cut", "plan must not see data.rows.cut"),
+    ("plan/x.py", "from torch_distinput.data import batch", "plan must not see data.batch"),
     ("plan/x.py", "from torch_distinput import Strategy", "plan must not see Strategy"),
-    ("options.py", "import torch_distinput.plan.order", "options must not see plan.order"),
+    ("options.py", "import torch_distinput.plan.assignment", "must not see plan.assignment"),
     ("data/x.py", "from torch_distinput import cluster", "data must not see cluster"),
-    ("cluster/x.py", "from torch_distinput.data import rows", "cluster must not see data.rows"),
-    ("device/x.py", "from torch_distinput.data import rows", "device must not see data.rows"),
-    ("device/x.py", "import torch_distinput.data.structure", "must not see data.structure"),
+    ("data/batch/x.py", "import torch_distinput.data.files", "must not see data.files, a floor"),
+    ("plan/assignment/x.py", "from torch_distinput import plan\nplan.progress.f", "a floor above"),
+    ("data/steps/x.py", "import torch_distinput.data.building_blocks", "a floor above"),
+    ("engine/x.py", "from torch_distinput import distribute", "engine must not see distribute"),
+    ("cluster/x.py", "from torch_distinput.data import batch", "cluster must not see data.batch"),
+    ("device/x.py", "from torch_distinput.data import batch", "device must not see data.batch"),
+    ("device/x.py", "import torch_distinput.data.batch.tree", "must not see data.batch"),
     ("distribute/x.py", "import torch_distinput as t\nt.testing.run()", "must not see testing.run"),
     ("preprocessing/x.py", "from torch_distinput import device", "must not see device"),
     ("preprocessing/x.py", "import torch.distributed", "torch.distributed belongs to cluster/"),
     ("preprocessing/__main__.py", "import torch_distinput.cluster", "must not see cluster"),
-    ("lightning/x.py", "from torch_distinput.plan import order", "lightning must not see plan"),
+    ("lightning/x.py", "from torch_distinput.plan import progress", "lightning must not see plan"),
     ("distribute/x.py", "from torch import distributed as d", "torch.distributed belongs to"),
     ("distribute/x.py", "import torch as t\nt.distributed.barrier()", "x.py:2: torch.distributed"),
-    ("data/x.py", "import fsspec.core", "fsspec belongs to data/files.py"),
-    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/user_loader.py"),
+    ("data/x.py", "import fsspec.core", "fsspec belongs to data/storage/filesystem.py"),
+    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/sources/dataloader.py"),
     ("data/x.py", "from torch.utils import data\ndata.DataLoader(1)", "x.py:2: DataLoader belongs"),
     ("data/x.py", "from y import StatefulDataLoader as S", "StatefulDataLoader belongs to"),
     ("data/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda belongs to device/"),
@@ -201,10 +241,10 @@ BROKEN = [
     ("data/x.py", "from torch import Event", "torch.Event belongs to device/"),
     ("data/x.py", "x.record_stream(s)", "record_stream belongs to device/"),
     ("data/x.py", "import threading\n_lock = threading.Lock()", "threading.Lock belongs to"),
-    ("data/x.py", "from threading import Event as E", "threading.Event belongs to background.py"),
+    ("data/x.py", "from threading import Event as E", "threading.Event belongs to threads.py"),
     ("data/x.py", "from functools import cached_property", "cached_property belongs to nobody"),
     ("data/x.py", "import os\nos.register_at_fork(before=f)", "os.register_at_fork belongs to"),
-    ("data/x.py", "import atexit\natexit.register(f)", "atexit.register belongs to background.py"),
+    ("data/x.py", "import atexit\natexit.register(f)", "atexit.register belongs to threads.py"),
     ("data/x.py", "from . import rows", "imports are absolute"),
     ("data/utils.py", "", "a file named utils has no subject"),
     ("data/x.py", "\n" * 351, "the file has 351 lines"),
@@ -212,8 +252,10 @@ BROKEN = [
     ("data/x.py", "def f(a, b, c, d, e, f): ...", "f has more than 5 positional parameters"),
 ]
 SOUND = [
-    ("device/x.py", "from torch_distinput import background\nimport torch\ntorch.cuda.x"),
+    ("device/x.py", "from torch_distinput import threads\nimport torch\ntorch.cuda.x"),
     ("cluster/x.py", "import torch\nfrom torch import distributed\ntorch.cuda.is_available()"),
+    ("data/x.py", "import torch_distinput.data.steps"),
+    ("data/files/x.py", "from torch_distinput.data import batch"),
     ("lightning/x.py", "import torch_distinput as tdi\nfrom torch_distinput import Strategy"),
     ("plan/x.py", "import math, numpy as np\nfrom torch_distinput import errors\nself.time.torch"),
     ("data/x.py", "def f(self, a, b, c, d, e, *, g):\n    '" + "\\\n" * 50 + "'" + "\n    1" * 40),

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from torch_distinput import background
-from torch_distinput.data.structure import flatten
+from torch_distinput import threads
+from torch_distinput.data.batch.tree import flatten
 from torch_distinput.testing import run_ranks, simulate
 
 SECONDS = 20
@@ -52,10 +52,10 @@ def held(lock):
 
 
 LOCKS = {
-    "lock": background.new_lock,
-    "rlock": background.new_rlock,
-    "condition": background.new_condition,
-    "named": lambda: background.named_lock("of a test"),
+    "lock": threads.new_lock,
+    "rlock": threads.new_rlock,
+    "condition": threads.new_condition,
+    "named": lambda: threads.named_lock("of a test"),
 }
 
 
@@ -76,7 +76,7 @@ def test_a_child_can_take_every_lock(kind):
 
 
 def test_a_child_can_set_an_event():
-    event = background.new_event()
+    event = threads.new_event()
     leave = held(event._cond)
     try:
         assert 0 == forked(event.set)
@@ -86,12 +86,12 @@ def test_a_child_can_set_an_event():
 
 def test_the_users_child_is_not_frozen_and_ours_is():
     """Garbage that a loader process inherits is not its own to collect."""
-    background.num_forks()
+    threads.num_forks()
     assert 0 == forked(lambda: int(gc.get_freeze_count() > 0))
-    with background.forking_loaders():
+    with threads.forking_loaders():
         assert 0 == forked(lambda: int(gc.get_freeze_count() == 0))
         # Its own children are not loader processes.
-        assert 0 == forked(lambda: forked(lambda: int(background.is_loader_process())))
+        assert 0 == forked(lambda: forked(lambda: int(threads.is_loader_process())))
 
 
 class Header:
@@ -101,12 +101,12 @@ class Header:
         return 8
 
     def __getitem__(self, index):
-        with background.named_lock("ast"):
+        with threads.named_lock("ast"):
             return torch.tensor(ast.literal_eval(str(index)))
 
 
 def test_a_loader_process_inherits_no_held_lock():
-    leave = held(background.named_lock("ast"))
+    leave = held(threads.named_lock("ast"))
     try:
         dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
             Header(), global_batch_size=4, num_workers=1

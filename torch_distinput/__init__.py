@@ -16,12 +16,12 @@ import typing as _typing
 
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
-from torch_distinput.data.collate import collate
-from torch_distinput.distribute.current import get_replica_context, get_strategy
+from torch_distinput.data.batch.collate import collate
+from torch_distinput.distribute.context import get_replica_context, get_strategy
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.loss import compute_average_loss
-from torch_distinput.distribute.replica import ReplicaContext
+from torch_distinput.distribute.replicas.replica import ReplicaContext
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
@@ -40,7 +40,7 @@ from torch_distinput.errors import (
     UsageError,
 )
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
-from torch_distinput.plan.topology import InputContext, Topology, ValueContext
+from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import (
     InputStats,
     OptionalStep,
@@ -52,9 +52,9 @@ from torch_distinput.values import (
 
 if _typing.TYPE_CHECKING:
     from torch_distinput import preprocessing, readers, testing
-    from torch_distinput.data.file_dataset import FileDataset
-    from torch_distinput.data.rebatch import RebatchSampler
-    from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
+    from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
+    from torch_distinput.data.files.dataset import FileDataset
+    from torch_distinput.data.steps.rebatch import RebatchSampler
 
 __all__ = [
     "AuditError",
@@ -101,10 +101,10 @@ __all__ = [
 ]
 
 _LATE = {
-    "DataShardDataset": "data.sharded",
-    "FileDataset": "data.file_dataset",
-    "FileShardDataset": "data.sharded",
-    "RebatchSampler": "data.rebatch",
+    "DataShardDataset": "data.building_blocks",
+    "FileDataset": "data.files.dataset",
+    "FileShardDataset": "data.building_blocks",
+    "RebatchSampler": "data.steps.rebatch",
 }
 _LATE_MODULES = ("preprocessing", "readers", "testing")
 

@@ -12,10 +12,10 @@ import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster import agreement
 from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.desk import Agreed, Desk, Ending
-from torch_distinput.plan.end_of_data import WINDOW, Outcome
-from torch_distinput.plan.ledger import Ledger
-from torch_distinput.plan.position import Bookmark, Grid, first_position
+from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending
+from torch_distinput.plan.progress.delivered import Ledger
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome
+from torch_distinput.plan.progress.position import Bookmark, Grid, first_position
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.fast_paths import switched
-from torch_distinput.data import rows, structure
-from torch_distinput.data.collate import collate_examples
-from torch_distinput.data.element_spec import merged, spec_of, zero_rows
-from torch_distinput.data.fingerprint import fingerprint
-from torch_distinput.data.jagged import jagged as made_jagged
-from torch_distinput.data.jagged import longest_of
-from torch_distinput.data.structure import Examples, flatten, leaf_names, map_leaves, unflatten
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch import tree as structure
+from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.fingerprint import fingerprint
+from torch_distinput.data.batch.jagged import jagged as made_jagged
+from torch_distinput.data.batch.jagged import longest_of
+from torch_distinput.data.batch.spec import merged, spec_of, zero_rows
+from torch_distinput.data.batch.tree import Examples, flatten, leaf_names, map_leaves, unflatten
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
-from torch_distinput.data.buffers import LARGE, Buffers
+from torch_distinput.data.batch.buffer_pool import LARGE, Buffers
 
 SHAPE = (LARGE // 8, 2)
 

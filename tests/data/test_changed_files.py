@@ -10,11 +10,11 @@ import pytest
 import torch_distinput as tdi
 from tests.formats import FORMATS
 from tests.storages import Memory
-from torch_distinput.data.ranged import sized
-from torch_distinput.data.read_log import ReadLog
-from torch_distinput.data.reader import Part
-from torch_distinput.data.unit_source import UnitSource
-from torch_distinput.data.units import Unit
+from torch_distinput.data.files.unit_source import UnitSource
+from torch_distinput.data.files.work_units import Unit
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.storage.range_reader import sized
+from torch_distinput.data.stream.bad_records import ReadLog
 
 
 def shortened(path):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.distribute.street import play, write_files
-from torch_distinput.data.files import list_files
+from torch_distinput.data.storage.filesystem import list_files
 
 
 def records(dataset, **keywords):

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.data import object_parts
-from torch_distinput.data.fingerprint import Digest, examine, fingerprint
+from torch_distinput.data.batch import object_parts
+from torch_distinput.data.batch.fingerprint import Digest, examine, fingerprint
 
 
 class Plain:

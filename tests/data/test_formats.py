@@ -14,7 +14,7 @@ import torch_distinput as tdi
 from tests.distribute.street import options
 from tests.formats import FORMATS
 from tests.storages import NAMES, Local, open_storage
-from torch_distinput.data import rows
+from torch_distinput.data.batch import rows
 from torch_distinput.testing import check_reader, simulate
 
 SIZES = (20, 0, 3, 41, 1)

@@ -11,14 +11,14 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, stream_of
-from torch_distinput.data.chain import Leg, Route
-from torch_distinput.data.ready_batches import RebatchReadyDataset
-from torch_distinput.data.ready_stream import ReadyStream
-from torch_distinput.data.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream import Chunk, ChunkReader, Shard
+from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.steps.prebatched import RebatchReadyDataset
+from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Shard
+from torch_distinput.data.stream.segments import Leg, Route
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.batching import Splitter
-from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.testing import simulate
 
 

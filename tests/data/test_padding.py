@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
-from torch_distinput.data import rows
-from torch_distinput.data.element_spec import spec_of, zero_rows
-from torch_distinput.data.local_step import part_of
-from torch_distinput.data.padding import blank, order_of, padded, padded_spec
-from torch_distinput.data.structure import flatten
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.spec import spec_of, zero_rows
+from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.steps.local_step import part_of
+from torch_distinput.data.steps.padding import blank, order_of, padded, padded_spec
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_distinput.data.loader import LoaderOptions, TaskLoader
-from torch_distinput.data.planned import PlannedStep, StepFetch, fetch_steps
+from torch_distinput.data.loader.processes import LoaderOptions, TaskLoader
+from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, fetch_steps
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

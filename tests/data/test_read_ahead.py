@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.data import read_ahead
-from torch_distinput.data.read_ahead import ReadAhead
-from torch_distinput.data.read_log import ReadLog
-from torch_distinput.data.reader import Part
-from torch_distinput.data.stream import Chunk
-from torch_distinput.data.unit_reader import UnitReader
-from torch_distinput.data.units import Unit
+from torch_distinput.data.files import read_ahead
+from torch_distinput.data.files.read_ahead import ReadAhead
+from torch_distinput.data.files.unit_reader import UnitReader
+from torch_distinput.data.files.work_units import Unit
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.stream.bad_records import ReadLog
+from torch_distinput.data.stream.chunk import Chunk
 
 
 def chunk(number, rows=2):

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
 from tests.data.test_buffers import SHARING
-from torch_distinput.data import slots
-from torch_distinput.data.collate import collate_examples
-from torch_distinput.data.loader import LoaderOptions, TaskLoader
-from torch_distinput.data.slots import FREE, OPENED, SENT, Receiver, Sender
+from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.loader import shared_memory
+from torch_distinput.data.loader.processes import LoaderOptions, TaskLoader
+from torch_distinput.data.loader.shared_memory import FREE, OPENED, SENT, Receiver, Sender
 
 
 class Pair(NamedTuple):
@@ -151,7 +151,7 @@ def test_who_keeps_all_gets_all():
     sender, receiver = Sender(0), Receiver()
     kept = [receiver.open(sender.pack(torch.full((5,), number))) for number in range(30)]
     assert [[number] * 5 for number in range(30)] == [tensor.tolist() for tensor in kept]
-    assert slots._MOST_SLOTS == len(sender._slots)
+    assert shared_memory._MOST_SLOTS == len(sender._slots)
 
 
 def test_what_nobody_will_open_is_free_again():

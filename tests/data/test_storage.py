@@ -18,8 +18,8 @@ import torch_distinput as tdi
 from tests.distribute.street import play
 from tests.formats import FORMATS
 from tests.storages import NAMES, Local, Memory, WebServer, open_storage
-from torch_distinput.data import files, ranged
-from torch_distinput.data.ranged import Retries, attempt, open_ranged
+from torch_distinput.data.storage import filesystem, range_reader
+from torch_distinput.data.storage.range_reader import Retries, attempt, open_ranged
 
 LARGE = (b"x" * 1023 + b"\n") * 6000  # more than one request
 
@@ -43,7 +43,7 @@ def server():
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     """Try again at once."""
-    monkeypatch.setattr(ranged, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(range_reader, "_FIRST_PAUSE", 0)
 
 
 def records(*args, **keywords):
@@ -82,7 +82,7 @@ def test_many_paths_cost_one_listing(storage, monkeypatch):
     asked = []
     info = type(system).info
     monkeypatch.setattr(type(system), "info", lambda *a, **k: asked.append(a) or info(*a, **k))
-    found = files.list_files(urls, {})
+    found = filesystem.list_files(urls, {})
     assert urls == [info.path for info in found]
     if not isinstance(storage, (Local, WebServer)):  # here a question costs nothing; no listings
         assert not asked
@@ -169,7 +169,7 @@ def test_chained_urls(tmp_path):
             (tmp_path / name).write_text(line)
     expected = [str(i) for i in range(12)]
     for pattern in (f"zip://*.txt::{tmp_path}/all.zip", f"simplecache::file://{tmp_path}/*.txt"):
-        found = files.list_files([pattern], {})
+        found = filesystem.list_files([pattern], {})
         assert all("::" in info.path for info in found)
         assert expected == records(pattern)
         assert expected == records([info.path for info in found])
@@ -303,7 +303,7 @@ class TestNetwork:
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_missing_library(tmp_path, monkeypatch, reader, library, extra, on_error):
     """It says what to install; it is no bad record."""
-    from torch_distinput.data.readers import arrow_columns, tfrecord
+    from torch_distinput.data.formats import arrow_columns, tfrecord
 
     form = FORMATS[reader]
     path = tmp_path / f"a.{'zst' if extra == 'zstd' else form.suffix}"
@@ -322,7 +322,7 @@ def test_threads_do_not_share_a_position_in_memory():
     """fsspec has one file object for all who open a file in memory."""
     storage = Memory()
     url = storage.put("a.txt", b"1\n2\n3\n")
-    (info,) = files.list_files([url], {})
-    opened = files.open_file(info, {}, bad=print, retries=Retries())
+    (info,) = filesystem.list_files([url], {})
+    opened = filesystem.open_file(info, {}, bad=print, retries=Retries())
     with opened.open() as one, opened.open() as other:
         assert one.readline() == other.readline() == b"1\n"

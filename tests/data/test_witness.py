@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torch_distinput.data.witness import Witness
-from torch_distinput.plan.audit import MOST_WINDOWS, others_than
+from torch_distinput.data.stream.witness import Witness
+from torch_distinput.plan.progress.checksum import MOST_WINDOWS, others_than
 
 COUNTS = [0, 1, 2, 31, 63, 64, 65, 127, 128, 129, 200]
 

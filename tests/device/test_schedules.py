@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput.device import prefetch
-from torch_distinput.device.lanes import Lane, Slot
-from torch_distinput.device.machine import Machine, RaceError
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
-from torch_distinput.device.tracing import TracingBackend
+from torch_distinput.device.staging import Lane, Slot
+from torch_distinput.testing.simulated_device import Machine, RaceError
+from torch_distinput.testing.tracing_backend import TracingBackend
 
 LAYOUTS = [["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"], ["cuda:1", "cpu"]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from torch_distinput.data.reader import Part, Reader
+from torch_distinput.data.formats.reader import Part, Reader
 
 WIDTH = 4
 BAD = 2**32 - 1

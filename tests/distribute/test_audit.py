@@ -8,9 +8,9 @@ import torch
 import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of
-from torch_distinput.data.local_step import LocalStep, empty_step
-from torch_distinput.distribute import feed, streamed_feeds
-from torch_distinput.plan.audit import IdSum, summed
+from torch_distinput.data.steps.local_step import LocalStep, empty_step
+from torch_distinput.engine import feeds, streamed_feeds
+from torch_distinput.plan.progress.checksum import IdSum, summed
 from torch_distinput.testing import simulate
 
 SHARDS = Shards([[1, 2, 3], [4], [], [5, 6]])
@@ -58,20 +58,20 @@ def test_a_good_epoch_passes(tmp_path, name, cluster):
 def test_a_lost_step(tmp_path, monkeypatch, name):
     """One worker's examples of one step vanish behind the cut."""
     source = sources(tmp_path)[name]
-    whole = feed.PlannedFeed.next, streamed_feeds.VotedFeed.next
+    whole = feeds.PlannedFeed.next, streamed_feeds.VotedFeed.next
 
     def losing(inner):
         def lost(self):
             delivery = inner(self)
             if delivery is None or self._worker or self._number != 1 or delivery.step is None:
                 return delivery
-            return feed.Delivery(
+            return feeds.Delivery(
                 step=empty_step(1), num_examples=delivery.num_examples, where=delivery.where
             )
 
         return lost
 
-    monkeypatch.setattr(feed.PlannedFeed, "next", losing(whole[0]))
+    monkeypatch.setattr(feeds.PlannedFeed, "next", losing(whole[0]))
     monkeypatch.setattr(streamed_feeds.VotedFeed, "next", losing(whole[1]))
 
     def work(strategy):
@@ -95,13 +95,13 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
             (part,) = step.parts
             twice = part._replace(ids=part.ids[[0] * len(part.ids)])
             again = LocalStep(parts=(twice,), sizes=step.sizes)
-            return feed.Delivery(
+            return feeds.Delivery(
                 step=again, num_examples=delivery.num_examples, where=delivery.where
             )
 
         return repeated
 
-    for kind in (feed.PlannedFeed, streamed_feeds.VotedFeed):
+    for kind in (feeds.PlannedFeed, streamed_feeds.VotedFeed):
         monkeypatch.setattr(kind, "next", repeating(kind.next))
 
     def work(strategy):

@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, stream_of
-from torch_distinput.data import fingerprint as fingerprints
-from torch_distinput.data import ready_batches, stream
-from torch_distinput.data.rebatch import RebatchDataset
+from torch_distinput.data.batch import fingerprint as fingerprints
+from torch_distinput.data.steps import prebatched
+from torch_distinput.data.steps.rebatch import RebatchDataset
+from torch_distinput.data.stream import chunk
 from torch_distinput.testing import simulate
 
 COUNT = 40
@@ -156,7 +157,7 @@ def test_a_long_stream():
 )
 def test_steps_that_all_workers_agree_on(monkeypatch, kind, change, what):
     """What is cut and voted on is not believed: what was read is counted apart."""
-    cutter = RebatchDataset if kind == "examples" else ready_batches.RebatchReadyDataset
+    cutter = RebatchDataset if kind == "examples" else prebatched.RebatchReadyDataset
     inner = cutter.__iter__
 
     def cut(self):
@@ -240,8 +241,8 @@ def test_objects_that_differ_are_noticed_without_an_audit():
 
 def test_nothing_is_watched_without_an_audit(monkeypatch):
     """Nor where a single worker reads."""
-    monkeypatch.setattr(stream, "Witness", None)
-    monkeypatch.setattr(ready_batches, "Witness", None)
+    monkeypatch.setattr(chunk, "Witness", None)
+    monkeypatch.setattr(prebatched, "Witness", None)
 
     def work(strategy, kind):
         source, more = SOURCES[kind](list(range(COUNT)))

@@ -22,8 +22,8 @@ from torchdata import nodes
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, shown
-from torch_distinput.data import epochs
-from torch_distinput.data.epochs import tell_epoch
+from torch_distinput.data.user_sources import epochs
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.testing import simulate
 
 COUNT = 12

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.street import options
-from torch_distinput.cluster import watch
+from torch_distinput.cluster import peer_monitor
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing import simulate, simulated
@@ -140,7 +140,7 @@ def test_every_worker_ends(part, planned, known, coupled, afterwards):
     del part
     scene = Scene(dict(enumerate(planned)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "_ROLL_CALL_SECONDS", 0.4)
+        patch.setattr(peer_monitor, "_ROLL_CALL_SECONDS", 0.4)
         patch.setattr(simulated, "_PATIENCE_SECONDS", 2 * TIMEOUT)
         started = time.monotonic()
         outcomes = simulate(

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
-from torch_distinput.data.stream_settings import settings_of
+from torch_distinput.data.user_sources.stream_settings import settings_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 COUNT = 53

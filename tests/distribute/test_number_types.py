@@ -7,7 +7,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import stream_of
-from torch_distinput.data.collate import collate_examples
+from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.testing import simulate
 
 

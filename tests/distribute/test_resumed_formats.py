@@ -12,7 +12,7 @@ import pytest
 import torch_distinput as tdi
 from tests.formats import FEATURES, FORMATS
 from torch_distinput import readers
-from torch_distinput.data.readers import kept_index, npy, text
+from torch_distinput.data.formats import npy, sidecar_index, text
 from torch_distinput.testing import simulate
 
 SIZES = [20, 0, 9, 14, 3, 1, 26]
@@ -55,7 +55,7 @@ def test_formats(tmp_path, monkeypatch, case, split_files, policy):
     """On 3 workers, then 2, then 1; files of several units, some of them empty."""
     for module, name, size in [
         (text, "_PART_BYTES", 40), (text, "_SMALLEST_PART", 16),
-        (npy, "_PART_BYTES", 24), (kept_index, "PART_BYTES", 60),
+        (npy, "_PART_BYTES", 24), (sidecar_index, "PART_BYTES", 60),
     ]:  # fmt: skip
         monkeypatch.setattr(module, name, size)
     name, reader, compressed = CASES[case]

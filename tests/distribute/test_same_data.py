@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info, rando
 
 import torch_distinput as tdi
 from tests.distribute.street import options
-from torch_distinput.data import spot_check
+from torch_distinput.data.sources import spot_check
 from torch_distinput.testing import simulate
 
 

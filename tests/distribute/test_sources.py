@@ -30,8 +30,10 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, listed, options, play, shown, stream_of
-from torch_distinput.data import ready_batches, sampling, user_loader
-from torch_distinput.data.indexed import ColumnFetch
+from torch_distinput.data.sources import dataloader
+from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.steps import prebatched
+from torch_distinput.data.user_sources import sampler as sampling
 from torch_distinput.testing import simulate
 
 Point = namedtuple("Point", ["x", "y"])
@@ -319,7 +321,7 @@ class TestLoaders:
         first_worker, second = play(Doubled(Squares(5), batch_size=4), None, 2)
         assert [[[0, 2]], [[32]]] == first_worker
         assert [[[8, 18]], [[]]] == second
-        assert not user_loader.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
+        assert not dataloader.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
 
     def test_containers_of_tensors(self):
         """torch asks them for ``dataset[i]``: they are not columns."""
@@ -779,7 +781,7 @@ class TestMended:
 
     def test_a_single_worker_compares_nothing(self, monkeypatch):
         """There is nobody who could have read another stream."""
-        monkeypatch.setattr(ready_batches, "examine", None)
+        monkeypatch.setattr(prebatched, "examine", None)
         assert list(range(4)) == flat(play(stream_of(range(4)), 2, 1, 2))
 
     def test_cycle_compares_streams_too(self):

@@ -10,8 +10,8 @@ import torch
 import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import stream_of, write_files
-from torch_distinput.data.loader import TaskLoader
-from torch_distinput.distribute import streamed_input
+from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.engine import streamed
 from torch_distinput.testing import simulate
 
 
@@ -90,9 +90,9 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
 def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
     """The plan knows how many records they have."""
     pattern = write_numbers(tmp_path, [range(9)])
-    run = streamed_input.StreamedInput._started
+    run = streamed.StreamedInput._started
     monkeypatch.setattr(
-        streamed_input.StreamedInput, "_started", lambda *args: itertools.islice(run(*args), 1)
+        streamed.StreamedInput, "_started", lambda *args: itertools.islice(run(*args), 1)
     )
 
     def work(strategy):

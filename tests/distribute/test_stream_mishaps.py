@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, shown, stream_of, write_files
-from torch_distinput.data import started_loader
+from torch_distinput.data.user_sources import loader_start
 from torch_distinput.testing import simulate
 
 
@@ -350,7 +350,7 @@ class All(IterableDataset):
 )
 def test_a_stream_in_several_processes_of_a_users_loader(caplog, dataset, count, is_said):
     """It is played once by each, as torch does it; the log says so where it seems not meant."""
-    started_loader._warn_of_copies.cache_clear()
+    loader_start._warn_of_copies.cache_clear()
     loader = DataLoader(dataset, batch_size=3, num_workers=2)
     alone = tdi.OneDeviceStrategy("cpu")
     for played in (

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.batching import Cut, Splitter, totals
-from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.assignment.batching import Cut, Splitter, totals
+from torch_distinput.plan.assignment.topology import Topology
 
 RULES = list(Rebatch)
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
 
 RUN, END, FAIL, CLOSE = State.RUNNING, State.ENDED, State.FAILED, State.CLOSED
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.batching import Splitter
-from torch_distinput.plan.known_steps import KnownSteps
-from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.plan.progress.schedule import KnownSteps
 
 
 def plans(lengths, size, replicas, rebatch, *, shared, drop_last):

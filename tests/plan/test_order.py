@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan import permutation as permutations
-from torch_distinput.plan.order import EpochOrder, GivenBatches, GivenOrder, Run, UniformBatches
-from torch_distinput.plan.permutation import LARGEST_EXACT, FeistelNetwork, permutation
-from torch_distinput.plan.position import Grid, Position
+from torch_distinput.plan.assignment import permutation as permutations
+from torch_distinput.plan.assignment.order import (
+    EpochOrder,
+    GivenBatches,
+    GivenOrder,
+    Run,
+    UniformBatches,
+)
+from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, FeistelNetwork, permutation
+from torch_distinput.plan.progress.position import Grid, Position
 
 
 def shuffled(num_examples, seed=0, epoch=0):

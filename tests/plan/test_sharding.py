@@ -8,7 +8,7 @@ import pytest
 
 from torch_distinput import InputContext, TooFewFilesError, Topology, ValueContext
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.sharding import check_enough_shards, dealt, resolve_policy
+from torch_distinput.plan.assignment.sharding import check_enough_shards, dealt, resolve_policy
 
 AUTO, FILE, DATA, OFF = AutoShardPolicy
 

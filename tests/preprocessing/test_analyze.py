@@ -14,7 +14,7 @@ import torch
 import torch_distinput as tdi
 from tests.preprocessing.table import as_json_lines, make_features, make_table
 from torch_distinput import preprocessing as pp
-from torch_distinput.preprocessing import analyzing, function_identity
+from torch_distinput.preprocessing.analysis import analyze, function_identity
 from torch_distinput.testing import simulate
 
 ROWS = 40
@@ -92,13 +92,13 @@ def in_a_set(row):
 def reads(monkeypatch):
     """The files that were read, by number."""
     found = []
-    read = analyzing._read
+    read = analyze._read
 
     def noted(features, stream, number, tally):
         found.append(Path(stream.listing[number].path).name)
         return read(features, stream, number, tally)
 
-    monkeypatch.setattr(analyzing, "_read", noted)
+    monkeypatch.setattr(analyze, "_read", noted)
     return found
 
 

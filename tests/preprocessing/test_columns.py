@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torch_distinput import preprocessing as pp
-from torch_distinput.preprocessing import strings as packing
+from torch_distinput.preprocessing.strings import packed as packing
 
 BIG = 2**53 + 1
 """Not a float64."""

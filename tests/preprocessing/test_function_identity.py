@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.preprocessing.function_identity import UnknownIdentityError, identity_of
+from torch_distinput.preprocessing.analysis.function_identity import (
+    UnknownIdentityError,
+    identity_of,
+)
 
 TEMPLATE = """
     import functools, re

@@ -12,8 +12,10 @@ import torch
 import torch_distinput as tdi
 from tests.preprocessing.table import as_json_lines, make_features, make_table
 from torch_distinput import preprocessing as pp
-from torch_distinput.preprocessing import artifact
+from torch_distinput.preprocessing.artifact import artifact
 from torch_distinput.testing import simulate
+
+ANALYZE = "torch_distinput.preprocessing.analysis.analyze"
 
 
 class TestFolders:
@@ -23,10 +25,10 @@ class TestFolders:
         layer = pp.StringLookup(vocabulary=["a"])
         for _ in range(2):
             pp.save(layer, path)
-        artifact.files.store(f"{path}/thesis.txt", b"x", {})
+        artifact.filesystem.store(f"{path}/thesis.txt", b"x", {})
         with pytest.raises(FileExistsError, match=r"1 other files, such as 'thesis.txt'"):
             pp.save(layer, path)
-        assert b"x" == artifact.files.load(f"{path}/thesis.txt", {})
+        assert b"x" == artifact.filesystem.load(f"{path}/thesis.txt", {})
 
     def test_a_folder_of_something_else(self, tmp_path, monkeypatch):
         (tmp_path / "train.py").write_text("")
@@ -42,7 +44,7 @@ class TestFolders:
         for path in (str(tmp_path / "out"), "memory://mishaps/two"):
             pp.save(layer, path)
             pp.save(pp.Rescaling(2), path)
-            assert {"preprocessing.json", "state.npz"} == artifact.files.names_below(path, {})
+            assert {"preprocessing.json", "state.npz"} == artifact.filesystem.names_below(path, {})
 
     def test_a_link_stays_one(self, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -114,7 +116,7 @@ class TestAnalyze:
     def test_what_cannot_end_well_is_refused_first_on_all(
         self, data, tmp_path, features, folders, error, monkeypatch
     ):
-        monkeypatch.setattr("torch_distinput.preprocessing.analyzing._read", lambda *_: 1 / 0)
+        monkeypatch.setattr(f"{ANALYZE}._read", lambda *_: 1 / 0)
 
         def run(strategy):
             arguments = {"out": f"{tmp_path}/out", **folders}
@@ -197,7 +199,7 @@ class TestRanks:
         def refuse(tokens, seed):
             return torch.zeros(len(tokens.ends), dtype=torch.int64)
 
-        monkeypatch.setattr("torch_distinput.preprocessing.token_table.hashes", refuse)
+        monkeypatch.setattr("torch_distinput.preprocessing.strings.token_table.hashes", refuse)
         features = pp.Features(a=pp.Normalization(), b=pp.StringLookup())
         with pytest.raises(ValueError, match="that a hash can tell apart"):
             features.adapt({"a": [1.0, 2.0], "b": ["x", "y"]})

@@ -11,9 +11,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.preprocessing.texts import LONGEST, texts
-from torch_distinput.preprocessing.strings import pack_strings, to_bytes, to_str, unpack_strings
-from torch_distinput.preprocessing.text import TextRules, ngram_widths, tokens_of
-from torch_distinput.preprocessing.text_graph import most_tokens, spans, split, standardized
+from torch_distinput.preprocessing.strings.packed import (
+    pack_strings,
+    to_bytes,
+    to_str,
+    unpack_strings,
+)
+from torch_distinput.preprocessing.strings.text import TextRules, ngram_widths, tokens_of
+from torch_distinput.preprocessing.strings.text_graph import most_tokens, spans, split, standardized
 
 STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
 

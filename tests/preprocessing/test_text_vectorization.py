@@ -14,9 +14,9 @@ from torch import nn
 
 from tests.preprocessing.texts import LONGEST, text
 from torch_distinput.errors import ConfigurationError, UsageError
-from torch_distinput.preprocessing.strings import pack_strings
-from torch_distinput.preprocessing.text import tokens_of
-from torch_distinput.preprocessing.text_vectorization import TextVectorization
+from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
+from torch_distinput.preprocessing.strings.packed import pack_strings
+from torch_distinput.preprocessing.strings.text import tokens_of
 
 TOKENS = ["the", "fox", "é", "a", "the fox", "t h", "\udcc3", "日", "\udcff", " ", "日本", "a\0"]
 WEIGHTS = [0.1 * place + 0.3 for place in range(len(TOKENS))]

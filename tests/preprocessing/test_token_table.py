@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput import preprocessing as tp
-from torch_distinput.preprocessing.token_table import NOT_FOUND, SortedTable, directory_of
+from torch_distinput.preprocessing.strings.token_table import NOT_FOUND, SortedTable, directory_of
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 ENDS = torch.tensor([LOWEST, LOWEST + 1, -1, 0, 1, HIGHEST - 1, HIGHEST])

@@ -13,9 +13,9 @@ import torch
 
 from tests.storages import open_storage
 from torch_distinput import preprocessing as pp
-from torch_distinput.data import files
+from torch_distinput.data.storage import filesystem
 from torch_distinput.errors import UsageError
-from torch_distinput.preprocessing import string_lookup
+from torch_distinput.preprocessing.layers import string_lookup
 
 WORDS = ["a", "é", "日本", "a\0", " ", "\ufeffb", "x y"]
 TEXT = "".join(f"{word}\n" for word in WORDS).encode()
@@ -192,8 +192,8 @@ class TestAcrossProcesses:
             path.write_bytes(TEXT + b"more\n")
             return load(url, options)
 
-        load = files.load
-        monkeypatch.setattr(files, "load", load_late)
+        load = filesystem.load
+        monkeypatch.setattr(filesystem, "load", load_late)
         with pytest.raises(UsageError, match="has been written since"):
             pp.StringLookup(vocabulary=path)
         assert [] == kept(node)
@@ -236,7 +236,7 @@ def test_two_jobs_store_one_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", noted)
     for _ in range(2):
-        files.store(str(target), b"x", {})
+        filesystem.store(str(target), b"x", {})
     assert 2 == len(set(aside))
 
 
@@ -249,5 +249,5 @@ def test_what_was_written_aside_in_vain_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     folder = tmp_path / "cache"
     with pytest.raises(OSError, match="full"):
-        files.store(str(folder / "kept"), b"x", {})
+        filesystem.store(str(folder / "kept"), b"x", {})
     assert [] == list(folder.iterdir())

@@ -21,13 +21,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic
 
-from torch_distinput.background import start_thread
-from torch_distinput.cluster.desk import Agreed, Desk, Ending, S
+from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
-from torch_distinput.plan.end_of_data import WINDOW, Outcome, State, Vote, decide
-from torch_distinput.plan.ledger import Ledger
-from torch_distinput.plan.position import Bookmark
+from torch_distinput.plan.progress.delivered import Ledger
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote, decide
+from torch_distinput.plan.progress.position import Bookmark
+from torch_distinput.threads import start_thread
 
 
 class Agreement(Generic[S]):

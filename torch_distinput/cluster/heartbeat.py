@@ -18,12 +18,12 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from torch_distinput.background import Thread, new_event, start_thread
+from torch_distinput.cluster.coordinated_stop import Stop
 from torch_distinput.cluster.own_process import has_died, own_process
 from torch_distinput.cluster.sign import Sign, Stage
-from torch_distinput.cluster.stopping import Stop
 from torch_distinput.communicator import Board, BoardClosedError, Communicator
 from torch_distinput.errors import PEER_ERRORS
+from torch_distinput.threads import Thread, new_event, start_thread
 
 _log = logging.getLogger(__name__)
 

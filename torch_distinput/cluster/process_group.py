@@ -30,7 +30,6 @@ from torch.distributed.distributed_c10d import (
     _get_default_store,
 )
 
-from torch_distinput.background import call_in_child, new_event, release_at_exit
 from torch_distinput.cluster.store_board import StoreBoard
 from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.communicator import (
@@ -41,6 +40,7 @@ from torch_distinput.communicator import (
     check_process,
     nobody,
 )
+from torch_distinput.threads import call_in_child, new_event, release_at_exit
 
 _FOREVER = timedelta(days=7)
 """Channels wait without a limit of their own: who waits in ``next`` keeps the time, and a vote that

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from torch_distinput.background import is_loader_process
 from torch_distinput.errors import UsageError
+from torch_distinput.threads import is_loader_process
 
 
 def handle_signal(signum: int, request: Callable[[], None]) -> None:

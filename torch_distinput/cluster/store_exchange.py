@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from torch_distinput.background import new_event, start_thread
 from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.store_board import store_lost, texts_of
 from torch_distinput.communicator import Gone, check_company, named_workers
 from torch_distinput.errors import DistinputError, PeerTimeoutError
+from torch_distinput.threads import new_event, start_thread
 
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.05

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from torch_distinput.background import Thread, start_thread
 from torch_distinput.device.backend import Backend, backend_for
-from torch_distinput.device.lanes import Lane
+from torch_distinput.device.staging import Lane
+from torch_distinput.threads import Thread, start_thread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,27 +9,27 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.detect import check_alone
+from torch_distinput.cluster.agreement_channel import Meeting
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import shake_hands
-from torch_distinput.cluster.meeting import Meeting
-from torch_distinput.cluster.watch import Watch
-from torch_distinput.data.read_log import Tally
-from torch_distinput.distribute import current
-from torch_distinput.distribute.audit import Audit
-from torch_distinput.distribute.inputs import Input, Opening
+from torch_distinput.cluster.membership import check_alone
+from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.distribute import context
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.next_start import NextStart
-from torch_distinput.distribute.progress import Progress
-from torch_distinput.distribute.shapes import element_spec, warn_of_zero_rows
+from torch_distinput.engine.audit import Audit
+from torch_distinput.engine.input import Input, Opening
+from torch_distinput.engine.progress import Progress
+from torch_distinput.engine.zero_rows import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
-from torch_distinput.plan.state import check_recipe, from_state, to_state
+from torch_distinput.plan.progress.state import check_recipe, from_state, to_state
 from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
-    from torch_distinput.plan.position import Position
-    from torch_distinput.plan.state import Recipe
+    from torch_distinput.plan.progress.position import Position
+    from torch_distinput.plan.progress.state import Recipe
 
 
 class DistributedDataset(Distributed):
@@ -230,7 +230,7 @@ class DistributedDataset(Distributed):
         )
 
     def _start(self, progress: Progress) -> DistributedIterator:
-        current.check_cross_replica(self._strategy, "iter(dataset)")
+        context.check_cross_replica(self._strategy, "iter(dataset)")
         check_alone(self._strategy.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_distinput.background import call_in_child
-from torch_distinput.data.local_step import empty_step
+from torch_distinput.data.steps.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
-from torch_distinput.distribute import current
-from torch_distinput.distribute.regroup import regroup_leaves
-from torch_distinput.distribute.shapes import Shapes, element_spec, no_spec
+from torch_distinput.distribute import context
+from torch_distinput.distribute.replicas.per_replica import regroup_leaves
+from torch_distinput.engine.zero_rows import Shapes, element_spec, no_spec
 from torch_distinput.errors import UsageError, again, let_go
-from torch_distinput.plan.state import to_state
+from torch_distinput.plan.progress.state import to_state
+from torch_distinput.threads import call_in_child
 from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput.cluster.watch import Watch
-    from torch_distinput.data.read_log import Tally
-    from torch_distinput.data.stream import Ids
-    from torch_distinput.data.structure import Structure
-    from torch_distinput.distribute.audit import Audit
-    from torch_distinput.distribute.feed import Feed
-    from torch_distinput.distribute.progress import Progress
+    from torch_distinput.cluster.peer_monitor import Watch
+    from torch_distinput.data.batch.tree import Structure
+    from torch_distinput.data.stream.bad_records import Tally
+    from torch_distinput.data.stream.chunk import Ids
     from torch_distinput.distribute.strategy import Strategy
-    from torch_distinput.plan.position import Position
-    from torch_distinput.plan.state import Recipe
+    from torch_distinput.engine.audit import Audit
+    from torch_distinput.engine.feeds import Feed
+    from torch_distinput.engine.progress import Progress
+    from torch_distinput.plan.progress.position import Position
+    from torch_distinput.plan.progress.state import Recipe
 
 
 class DistributedIterator(Distributed, Iterator[Any]):
@@ -95,7 +95,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             SourceError: this rank's source raised; PeerFailedError on the other ranks.
             UsageError: inside ``Strategy.run``, under another strategy's scope, or when closed.
         """
-        current.check_may_iterate(self._strategy)
+        context.check_may_iterate(self._strategy)
         if self._ending is not None:
             raise again(self._ending)
         started = time.perf_counter()
@@ -245,7 +245,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
         self._watch.leave(info.index)
-        current.delivered(self._strategy, self._delivered, info)
+        context.delivered(self._strategy, self._delivered, info)
 
 
 _HOST = (torch.device("cpu"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_distinput.distribute import current
+from torch_distinput.distribute import context as current
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
 from torch_distinput.values import StepInfo

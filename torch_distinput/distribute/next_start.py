@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch_distinput.distribute.progress import Progress
+from torch_distinput.engine.progress import Progress
 from torch_distinput.options import check_count
-from torch_distinput.plan.position import Position
-from torch_distinput.plan.state import from_state
+from torch_distinput.plan.progress.position import Position
+from torch_distinput.plan.progress.state import from_state
 
 _log = logging.getLogger(__name__)
 

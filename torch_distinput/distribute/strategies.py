@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from torch_distinput.cluster.detect import find_cluster
+from torch_distinput.cluster.membership import find_cluster
 from torch_distinput.communicator import Alone
 from torch_distinput.distribute.strategy import Strategy
-from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.assignment.topology import Topology
 
 Device = str | torch.device
 

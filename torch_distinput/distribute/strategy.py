@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from torch_distinput import made_in_scope
-from torch_distinput.cluster.detect import check_alone
+from torch_distinput import scope_registry
 from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.membership import check_alone
 from torch_distinput.cluster.stop_signal import handle_signal
-from torch_distinput.data.source import Request
-from torch_distinput.data.structure import flatten
-from torch_distinput.distribute import current, reductions, replica
-from torch_distinput.distribute.assemble import distributed, played
+from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.sources.source import Request
+from torch_distinput.distribute import context as current
+from torch_distinput.distribute import reductions
+from torch_distinput.distribute.build import distributed, played
 from torch_distinput.distribute.deliveries import Deliveries
-from torch_distinput.distribute.regroup import is_shared, regroup_values
-from torch_distinput.distribute.replicate import ReplicatedModule
-from torch_distinput.distribute.scope_end import compare
+from torch_distinput.distribute.replicas import replica
+from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_values
+from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
+from torch_distinput.distribute.scope_check import compare
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
-from torch_distinput.plan.topology import InputContext, Topology, ValueContext
+from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
@@ -276,7 +278,7 @@ class Strategy:
         Raises:
             MismatchError: at the end, on all workers, naming those whose layers differ.
         """
-        with current.scope(self), made_in_scope.collected() as made:
+        with current.scope(self), scope_registry.collected() as made:
             yield self
         if made and self.num_workers > 1:
             topic = f"scope {self.count_scope()}"

@@ -12,17 +12,17 @@ The state of a layer is a function of the multiset of examples: batches, order a
 ranks do not change one bit of it.
 """
 
-from torch_distinput.preprocessing.analyzing import analyze
-from torch_distinput.preprocessing.artifact import load, save
-from torch_distinput.preprocessing.discretization import Discretization
-from torch_distinput.preprocessing.encoding import CategoryEncoding
-from torch_distinput.preprocessing.features import Features
-from torch_distinput.preprocessing.hashing import HashedCrossing, Hashing
-from torch_distinput.preprocessing.integer_lookup import IntegerLookup
-from torch_distinput.preprocessing.scaling import Normalization, Rescaling
-from torch_distinput.preprocessing.string_lookup import StringLookup
-from torch_distinput.preprocessing.strings import PackedStrings, pack_strings, unpack_strings
-from torch_distinput.preprocessing.text_vectorization import TextVectorization
+from torch_distinput.preprocessing.analysis.analyze import analyze
+from torch_distinput.preprocessing.artifact.artifact import load, save
+from torch_distinput.preprocessing.layers.discretization import Discretization
+from torch_distinput.preprocessing.layers.encoding import CategoryEncoding
+from torch_distinput.preprocessing.layers.features import Features
+from torch_distinput.preprocessing.layers.hashing import HashedCrossing, Hashing
+from torch_distinput.preprocessing.layers.integer_lookup import IntegerLookup
+from torch_distinput.preprocessing.layers.scaling import Normalization, Rescaling
+from torch_distinput.preprocessing.layers.string_lookup import StringLookup
+from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
+from torch_distinput.preprocessing.strings.packed import PackedStrings, pack_strings, unpack_strings
 
 __all__ = [
     "CategoryEncoding",

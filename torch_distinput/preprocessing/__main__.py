@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import torch_distinput as tdi
-from torch_distinput.preprocessing.analyzing import analyze
+from torch_distinput.preprocessing.analysis.analyze import analyze
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from torch_distinput.background import call_in_child, release_at_exit
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing.rank_pool import RankError, RankOutcome, RankPool
+from torch_distinput.threads import call_in_child, release_at_exit
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy

@@ -11,11 +11,12 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from torch_distinput.data import files, rows
-from torch_distinput.data.ranged import Retries
-from torch_distinput.data.reader import CHUNK_BYTES, InputFile, Part, Reader
-from torch_distinput.data.structure import Batch, flatten
-from torch_distinput.data.units import joined
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.tree import Batch, flatten
+from torch_distinput.data.files.work_units import joined
+from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 from torch_distinput.errors import SourceError
 
 _LARGEST_CHUNK = 8 * CHUNK_BYTES
@@ -57,8 +58,8 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
 
 
 def _open(path: str) -> InputFile:
-    (info,) = files.list_files([path], {})
-    return files.open_file(info, {}, bad=_raise, retries=Retries())
+    (info,) = filesystem.list_files([path], {})
+    return filesystem.open_file(info, {}, bad=_raise, retries=Retries())
 
 
 def _raise(where: str, reason: object) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.data import rows
-from torch_distinput.data.fingerprint import fingerprint
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.testing.simulated import simulate
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.background import Condition, new_condition
 from torch_distinput.communicator import (
     Board,
     Channel,
@@ -32,7 +31,8 @@ from torch_distinput.communicator import (
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import PEER_ERRORS, PeerFailedError, PeerTimeoutError
 from torch_distinput.options import check_count
-from torch_distinput.plan.topology import Topology
+from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.threads import Condition, new_condition
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from torch_distinput.data import files, rows
-from torch_distinput.data.ranged import Retries
+from torch_distinput.data.batch import rows
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 from torch_distinput.errors import SourceError
 
 
@@ -14,8 +15,8 @@ def raise_source_error(where, reason):
 
 def opened(path, bad=raise_source_error):
     """A file on this machine."""
-    (info,) = files.list_files([str(path)], {})
-    return files.open_file(info, {}, bad=bad, retries=Retries())
+    (info,) = filesystem.list_files([str(path)], {})
+    return filesystem.open_file(info, {}, bad=bad, retries=Retries())
 
 
 def read(reader, file):

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from torch_distinput.data import rows
-from torch_distinput.data.reader import CHUNK_BYTES, InputFile
-from torch_distinput.data.readers import arrow_columns
+from torch_distinput.data.batch import rows
+from torch_distinput.data.formats import arrow_columns
+from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile
 from torch_distinput.errors import ConfigurationError, SourceError
 
 

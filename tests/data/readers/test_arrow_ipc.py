@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.data.readers.opening import opened, read
-from torch_distinput.data import rows
-from torch_distinput.data.reader import CHUNK_BYTES, Part
-from torch_distinput.data.readers.arrow_ipc import Arrow
+from torch_distinput.data.batch import rows
+from torch_distinput.data.formats.arrow_ipc import Arrow
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput import SourceError
-from torch_distinput.data import files
-from torch_distinput.data.ranged import Retries
-from torch_distinput.data.reader import Part
-from torch_distinput.data.readers import csv_table
-from torch_distinput.data.readers.csv_table import CSV
-from torch_distinput.data.rows import concat_rows, num_rows
+from torch_distinput.data.batch.rows import concat_rows, num_rows
+from torch_distinput.data.formats import csv_table
+from torch_distinput.data.formats.csv_table import CSV
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 from torch_distinput.testing import check_reader
 
 
@@ -26,9 +26,9 @@ def read(content, **options):
     """All rows together (None: there are none), and what was reported."""
     reported = []
     content = content.encode() if isinstance(content, str) else content
-    (info,) = files.list_files([__file__], {})
+    (info,) = filesystem.list_files([__file__], {})
     bad = lambda where, reason: reported.append((where, str(reason)))
-    file = files.open_file(info, {}, bad=bad, retries=Retries())
+    file = filesystem.open_file(info, {}, bad=bad, retries=Retries())
     file = replace(file, size=len(content), open=lambda: io.BytesIO(content))
     chunks = list(CSV(**options).read(file, Part()))
     return (concat_rows(chunks) if chunks else None), reported

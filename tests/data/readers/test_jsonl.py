@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
-from torch_distinput.data.readers import arrow_json, jsonl, text
-from torch_distinput.data.readers.jsonl import JSONL
-from torch_distinput.data.structure import flatten
+from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.formats import arrow_json, jsonl, text
+from torch_distinput.data.formats.jsonl import JSONL
 from torch_distinput.testing import check_reader
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from torch_distinput.data import files
-from torch_distinput.data.ranged import Retries
-from torch_distinput.data.reader import Part
-from torch_distinput.data.readers import kept_index
-from torch_distinput.data.readers.kept_index import indexed_parts
-from torch_distinput.data.readers.tfrecord import TFRecord
+from torch_distinput.data.formats import sidecar_index
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.formats.sidecar_index import indexed_parts
+from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 
 PARTS = [
     Part(start=0, stop=10, first_record=0, num_records=3),
@@ -30,8 +30,8 @@ def path(tmp_path):
 
 def parts(path, index, walks, kind="kind", *, fewest_parts=64):
     """``walks`` gets a line for each time the file is walked."""
-    (info,) = files.list_files([str(path)], {})
-    file = files.open_file(info, {}, bad=None, retries=Retries())
+    (info,) = filesystem.list_files([str(path)], {})
+    file = filesystem.open_file(info, {}, bad=None, retries=Retries())
     file = replace(file, fewest_parts=fewest_parts)
 
     def find_cuts(file):
@@ -100,7 +100,7 @@ def test_files_of_one_name_have_indexes_of_their_own(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_warning_once(path, caplog):
     walks = []
-    kept_index._warn.cache_clear()
+    sidecar_index._warn.cache_clear()
     (path.parent / "a file").write_bytes(b"")
     index = str(path.parent / "a file")
     with caplog.at_level(logging.WARNING):

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.data.readers.opening import opened, read
-from torch_distinput.data.reader import Part
-from torch_distinput.data.readers import npy, npz
-from torch_distinput.data.readers.npy import Npy
-from torch_distinput.data.readers.npz import Npz
+from torch_distinput.data.formats import npy, npz
+from torch_distinput.data.formats.npy import Npy
+from torch_distinput.data.formats.npz import Npz
+from torch_distinput.data.formats.reader import Part
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from tests.data.readers.opening import opened, read
-from torch_distinput.data import rows
-from torch_distinput.data.reader import CHUNK_BYTES, Part
-from torch_distinput.data.readers.parquet import Parquet
+from torch_distinput.data.batch import rows
+from torch_distinput.data.formats.parquet import Parquet
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from torch_distinput.data import files
-from torch_distinput.data.ranged import Retries
-from torch_distinput.data.reader import Part
-from torch_distinput.data.readers import framed, kept_index, tar
-from torch_distinput.data.readers.tar import Tar
+from torch_distinput.data.formats import framing, sidecar_index, tar
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.formats.tar import Tar
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 from torch_distinput.testing import check_reader
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -35,8 +35,8 @@ def archive(members, kind=tarfile.GNU_FORMAT, headers=None):
 
 
 def in_memory(content, bad=None):
-    (info,) = files.list_files([__file__], {})
-    file = files.open_file(info, {}, bad=bad, retries=Retries())
+    (info,) = filesystem.list_files([__file__], {})
+    file = filesystem.open_file(info, {}, bad=bad, retries=Retries())
     return replace(file, size=len(content), open=lambda: io.BytesIO(content))
 
 
@@ -74,9 +74,9 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix, kind):
     path = tmp_path / f"a.tar{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
     for part_bytes, chunk_bytes in ((4 << 20, 1 << 20), (50_000, 7000)):
-        monkeypatch.setattr(kept_index, "PART_BYTES", part_bytes)
-        monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
-        monkeypatch.setattr(framed, "_SEEK_BYTES", chunk_bytes)
+        monkeypatch.setattr(sidecar_index, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(framing, "_SEEK_BYTES", chunk_bytes)
         records = check_reader(Tar(), str(path), num_records=RECORDS)
         assert records == [dict(zip(EXPECTED, row)) for row in zip(*EXPECTED.values())]  # noqa: B905
     if not suffix:
@@ -84,7 +84,7 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix, kind):
 
 
 def test_keeps_the_promises_with_a_kept_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_index, "PART_BYTES", 50_000)
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 50_000)
     path = tmp_path / "a.tar"
     path.write_bytes(archive(MEMBERS))
     reader = Tar(index=str(tmp_path / "kept"))
@@ -151,7 +151,7 @@ def test_sizes_in_pax_headers_and_in_base_256():
 
 
 def test_a_global_header_forbids_cuts(monkeypatch):
-    monkeypatch.setattr(kept_index, "PART_BYTES", 2000)
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 2000)
     pax = pax_record("path", "all.txt")
     content = header("g", len(pax), b"g") + padded(pax) + header("x.txt", 1) + padded(b"1")
     content += archive(MEMBERS)
@@ -185,7 +185,7 @@ def test_records_that_differ_from_the_first_are_bad():
 
 
 def test_a_part_asks_the_first_record_of_the_archive(monkeypatch):
-    monkeypatch.setattr(kept_index, "PART_BYTES", 1)
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 1)
     content = archive([("1.a", b"1"), ("1.b", b"2"), ("2.a", b"3"), ("3.b", b"4"), ("3.a", b"5")])
     parts = Tar().parts(in_memory(content))
     assert [part.num_records for part in parts] == [1, 1, 1]
@@ -216,7 +216,7 @@ def test_other_files_are_passed_over(caplog):
 @pytest.mark.parametrize("chunk_bytes", [1 << 20, 2000])
 @pytest.mark.parametrize("place", [5, 130, 150, 260])
 def test_after_a_damaged_header_the_next_one_is_found(monkeypatch, chunk_bytes, place):
-    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
     members = [(f"{i:03d}.txt", b"%d" % i * 700) for i in range(20)]
     content = bytearray(archive(members))
     starts = [content.find(b"%03d.txt" % i) for i in range(20)]
@@ -299,8 +299,8 @@ REFUSED = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_members_that_cannot_be_read_are_bad(monkeypatch, kind, chunk_bytes):
     """Told once, and passed over whole: nothing of their content is taken for a member."""
-    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
-    monkeypatch.setattr(framed, "_SEEK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framing, "_SEEK_BYTES", chunk_bytes)
     member, reason = REFUSED[kind]
     before, after = (header(f"{n}.txt", 1) + padded(b"%d" % n) for n in (0, 2))
     content = before + member + after + bytes(1024)

@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from torch_distinput.data.readers import text
-from torch_distinput.data.readers.text import Text
+from torch_distinput.data.formats import text
+from torch_distinput.data.formats.text import Text
 from torch_distinput.testing import check_reader
 
 LINES = [f"line {i} äöü" + "x" * (i % 50) for i in range(3000)]

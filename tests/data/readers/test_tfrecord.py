@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.tfrecords import frame, message, varint
 from torch_distinput import ConfigurationError
-from torch_distinput.data import files
-from torch_distinput.data.ranged import Retries
-from torch_distinput.data.reader import Part
-from torch_distinput.data.readers import framed, kept_index, tfrecord
-from torch_distinput.data.readers.tfrecord import TFRecord
+from torch_distinput.data.formats import framing, sidecar_index, tfrecord
+from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.range_reader import Retries
 from torch_distinput.testing import check_reader
 
 
@@ -49,8 +49,8 @@ def example(**features):
 
 
 def opened(content, bad, path="memory.tfrecord"):
-    (info,) = files.list_files([__file__], {})
-    file = files.open_file(info, {}, bad=bad, retries=Retries())
+    (info,) = filesystem.list_files([__file__], {})
+    file = filesystem.open_file(info, {}, bad=bad, retries=Retries())
     return replace(file, path=path, size=len(content), open=lambda: io.BytesIO(content), bad=bad)
 
 
@@ -75,14 +75,14 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
     path = tmp_path / f"a.tfrecord{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
     for part_bytes, chunk_bytes in ((4 << 20, 1 << 20), (100_000, 7000)):
-        monkeypatch.setattr(kept_index, "PART_BYTES", part_bytes)
-        monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
-        monkeypatch.setattr(framed, "_SEEK_BYTES", min(chunk_bytes, 1000))
+        monkeypatch.setattr(sidecar_index, "PART_BYTES", part_bytes)
+        monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr(framing, "_SEEK_BYTES", min(chunk_bytes, 1000))
         assert PAYLOADS == check_reader(TFRecord(), str(path), num_records=len(PAYLOADS))
 
 
 def test_keeps_the_promises_with_a_kept_index(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_index, "PART_BYTES", 100_000)
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 100_000)
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"".join(map(frame, PAYLOADS[:400])))
     for index in ("beside", str(tmp_path / "kept")):
@@ -288,7 +288,7 @@ def payloads(frames):
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 20, 3000])
 def test_a_damaged_payload_is_one_bad_record(monkeypatch, chunk_bytes):
-    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
     content = bytearray(b"".join(FRAMES))
     content[STARTS[7] + 14] ^= 1
     got, reported = read(bytes(content))
@@ -299,7 +299,7 @@ def test_a_damaged_payload_is_one_bad_record(monkeypatch, chunk_bytes):
 @pytest.mark.parametrize("chunk_bytes", [1 << 20, 3000])
 @pytest.mark.parametrize("offset", [0, 7, 9])
 def test_after_a_damaged_length_the_next_frame_is_found(monkeypatch, chunk_bytes, offset):
-    monkeypatch.setattr(framed, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(framing, "CHUNK_BYTES", chunk_bytes)
     content = bytearray(b"".join(FRAMES))
     for number in (0, 7, 8, 399):
         content[STARTS[number] + offset] ^= 0x21
@@ -330,8 +330,8 @@ def test_a_cut_end_is_reported_and_what_was_appended_is_found():
 
 
 def test_parts_of_a_damaged_file_are_together_the_file(monkeypatch):
-    monkeypatch.setattr(kept_index, "PART_BYTES", 5000)
-    monkeypatch.setattr(framed, "_SEEK_BYTES", 1000)
+    monkeypatch.setattr(sidecar_index, "PART_BYTES", 5000)
+    monkeypatch.setattr(framing, "_SEEK_BYTES", 1000)
     content = bytearray(b"".join(FRAMES))
     for number in (0, 7, 100, 399):
         content[STARTS[number] + 1] ^= 0x21

@@ -14,7 +14,7 @@ from tests.preprocessing.hashes.packed import (
     random_rows,
     strings,
 )
-from torch_distinput.preprocessing.hashes.farmhash import fingerprint64
+from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
 
 K0, K1, K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 MASK = (1 << 64) - 1

@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.preprocessing.hashes.packed import check_export, pack
-from torch_distinput.preprocessing.hashes.buckets import bucket
-from torch_distinput.preprocessing.hashes.cross import crossed
-from torch_distinput.preprocessing.hashes.decimal_text import decimal_text
-from torch_distinput.preprocessing.hashes.farmhash import fingerprint64
+from torch_distinput.preprocessing.strings.hashes.buckets import bucket
+from torch_distinput.preprocessing.strings.hashes.cross import crossed
+from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
+from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 int64s = st.integers(LOWEST, HIGHEST)

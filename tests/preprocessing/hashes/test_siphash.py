@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.preprocessing.hashes.packed import bits, check_export, pack, random_rows, strings
-from torch_distinput.preprocessing.hashes.buckets import bucket
-from torch_distinput.preprocessing.hashes.siphash import siphash24
+from torch_distinput.preprocessing.strings.hashes.buckets import bucket
+from torch_distinput.preprocessing.strings.hashes.siphash import siphash24
 
 MASK = (1 << 64) - 1
 KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.preprocessing.hashes.packed import bits, check_export, pack, random_rows, strings
-from torch_distinput.preprocessing.hashes.token_hash import prefix_sums, span_hash, token_hash
+from torch_distinput.preprocessing.strings.hashes.token_hash import (
+    prefix_sums,
+    span_hash,
+    token_hash,
+)
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -1,0 +1,79 @@
+"""Where the workers of one dataset meet: its channel, kept from epoch to epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.patience import Patience
+from torch_distinput.cluster.sign import Stage
+from torch_distinput.communicator import Channel, Communicator, Gone, check_company
+from torch_distinput.errors import PeerTimeoutError
+
+if TYPE_CHECKING:
+    from torch_distinput.cluster.agreement import Agreement
+    from torch_distinput.cluster.agreement_queue import S
+    from torch_distinput.plan.progress.delivered import Ledger
+
+
+_SLICE_SECONDS = 0.2
+"""Time between two questions who is gone."""
+
+
+class Meeting:
+    """Owns a channel and makes sure that one agreement at a time uses it."""
+
+    def __init__(self, communicator: Communicator, heartbeat: Heartbeat) -> None:
+        """Open nothing yet."""
+        self._heartbeat = heartbeat
+        self._communicator = communicator
+        self._channel: Channel | None = None
+        self._last: Agreement[Any] | None = None
+
+    def start(
+        self,
+        steps: Iterator[S],
+        *,
+        shared: bool,
+        introduce: Callable[[S], Any],
+        ledger: Ledger,
+        timeout: float,
+    ) -> Agreement[S]:
+        """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        # Imported here, because where lengths are known nobody has to agree.
+        from torch_distinput.cluster.agreement import Agreement  # noqa: PLC0415
+
+        here = self._heartbeat.outside = Stage(
+            "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
+        )
+        gone = partial(self._heartbeat.gone, timeout)
+        if self._last is not None and not _has_left(self._last, timeout, gone):
+            late = self._heartbeat.late(here)
+            why = (
+                "this worker's source has not returned from reading a step. Bound its waits"
+                if self._last.is_reading
+                else f"another worker is still in it ({self._heartbeat.describe(late)}). Every "
+                "worker must leave the loop at one step"
+            )
+            msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
+            raise PeerTimeoutError(msg, () if self._last.is_reading else late)
+        if self._channel is None:
+            self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
+        self._last = Agreement(
+            steps, self._channel, shared=shared, introduce=introduce, ledger=ledger
+        )
+        return self._last
+
+
+def _has_left(last: Agreement[Any], timeout: float, gone: Gone) -> bool:
+    """Wait for the threads of an agreement, as long as the other workers are there."""
+    patience = Patience(timeout)
+    while not last.join(min(_SLICE_SECONDS, timeout)):
+        if patience.is_over:
+            return False
+        if not last.is_reading:
+            check_company("the end of the epoch before", gone())
+    return True

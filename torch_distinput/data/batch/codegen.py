@@ -1,0 +1,165 @@
+"""Code written once per structure: taking a tree apart and putting it together without a walk.
+
+Batches of one source look alike, and a walk over a small tree costs more than slicing its tensors.
+What is generated is plain: an unpacking, a type test and a name for each node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from torch_distinput.data.batch.tree import Structure
+
+_log = logging.getLogger(__name__)
+_PLAIN = frozenset({torch.Tensor, np.ndarray, str, bytes, bool, int, float})
+"""Types that are leaves by themselves."""
+
+
+def compile_build(structure: Structure) -> Callable[[Sequence[Any]], Any]:
+    """Return a function that puts leaves, in order, back into the structure."""
+    code = _Code()
+    names: list[str] = []
+    tree = code.expression(structure, names)
+    unpack = [f"({', '.join(names)},) = leaves"] if names else []
+    return code.function("leaves", [*unpack, f"return {tree}"])
+
+
+def compile_leaves(
+    structure: Structure,
+    is_leaf: Callable[[Any], bool],
+    is_row_list: Callable[[Any], bool],
+    stand_ins: Mapping[type, tuple[type, ...]],
+) -> Callable[[Any], list[Any] | None]:
+    """Return a function that lists the leaves of a tree; None if its structure is another.
+
+    ``stand_ins``: for some classes others whose trees have their structure.
+    """
+    code = _Code(stand_ins)
+    code.scope.update(plain=_PLAIN, is_leaf=is_leaf, is_row_list=is_row_list)
+    names: list[str] = []
+    lines = list(code.unpacked(structure, "tree", names))
+    return code.function("tree", [*lines, f"return [{', '.join(names)}]"])
+
+
+class _Code:
+    """Lines under way, and the objects that they name."""
+
+    def __init__(self, stand_ins: Mapping[type, tuple[type, ...]] | None = None) -> None:
+        self.scope: dict[str, Any] = {}
+        self._stand_ins = stand_ins or {}
+
+    def function(self, argument: str, lines: list[str]) -> Callable[[Any], Any]:
+        body = "\n".join(f"    {line}" for line in lines)
+        # Keys and classes are objects with a name of ours; only fields of dataclasses are spelled.
+        exec(f"def made({argument}):\n{body}\n", self.scope)  # noqa: S102
+        return self.scope["made"]  # type: ignore[no-any-return]
+
+    def name(self, value: Any) -> str:
+        made = f"c{len(self.scope)}"
+        self.scope[made] = value
+        return made
+
+    def expression(self, structure: Structure, names: list[str]) -> str:
+        """The tree over its leaves, to which it gives names."""
+        kind = structure.kind
+        if kind is None:
+            names.append(f"v{len(names)}")
+            return names[-1]
+        if kind is type(None):
+            return "None"
+        values = [self.expression(child, names) for child in structure.children]
+        if kind is tuple:
+            return f"({''.join(f'{value}, ' for value in values)})"
+        if kind is dict:
+            pairs = zip(map(self.name, structure.keys), values, strict=True)
+            return f"{{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
+        whole = f"[{', '.join(values)}]"
+        return whole if kind is list else f"{self.name(assembler(structure))}({whole})"
+
+    def unpacked(self, structure: Structure, tree: str, names: list[str]) -> Iterator[str]:
+        """Lines that give each leaf a name, or return None."""
+        kind = structure.kind
+        if kind is None:
+            names.append(tree)
+            yield f"if type({tree}) not in plain and not is_leaf({tree}): return None"
+            return
+        if kind is type(None):
+            yield f"if {tree} is not None: return None"
+            return
+        kinds = (kind, *self._stand_ins.get(kind, ()))
+        test = " and ".join(f"type({tree}) is not {self.name(one)}" for one in kinds)
+        yield f"if {test}: return None"
+        children = [f"{tree}_{number}" for number in range(len(structure.children))]
+        yield from self._children(structure, tree, children)
+        for child, variable in zip(structure.children, children, strict=True):
+            yield from self.unpacked(child, variable, names)
+
+    def _children(self, structure: Structure, tree: str, children: list[str]) -> Iterator[str]:
+        kind, values = structure.kind, tree
+        assert kind is not None, "a leaf has no children"
+        if issubclass(kind, Mapping):
+            yield f"if tuple({tree}.keys()) != {self.name(structure.keys)}: return None"
+            values = f"{tree}.values()"
+        elif issubclass(kind, (tuple, list)):
+            rows = f" or is_row_list({tree})" if issubclass(kind, list) else ""
+            yield f"if len({tree}) != {len(children)}{rows}: return None"
+        else:  # a dataclass, whose fields are attributes
+            for key, child in zip(structure.keys, children, strict=True):
+                yield f"{child} = {tree}.{key}"
+            return
+        if children:
+            yield f"({', '.join(children)},) = {values}"
+
+
+def assembler(structure: Structure) -> Callable[[list[Any]], Any]:
+    """How a container other than the builtin ones is made of its values."""
+    kind: Any = structure.kind
+    if issubclass(kind, Mapping):
+        build = partial(_build_or_plain, kind, dict)
+        return lambda values: build(dict(zip(structure.keys, values, strict=True)))
+    if issubclass(kind, tuple) and hasattr(kind, "_make"):
+        return kind._make  # type: ignore[no-any-return]
+    if dataclasses.is_dataclass(kind):
+        return partial(_build_dataclass, kind, structure.keys)
+    if issubclass(kind, tuple):
+        return partial(_build_or_plain, kind, tuple)
+    return kind  # type: ignore[no-any-return]
+
+
+def _build_or_plain(kind: Any, plain: type, values: Any) -> Any:
+    """A container of the user's class, or a plain one where the class needs more than its values.
+
+    As ``default_collate`` does it. It is tried each time: whether it fails may depend on the kind
+    of values, which are tensors in a batch and :class:`PerReplica` in a result of several replicas.
+    """
+    try:
+        made = kind(values)
+        if len(made) == len(values):
+            return made
+        why = f"{len(made)} of {len(values)} values arrived"
+    except Exception as error:  # noqa: BLE001 - whatever the user's class makes of them
+        why = f"{type(error).__name__}: {error}"
+    if kind not in _said_plain:
+        _said_plain.add(kind)
+        _log.info("%s cannot be made of its values (%s): a %s instead", kind, why, plain.__name__)
+    return plain(values)
+
+
+_said_plain: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _build_dataclass(kind: Any, names: tuple[str, ...], values: list[Any]) -> Any:
+    """Set the fields directly: ``__post_init__`` was written for examples, not for batches."""
+    instance: Any = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(instance, name, value)
+    return instance

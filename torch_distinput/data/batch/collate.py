@@ -1,0 +1,159 @@
+"""From examples to a batch that keeps their structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from torch_distinput.data.batch.spec import zero_rows
+from torch_distinput.data.batch.tree import (
+    Batch,
+    Structure,
+    example_leaves,
+    flatten_example,
+    leaf_names,
+    unflatten,
+)
+
+_PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
+
+_NUMBERS = {bool, int, float}
+_NUM_FIRST = 1024
+
+CollateFn = Callable[[list[Any]], Batch]
+
+
+def collate_examples(
+    examples: Sequence[Any], types: Mapping[str, torch.dtype] | None = None
+) -> Batch:
+    """Stack examples leaf by leaf; tuples stay tuples and dataclasses keep their class.
+
+    Leaves follow ``torch.utils.data.default_collate``: tensors, arrays and numbers become tensors
+    of shape ``(rows, ...)``, strings and bytes become lists. Arrays of strings become an array.
+    Integers among floats become float64.
+
+    Args:
+        examples: at least one.
+        types: by the names of leaves what numbers there become; see :func:`number_types`.
+
+    Raises:
+        ValueError: if the structures or shapes of the examples differ, or numbers have not the
+            types that they should have.
+    """
+    structure = flatten_example(examples[0])[1]
+    rows = [_leaves(number, example, structure) for number, example in enumerate(examples)]
+    columns = list(zip(*rows, strict=True))
+    names = leaf_names(structure, "example")
+    stacked = [_stack(n, c) for n, c in zip(names, columns, strict=True)]
+    if types:
+        pairs = zip(names, stacked, strict=True)
+        stacked = [_typed(n, s, types[n]) if n in types else s for n, s in pairs]
+    return unflatten(structure, stacked)
+
+
+def number_types(examples: Sequence[Any]) -> dict[str, torch.dtype]:
+    """What the numbers of a list become: all of its batches have the types of its first examples.
+
+    Else the type of a batch would depend on where it was cut: one may hold no float by chance.
+    """
+    leaves, structure = flatten_example(examples[0]) if examples else ([], None)
+    if structure is None or not any(type(leaf) in _NUMBERS for leaf in leaves):
+        return {}
+    first = (example_leaves(example, structure) or () for example in examples[:_NUM_FIRST])
+    named = zip(leaf_names(structure, "example"), zip(*first, strict=False), strict=False)
+    kinds = {name: set(map(type, column)) for name, column in named}
+    return {name: _number_type(found) for name, found in kinds.items() if found <= _NUMBERS}
+
+
+def _number_type(kinds: set[type]) -> torch.dtype:
+    if float in kinds:
+        return torch.float64
+    return torch.bool if kinds == {bool} else torch.int64
+
+
+def _typed(name: str, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        if leaf.dtype == dtype:
+            return leaf
+        if torch.promote_types(leaf.dtype, dtype) == dtype:
+            return leaf.to(dtype)
+    msg = (
+        f"Expected numbers of {dtype} at {name}, as in the first {_NUM_FIRST} examples, got "
+        f"{getattr(leaf, 'dtype', type(leaf).__name__)}: the type of a batch must not depend on "
+        "which examples it holds. Write all of them as floats (1.0), or pass a collate_fn."
+    )
+    raise ValueError(msg)
+
+
+def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
+    leaves, own = flatten_example(example)
+    if own is structure or own == structure:
+        return leaves
+    reordered = example_leaves(example, structure)
+    if reordered is None:
+        msg = (
+            "All examples of a batch need one structure, got leaves "
+            f"{leaf_names(structure, 'example')} in example 0 and "
+            f"{leaf_names(own, 'example')} in example {number}. Pass a collate_fn."
+        )
+        raise ValueError(msg)
+    return reordered
+
+
+def collate(spec: Any) -> CollateFn:
+    """Return a collate function that also accepts no examples at all.
+
+    For plain DataLoaders behind a :class:`RebatchSampler`, whose index lists may be empty where
+    ``default_collate([])`` raises.
+
+    Args:
+        spec: the element spec of a batch, as ``DistributedDataset.element_spec`` gives it: a
+            structure with a :class:`TensorSpec` for each leaf. An empty list of examples becomes
+            its zero-row batch.
+    """
+    return _CollateOrNone(spec)
+
+
+class _CollateOrNone:
+    """Picklable, so that it can travel to loader processes."""
+
+    def __init__(self, spec: Any) -> None:
+        self._spec = spec
+
+    def __call__(self, examples: list[Any]) -> Batch:
+        return collate_examples(examples) if examples else zero_rows(self._spec)
+
+
+def _are_plain(arrays: Sequence[Any]) -> bool:
+    """Whether all arrays are of one dtype that torch knows."""
+    dtype = arrays[0].dtype
+    return dtype in _PLAIN_DTYPES and all(array.dtype is dtype for array in arrays)
+
+
+def _stack(name: str, column: Sequence[Any]) -> Any:
+    if isinstance(column[0], torch.Tensor) and column[0].is_quantized:
+        msg = f"Expected no quantized tensors, got one at {name}. Use dequantize() or int_repr()."
+        raise ValueError(msg)
+    kinds = set(map(type, column))
+    try:
+        if kinds == {torch.Tensor} and column[0].layout is torch.strided:
+            return torch.stack(tuple(column))  # in a loader process default_collate would share it
+        if kinds == {np.ndarray}:
+            if _are_plain(column):  # as default_collate does, without a tensor for each
+                return torch.from_numpy(np.stack(column))
+            if all(leaf.dtype.kind in "OUS" for leaf in column):  # strings, or other objects
+                return np.stack([leaf.astype(object) for leaf in column])
+        if len(kinds) > 1 and float in kinds and kinds <= _NUMBERS:
+            return torch.tensor(column, dtype=torch.float64)  # the first alone would not tell it
+        return default_collate(list(column))
+    except (TypeError, RuntimeError, ValueError) as error:
+        shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})
+        msg = (
+            f"Cannot stack {len(column)} values of type {type(column[0]).__name__} with shapes "
+            f"{', '.join(shapes)} at {name}: {error}. Pass a collate_fn."
+        )
+        raise ValueError(msg) from error

@@ -1,0 +1,259 @@
+"""A batch as a tree: containers, and leaves that have rows.
+
+Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors;
+those of a class that cannot be made of its values alone are put together as a dict or tuple.
+Leaves are tensors (also jagged), NumPy arrays, and lists of strings, bytes or other plain objects:
+one object a row. ``None`` belongs to the structure and has no rows. No private torch pytree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from torch_distinput.data.batch.codegen import assembler, compile_build, compile_leaves
+from torch_distinput.values import PerReplica, TensorSpec
+
+Batch = Any
+"""A tree whose leaves all have the same number of rows."""
+
+
+class Examples(list[Any]):
+    """Examples of a stream that are not collated yet: a leaf with one example a row."""
+
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """An attribute that is made when it is asked for first, and then found without this.
+
+    ``functools.cached_property`` has a lock before Python 3.12: one for all trees and threads,
+    which a loader process would inherit held. Two threads may make one twice here, and alike.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, owner: Any, kind: type) -> T:
+        value: T = self._make(owner)
+        vars(owner)[self._make.__name__] = value
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The containers of a tree, without its leaves."""
+
+    kind: type | None
+    """The container's class; None for a leaf, ``NoneType`` for None."""
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    @_Kept
+    def build(self) -> Callable[[Sequence[Any]], Any]:
+        """Puts leaves back."""
+        return compile_build(self) if self.num_leaves <= _MOST_LEAVES else self._build
+
+    @_Kept
+    def num_leaves(self) -> int:
+        """How many leaves a tree of this structure has."""
+        return 1 if self.kind is None else sum(child.num_leaves for child in self.children)
+
+    def _build(self, leaves: Sequence[Any]) -> Any:
+        """The same without code of its own, which would be longer than it is worth."""
+        if self.kind is None or self.kind is type(None):
+            return leaves[0] if leaves else None
+        bounds = pairwise(accumulate((child.num_leaves for child in self.children), initial=0))
+        parts = zip(self.children, bounds, strict=True)
+        return assembler(self)([child.build(leaves[slice(*bound)]) for child, bound in parts])
+
+    def __reduce__(self) -> Any:
+        """Leave the code behind: it is made again where it is needed."""
+        return Structure, (self.kind, self.keys, self.children)
+
+
+_LEAF = Structure(None)
+_LeavesOf = Callable[[Any], "list[Any] | None"]
+_Known = dict[type, list[tuple[_LeavesOf, Structure]]]
+_MOST_KNOWN = 8
+"""Structures of one outer type for which code is made; what looks different each time is walked."""
+_MOST_TYPES = 64
+"""Outer types; more are made as a program runs, and do not come again."""
+_MOST_LEAVES = 256
+"""Leaves of a tree for which code is made."""
+_DEEPEST = 150
+"""Containers around a leaf: what walks over a tree calls itself."""
+_LEAVES = {torch.Tensor, np.ndarray, str, bytes, torch.Size}
+_PLAIN_ROWS = {str, bytes, int, float, bool}
+_Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """Return the leaves in order, and the structure that puts them back."""
+    return _flatten(tree, _parts, _known_batches)
+
+
+def flatten_example(example: Any) -> tuple[list[Any], Structure]:
+    """Flatten one example: it has no rows, so a list in it is a container like a tuple."""
+    return _flatten(example, _example_parts, _known_examples)
+
+
+def example_leaves(example: Any, like: Structure) -> list[Any] | None:
+    """The leaves of an example in the order of another's; keys of mappings may come in any order.
+
+    None if the structures differ.
+    """
+    return _leaves_like(example, like, _example_parts)
+
+
+def leaves_like(tree: Any, like: Structure) -> list[Any] | None:
+    """The leaves of a batch in the order of another's; None if the structures differ."""
+    return _leaves_like(tree, like, _parts)
+
+
+def _leaves_like(
+    example: Any, like: Structure, parts_of: Callable[[Any], _Parts]
+) -> list[Any] | None:
+    parts = parts_of(example)
+    if parts is None or like.kind is None:
+        return [example] if parts is None and like.kind is None else None
+    values = dict(zip(*parts, strict=True))
+    if _kind(example, parts_of) is not like.kind or values.keys() != set(like.keys):
+        return None
+    children = zip(like.keys, like.children, strict=True)
+    found = [_leaves_like(values[key], child, parts_of) for key, child in children]
+    if any(part is None for part in found):
+        return None
+    return [leaf for part in found if part for leaf in part]
+
+
+def flatten_values(tree: Any) -> tuple[list[Any], Structure]:
+    """Flatten values that are not batches: None is a leaf like any other."""
+    leaves: list[Any] = []
+    return leaves, _walk(tree, leaves, _value_parts)
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Put leaves back into a structure."""
+    return structure.build(leaves)
+
+
+def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply ``fn`` to each leaf, together with the leaves of other trees of the same structure."""
+    leaves, structure = flatten(tree)
+    columns = [flatten(other)[0] for other in others]
+    return unflatten(structure, [fn(*row) for row in zip(leaves, *columns, strict=True)])
+
+
+def leaf_names(structure: Structure, prefix: str = "batch") -> list[str]:
+    """A readable name for each leaf, as in ``batch['x'][0]``."""
+    if structure.kind is None:
+        return [prefix]
+    pairs = zip(structure.keys, structure.children, strict=True)
+    return [name for key, child in pairs for name in leaf_names(child, f"{prefix}[{key!r}]")]
+
+
+def _flatten(
+    tree: Any, parts_of: Callable[[Any], _Parts], known: _Known
+) -> tuple[list[Any], Structure]:
+    """Try the code of structures seen before; walk over the first tree of another."""
+    same_type = known.get(type(tree), ())
+    for leaves_of, structure in same_type:
+        leaves = leaves_of(tree)
+        if leaves is not None:
+            return leaves, structure
+    leaves = []
+    structure = _walk(tree, leaves, parts_of)
+    if len(same_type) < _MOST_KNOWN and len(leaves) <= _MOST_LEAVES:
+        leaves_of = compile_leaves(
+            structure, lambda leaf: parts_of(leaf) is None, is_row_list, _stand_ins(parts_of)
+        )
+        # Also where it finds none, as a class stands for another: else it were made each time.
+        if len(known) >= _MOST_TYPES:
+            known.clear()
+        known[type(tree)] = [*same_type, (leaves_of, structure)]
+    return leaves, structure
+
+
+def _walk(
+    tree: Any, leaves: list[Any], parts_of: Callable[[Any], _Parts], depth: int = 0
+) -> Structure:
+    parts = parts_of(tree)
+    if parts is None:
+        leaves.append(tree)
+        return _LEAF
+    if depth == _DEEPEST:
+        msg = (
+            f"Expected containers nested at most {_DEEPEST} deep, got a {type(tree).__name__} in "
+            f"{depth} others. Flatten it, or give it as a string."
+        )
+        raise ValueError(msg)
+    keys, values = parts
+    children = tuple(_walk(value, leaves, parts_of, depth + 1) for value in values)
+    return Structure(_kind(tree, parts_of), keys, children)
+
+
+def _kind(tree: Any, parts_of: Callable[[Any], _Parts]) -> type:
+    """The class that puts a container back together."""
+    if isinstance(tree, defaultdict):
+        return dict  # its factory is no part of a batch
+    if isinstance(tree, (list, torch.Size)) and parts_of is _example_parts:
+        return tuple
+    return type(tree)
+
+
+def _stand_ins(parts_of: Callable[[Any], _Parts]) -> dict[type, tuple[type, ...]]:
+    """What :func:`_kind` makes of classes, the other way round."""
+    listed: dict[type, tuple[type, ...]] = {dict: (defaultdict,)}
+    return {**listed, tuple: (list, torch.Size)} if parts_of is _example_parts else listed
+
+
+def _example_parts(tree: Any) -> _Parts:
+    """A list in an example is a container, and so is a shape: a column for each number of it."""
+    return _parts(tuple(tree) if isinstance(tree, (list, torch.Size)) else tree)
+
+
+def _value_parts(tree: Any) -> _Parts:
+    return None if tree is None else _parts(tree)
+
+
+def _parts(tree: Any) -> _Parts:
+    """Keys and values of a container; None for a leaf."""
+    kind = type(tree)
+    if kind in _LEAVES or (kind is list and tree and type(tree[0]) in _PLAIN_ROWS):
+        return None  # told by its type alone, as almost all are
+    if kind is dict:
+        return tuple(tree), list(tree.values())
+    if isinstance(tree, (torch.Tensor, np.ndarray, str, bytes, PerReplica, TensorSpec)):
+        return None
+    if tree is None:
+        return (), ()
+    if isinstance(tree, Mapping):
+        return tuple(tree.keys()), list(tree.values())
+    if isinstance(tree, tuple) or (isinstance(tree, list) and not is_row_list(tree)):
+        return tuple(range(len(tree))), tree
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        names = tuple(field.name for field in dataclasses.fields(tree))
+        return names, [getattr(tree, name) for name in names]
+    return None
+
+
+def is_row_list(value: list[Any]) -> bool:
+    """Whether a list is a leaf, one object a row: it holds no tensor, array or container."""
+    if isinstance(value, Examples) or not value:
+        return True
+    whole = (torch.Tensor, np.ndarray, PerReplica, TensorSpec)
+    first = next((item for item in value if item is not None), "")
+    return not isinstance(first, whole) and _parts(first) is None
+
+
+_known_batches: _Known = {}
+_known_examples: _Known = {}

@@ -1,0 +1,171 @@
+"""FileDataset: files, a reader, and what is done to their records, as a recipe.
+
+Every method returns a new recipe; nothing is listed or read before the data is iterated. Under
+FILE all that follows the reader acts on the worker's own stream; under DATA the recipe defines one
+global stream, and the cut into replica batches comes last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch_distinput.data.files import operations as file_ops
+from torch_distinput.data.files.operations import Operation
+from torch_distinput.data.formats import named_reader
+from torch_distinput.data.formats.reader import Reader
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.stream.bad_records import OnError
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import check_count
+
+
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
+class FileDataset:
+    """Records of files, read in the order of the list (``tf.data.TextLineDataset`` and kin).
+
+    Args:
+        paths_or_globs: a path, URL or glob, or a sequence of them. Paths stay in the order given;
+            the matches of a glob are sorted. Any URL that fsspec opens. ``"@list.txt"`` names a
+            file with a path in each line. Names that end with .gz, .bz2, .xz or .zst are
+            decompressed.
+        reader: ``"text"``, ``"jsonl"``, ``"csv"``, ``"tfrecord"``, ``"parquet"``, ``"arrow"``,
+            ``"tar"``, ``"npy"``, ``"npz"``; or a :class:`Reader` with arguments, which
+            ``torch_distinput.readers`` holds, or of your own making.
+        storage_options: passed to the fsspec file system.
+        shuffle_files: permute the list by (seed, epoch) before it is dealt out, so that the files
+            of a worker change from epoch to epoch (TensorFlow's do not).
+        split_files: deal out the parts that files can be cut into, such as row groups and ranges
+            of lines, instead of whole files; also where there are fewer files than workers.
+        on_error: what happens to records that cannot be read or decoded. ``"raise"``; ``"skip"``:
+            they are left out and counted in ``DistributedIterator.stats().skipped``; or a function
+            of the SourceError, called where files are read (perhaps in a loader process), that
+            returns True to skip and False to raise.
+    """
+
+    patterns: tuple[str, ...]
+    reader: Reader
+    storage_options: Mapping[str, Any]
+    shuffle_files: bool
+    split_files: bool
+    on_error: OnError
+    operations: tuple[Operation, ...]
+    cycle: tuple[int, int] | None
+
+    def __init__(
+        self,
+        paths_or_globs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        reader: str | Reader = "text",
+        storage_options: Mapping[str, Any] | None = None,
+        shuffle_files: bool = False,
+        split_files: bool = False,
+        on_error: OnError = "raise",
+    ) -> None:
+        """See the class."""
+        single = isinstance(paths_or_globs, (str, os.PathLike))
+        given = [paths_or_globs] if single else list(paths_or_globs)  # type: ignore[arg-type]
+        if not given:
+            msg = "FileDataset needs a path or a glob, got none."
+            raise ValueError(msg)
+        if on_error not in ("raise", "skip") and not callable(on_error):
+            msg = f"on_error must be 'raise', 'skip' or a function of the error, got {on_error!r}."
+            raise ValueError(msg)
+        set_field = object.__setattr__  # the dataclass is frozen
+        set_field(self, "patterns", tuple(os.fspath(item) for item in given))  # type: ignore[arg-type]
+        set_field(self, "reader", named_reader(reader))
+        set_field(self, "storage_options", dict(storage_options or {}))
+        set_field(self, "shuffle_files", shuffle_files)
+        set_field(self, "split_files", split_files)
+        set_field(self, "on_error", on_error)
+        set_field(self, "operations", ())
+        set_field(self, "cycle", None)
+
+    def map(self, fn: Callable[..., Any]) -> FileDataset:
+        """Replace each record by ``fn(record)``.
+
+        A record is a ``str`` or ``bytes``, or a dict with a value for each column; rows of tensors
+        are tensors. If ``fn`` has a parameter ``rng``, it gets a ``numpy.random.Generator`` keyed
+        by seed, epoch and record, so that augmentation does not depend on who reads what.
+
+        FILE: maps the worker's own records. DATA: the maps at the end of the chain run for a
+        worker's own examples only; one before a filter or a shuffle runs for all, on every worker.
+        """
+        return self._with(file_ops.Map(fn))
+
+    def filter(self, fn: Callable[[Any], bool]) -> FileDataset:
+        """Keep the records for which ``fn(record)`` is true.
+
+        FILE: of the worker's own records. DATA: of all records, on every worker.
+        """
+        return self._with(file_ops.Filter(fn))
+
+    def shuffle(self, buffer_size: int) -> FileDataset:
+        """Permute consecutive windows of ``buffer_size`` records, keyed by (seed, epoch, window).
+
+        Records mix within their window only (TensorFlow's sliding buffer lets some drift further);
+        mixing beyond it comes from ``shuffle_files`` and :meth:`interleave`. Records are held as
+        they lie in the file; they are decoded afterwards.
+
+        FILE: windows of the worker's own stream. DATA: of the one stream, alike on every worker.
+        """
+        return self._with(file_ops.Shuffle(check_count("buffer_size", buffer_size, minimum=1)))
+
+    def take(self, n: int) -> FileDataset:
+        """Keep the first ``n`` records.
+
+        FILE: of each worker's stream. DATA: of all.
+        """
+        return self._with(file_ops.Take(check_count("n", n, minimum=0)))
+
+    def repeat(self, n: int | None = None) -> FileDataset:
+        """Play what comes before ``n`` times, or without end, within one epoch.
+
+        Shuffles before it differ from time to time; a map with ``rng`` does if it comes before.
+
+        FILE: the worker's own stream. DATA: the one stream.
+        """
+        return self._with(file_ops.Repeat(None if n is None else check_count("n", n, minimum=0)))
+
+    def interleave(self, cycle_length: int, block_length: int = 1) -> FileDataset:
+        """Read ``cycle_length`` files in turn, ``block_length`` records from each.
+
+        Acts on the list of files, so it comes before every other method. With ``split_files`` it
+        reads parts of files in turn.
+
+        FILE: among the worker's own files. DATA: among all.
+        """
+        if self.operations:
+            msg = (
+                "interleave() mixes files, so it must come first, got a recipe that already has "
+                f"{', '.join(type(op).__name__.lower() for op in self.operations)}. Move it up."
+            )
+            raise ConfigurationError(msg)
+        check_count("cycle_length", cycle_length, minimum=1)
+        check_count("block_length", block_length, minimum=1)
+        return self._replace(cycle=(cycle_length, block_length))
+
+    def list_files(self) -> tuple[filesystem.FileInfo, ...]:
+        """Resolve the paths and globs now, in the order that record ids count them.
+
+        Raises:
+            FileNotFoundError: for a path that does not exist or a glob that matches nothing.
+        """
+        return filesystem.list_files(self.patterns, self.storage_options)
+
+    def _with(self, operation: Operation) -> FileDataset:
+        return self._replace(operations=(*self.operations, operation))
+
+    def _replace(self, **changes: Any) -> FileDataset:
+        copy = object.__new__(FileDataset)
+        for field in dataclasses.fields(self):
+            value = changes.get(field.name, getattr(self, field.name))
+            object.__setattr__(copy, field.name, value)
+        return copy
+
+
+def with_shuffled_files(dataset: FileDataset) -> FileDataset:
+    """Return the recipe with ``shuffle_files=True``."""
+    return dataset._replace(shuffle_files=True)

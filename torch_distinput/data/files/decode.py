@@ -1,0 +1,158 @@
+"""From records as a reader yields them to batches, and what to do with those that are bad."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from torch_distinput.data.batch.rows import num_rows
+from torch_distinput.data.batch.spec import same_kind, spec_of
+from torch_distinput.data.batch.tree import (
+    Batch,
+    Structure,
+    flatten,
+    leaf_names,
+    leaves_like,
+    unflatten,
+)
+from torch_distinput.data.files.operations import Key, Locate, Upstream
+from torch_distinput.data.formats.reader import Reader
+from torch_distinput.data.stream.bad_records import ReadLog
+from torch_distinput.data.stream.chunk import Chunk, Place
+from torch_distinput.values import TensorSpec
+
+
+def has_decode(reader: Reader) -> bool:
+    """Whether the records of a reader are more than what it reads."""
+    return type(reader).decode is not Reader.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """``reader.decode`` for each chunk: an operation of a recipe that nobody wrote down."""
+
+    reader: Reader
+    log: ReadLog
+    schema: Schema
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Decode each chunk; what is left of it stands behind its first row."""
+        chunks = upstream(key, place.before(0))
+        decoded = (
+            replace(self.mapped(chunk, key), place=chunk.place.within()) for chunk in chunks
+        )
+        return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
+
+    def count(self, num_records: int) -> int:
+        """All are left: lengths are not known beforehand where bad records are skipped."""
+        return num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Behind where it stood."""
+        return upstream(row).within()
+
+    @property
+    def recipe(self) -> str:
+        """Nobody wrote it down."""
+        return "decode"
+
+    def mapped(self, chunk: Chunk, key: Key) -> Chunk:
+        """Decode one chunk, if need be without its bad records."""
+        try:
+            return self._decoded(chunk)
+        except Exception:  # noqa: BLE001 - whatever a reader raises
+            good = self._without_broken(chunk, key)
+        try:
+            return self._decoded(good)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            return self._decoded_alike(good, key, error)
+
+    def _decoded(self, chunk: Chunk) -> Chunk:
+        if not chunk.num_rows:
+            return chunk
+        data = self.reader.decode(chunk.data)
+        if num_rows(data) != chunk.num_rows:
+            msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
+            raise ValueError(msg)
+        return replace(chunk, data=data)
+
+    def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
+        """Decode each record by itself, and leave out those with which that fails."""
+        good = []
+        for row in range(chunk.num_rows):
+            try:
+                self.reader.decode(chunk.slice(row, row + 1).data)
+            except Exception as error:  # noqa: BLE001 - whatever a reader raises
+                self.log.bad(*key.where(chunk.ids[row]), error)
+            else:
+                good.append(row)
+        return chunk.take(np.array(good, dtype=np.int64))
+
+    def _decoded_alike(self, chunk: Chunk, key: Key, error: Exception) -> Chunk:
+        """Leave out records that are good by themselves and do not fit the others."""
+        records = (chunk.slice(row, row + 1).data for row in range(chunk.num_rows))
+        looks = [repr(flatten(spec_of(self.reader.decode(record)))) for record in records]
+        usual, _ = Counter(looks).most_common(1)[0]
+        for row, look in enumerate(looks):
+            if look != usual:
+                self.log.bad(*key.where(chunk.ids[row]), error)
+        alike = chunk.take(np.flatnonzero([look == usual for look in looks]))
+        try:
+            return self._decoded(alike)
+        except Exception as still:  # noqa: BLE001 - whatever a reader raises
+            self.log.bad(*key.where(chunk.ids[0]), still)
+            return chunk.take(np.empty(0, dtype=np.int64))
+
+
+class Schema:
+    """Holds chunks to the columns of the first one, in the order in which they are delivered."""
+
+    def __init__(self, log: ReadLog) -> None:
+        """Take the first chunk as it comes."""
+        self._log = log
+        self._first: tuple[str, list[TensorSpec], Structure] | None = None
+
+    def uniform(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
+        """Pass chunks on, columns in one order; one that does not fit is bad."""
+        for chunk in chunks:
+            path, where = key.where(chunk.ids[0])
+            data, reason = self._fitted(chunk.data, path)
+            if reason is None:
+                yield replace(chunk, data=data)
+            else:
+                self._log.bad(path, f"from {where} on", reason)
+
+    def _fitted(self, data: Batch, path: str) -> tuple[Batch, str | None]:
+        """The chunk in the shape of the first one, or what is between them."""
+        if self._first is None:
+            specs, structure = flatten(spec_of(data))
+            self._first = (path, specs, structure)
+            return data, None
+        first_path, first_specs, structure = self._first
+        leaves = leaves_like(data, structure)
+        if leaves is None:
+            expected, got = (leaf_names(s, "record") for s in (structure, flatten(data)[1]))
+            return data, f"expected the columns {expected} of {first_path}, got {got}"
+        fitted = unflatten(structure, leaves)
+        specs = flatten(spec_of(fitted))[0]
+        for name, first, spec in zip(
+            leaf_names(structure, "record"), first_specs, specs, strict=True
+        ):
+            if not _alike(first, spec):
+                said = f"{_said(first)} at {name} as in {first_path}, got {_said(spec)}"
+                return data, f"expected {said}"
+        return fitted, None
+
+
+def _alike(one: TensorSpec, other: TensorSpec) -> bool:
+    """Lists hold what they hold; tensors and arrays can be joined."""
+    sized = one.shape == other.shape or one.layout is torch.jagged
+    return same_kind(one, other) and one.layout == other.layout and sized
+
+
+def _said(spec: TensorSpec) -> str:
+    return f"{spec.dtype} of shape {spec.shape}"

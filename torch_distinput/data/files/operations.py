@@ -1,0 +1,301 @@
+"""What a FileDataset does to its records: each operation takes a stream of chunks and yields one.
+
+All randomness is keyed by (seed, epoch, place), never drawn from a process's generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.tree import Examples
+from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Place, source_error
+from torch_distinput.plan.assignment.permutation import permutation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """What random choices depend on.
+
+    Attributes:
+        seed: the caller's.
+        epoch: which epoch.
+        operation: which operation of the recipe draws.
+        repetitions: which repetition of each repeat around it.
+        listing: no part of the key: it names a record's file in an error.
+    """
+
+    seed: int
+    epoch: int
+    operation: int = 0
+    repetitions: tuple[int, ...] = ()
+    listing: tuple[FileInfo, ...] = ()
+
+    def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
+        """The path and the record that an id names."""
+        file_number, record_number = record_id.tolist()
+        return self.listing[file_number].path, f"record {record_number}"
+
+    def place(self, record_id: NDArray[np.int64]) -> str:
+        """Name a record in an error."""
+        return ", ".join(self.where(record_id))
+
+    def words(self, purpose: str, *numbers: int) -> tuple[int, ...]:
+        """The key of one choice."""
+        name = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
+        return (name, self.seed, self.epoch, self.operation, *self.repetitions, *numbers)
+
+
+Upstream = Callable[[Key, Place], Iterator[Chunk]]
+Locate = Callable[[int], Place]
+
+
+class Operation(Protocol):
+    """One step of a recipe."""
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Yield the chunks after this step, from the *start* of a place on.
+
+        ``upstream(key, place)`` starts those before it, from the row at that place on.
+        """
+
+    def count(self, num_records: int) -> int | None:
+        """How many records are left of so many; None where that depends on what they are."""
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+        """Where a row stands, if the step gets so many records. Asked if they can be counted."""
+
+    @property
+    def recipe(self) -> str:
+        """What decides which rows come in which order: its name and its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """``fn(record)`` for each record."""
+
+    fn: Callable[..., Any]
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Map each chunk; rows stand where they stood."""
+        return (self.mapped(chunk, key) for chunk in upstream(key, place))
+
+    def count(self, num_records: int) -> int:
+        """All are left."""
+        return num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Where it stood."""
+        return upstream(row)
+
+    @property
+    def recipe(self) -> str:
+        """Its function may be mended between two runs."""
+        return "map"
+
+    def mapped(self, chunk: Chunk, key: Key) -> Chunk:
+        """Map the records of one chunk."""
+        call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
+        return replace(chunk, data=Examples(_each(call, chunk, key)))
+
+    def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
+        def call(record: Any, place: Any) -> Any:
+            words = key.words("map", *np.atleast_1d(place).tolist())
+            return self.fn(record, rng=np.random.default_rng(words))
+
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the records for which ``fn`` is true."""
+
+    fn: Callable[[Any], bool]
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Filter each chunk; what is left of it stands behind its first row."""
+        for chunk in upstream(key, place.before(0)):
+            verdicts = _each(lambda record, _: self.fn(record), chunk, key)
+            kept = [bool(keep) for keep in verdicts]
+            if any(kept):
+                left = chunk if all(kept) else chunk.take(np.flatnonzero(kept))
+                yield replace(left, place=chunk.place.within())
+
+    def count(self, num_records: int) -> int | None:
+        """Unknown; of none, none."""
+        return None if num_records else 0
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """Of no records."""
+        return upstream(row).within()
+
+    @property
+    def recipe(self) -> str:
+        """Its function cannot be compared."""
+        return "filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Permute windows of records."""
+
+    buffer_size: int
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Collect a window and hand it over in keyed order; its rows stand behind its number."""
+        reader = ChunkReader(upstream(key, place.before(1)))
+        for window in count(place.start[-1] if place.start else 0):
+            chunk = reader.take(self.buffer_size)
+            if chunk is None:
+                return
+            order = permutation(chunk.num_rows, key=key.words("window", window))
+            yield replace(chunk.take(order), place=chunk.place.within(window))
+
+    def count(self, num_records: int) -> int:
+        """All are left."""
+        return num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """In its window."""
+        window, skip = divmod(row, self.buffer_size)
+        return replace(upstream(window * self.buffer_size).within(window), skip=skip)
+
+    @property
+    def recipe(self) -> str:
+        """The window."""
+        return f"shuffle({self.buffer_size})"
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The first records."""
+
+    n: int
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Pass chunks on until there are enough; they stand behind the number before them."""
+        taken = place.start[-1] if place.start else 0
+        chunks = upstream(key, place.before(1)) if taken < self.n else iter(())
+        for chunk in chunks:
+            head = chunk if chunk.num_rows <= self.n - taken else chunk.slice(0, self.n - taken)
+            yield replace(head, place=chunk.place.within(taken))
+            taken += chunk.num_rows
+            if taken >= self.n:
+                return
+
+    def count(self, num_records: int) -> int:
+        """At most ``n``."""
+        return min(self.n, num_records)
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+        """After the rows before it."""
+        return upstream(row).within(row)
+
+    @property
+    def recipe(self) -> str:
+        """The number."""
+        return f"take({self.n})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Play again."""
+
+    n: int | None
+
+    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+        """Start the stream again and again; without any record there is nothing to repeat."""
+        first = place.start[-1] if place.start else 0
+        place = place.before(1)
+        nothing = not place.start and not place.skip  # else something came before it
+        for repetition in count(first) if self.n is None else range(first, self.n):
+            own_key = replace(key, repetitions=(*key.repetitions, repetition))
+            for chunk in upstream(own_key, place):
+                nothing = False
+                yield replace(chunk, place=chunk.place.within(repetition))
+            if nothing:
+                return
+            place, nothing = Place(), True
+
+    def count(self, num_records: int) -> int | None:
+        """``n`` times as many; unknown where there is no end."""
+        if not num_records:
+            return 0
+        return None if self.n is None else self.n * num_records
+
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+        """In its repetition."""
+        repetition, inner = divmod(row, num_records) if num_records else (0, 0)
+        return upstream(inner).within(repetition)
+
+    @property
+    def recipe(self) -> str:
+        """The number."""
+        return f"repeat({self.n})"
+
+
+def run(
+    upstream: Upstream, operations: Sequence[Operation], key: Key, place: Place
+) -> Iterator[Chunk]:
+    """Start a stream through all operations, from the row at a place on."""
+    if not operations:
+        return upstream(key, place)
+    *before, last = operations
+    own_key = replace(key, operation=len(before))
+    chunks = last.apply(lambda inner, at: run(upstream, before, inner, at), own_key, place)
+    if isinstance(last, Map):  # rows stand where they stood, so they were passed over before it
+        return chunks
+    return without_first(chunks, place.skip)
+
+
+def without_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
+    """Leave out the first rows."""
+    for chunk in chunks:
+        if num_rows < chunk.num_rows:
+            yield chunk.slice(num_rows, chunk.num_rows)
+        num_rows = max(0, num_rows - chunk.num_rows)
+
+
+def locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Place:
+    """Where a row behind all operations stands, if so many records can be counted through them."""
+    if not operations:
+        return source(row)
+    *before, last = operations
+    counted: int | None = num_records
+    for operation in before:
+        counted = None if counted is None else operation.count(counted)
+    assert counted is not None, "asked where lengths are known"
+    return last.locate(row, counted, lambda inner: locate(before, inner, num_records, source))
+
+
+def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ...]) -> int:
+    """How many operations come before those at the end that do not change the numbering."""
+    end = len(operations)
+    while end and isinstance(operations[end - 1], kinds):
+        end -= 1
+    return end
+
+
+def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
+    """Call for each record with its id; name the record at which the user's function raises."""
+    for record, place in zip(rows.examples(chunk.data), chunk.ids, strict=True):
+        try:
+            yield call(record, place)
+        except Exception as error:
+            raise source_error(error, key.place(place)) from error
+
+
+def _wants_rng(fn: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False

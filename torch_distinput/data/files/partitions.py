@@ -1,0 +1,64 @@
+"""Piles of units, which are what is dealt out: reading them from any row on, some ahead of use."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from torch_distinput.data.files.interleave import turn_place
+from torch_distinput.data.files.read_ahead import ReadAhead
+from torch_distinput.data.files.unit_reader import ReadUnit
+from torch_distinput.data.files.work_units import Unit
+from torch_distinput.data.stream.chunk import Chunk, Place
+from torch_distinput.plan.assignment.interleaving import last_turn
+
+
+def read_pile(
+    number: int, units: Sequence[Unit], row: int, read: ReadUnit, *, jumps: bool
+) -> Iterator[Chunk]:
+    """Read the units of a pile from one of its rows on.
+
+    ``jumps``: units whose records are counted can be passed over unread.
+    """
+    first = 0  # row of the unit
+    for unit in units:
+        count = unit.part.num_records
+        if jumps and count is not None and first + count <= row:
+            first += count
+            continue
+        for chunk in read(unit):
+            place = Place(start=(number,), skip=first, reach=number + 1)
+            placed = replace(chunk, place=place)
+            if first + chunk.num_rows > row:
+                yield placed.slice(max(0, row - first), chunk.num_rows)
+            first += chunk.num_rows
+
+
+def place_in_piles(lengths: list[int], cycle: tuple[int, int] | None, row: int) -> Place:
+    """Where a row of counted piles stands."""
+    if cycle is not None:
+        return turn_place(last_turn(lengths, cycle, row), row)
+    ends = np.cumsum(lengths)
+    pile = int(np.searchsorted(ends, row, side="right"))
+    before = int(ends[pile - 1]) if pile else 0
+    return Place(start=(pile,), skip=row - before)
+
+
+def ahead(
+    starts: Iterator[tuple[int, Callable[[], Iterator[Chunk]]]], threads: int
+) -> Iterator[tuple[int, Iterator[Chunk]]]:
+    """Start numbered iterators in order, as many ahead of use as there are threads for them."""
+    if not threads:
+        yield from ((number, start()) for number, start in starts)
+        return
+    started: deque[tuple[int, Iterator[Chunk]]] = deque()
+    while True:
+        more = itertools.islice(starts, threads - len(started))
+        started.extend((number, ReadAhead(start)) for number, start in more)
+        if not started:
+            return
+        yield started.popleft()

@@ -1,0 +1,40 @@
+"""The formats of files that can be read, one module each; none is imported before it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, cast
+
+from torch_distinput.data.formats.reader import Reader
+
+FORMATS = {
+    "Text": "text",
+    "JSONL": "jsonl",
+    "CSV": "csv_table",
+    "TFRecord": "tfrecord",
+    "Parquet": "parquet",
+    "Arrow": "arrow_ipc",
+    "Tar": "tar",
+    "Npy": "npy",
+    "Npz": "npz",
+}
+_NAMES = {name.lower(): name for name in FORMATS}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a reader when it is asked for."""
+    if name not in FORMATS:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{FORMATS[name]}"), name)
+
+
+def named_reader(reader: str | Reader) -> Reader:
+    """Return the reader of a format with its defaults, or the reader that was given."""
+    if isinstance(reader, Reader):
+        return reader
+    if reader not in _NAMES:
+        allowed = ", ".join(repr(name) for name in _NAMES)
+        msg = f"reader must be one of {allowed} or a Reader, got {reader!r}."
+        raise ValueError(msg)
+    return cast("Reader", __getattr__(_NAMES[reader])())

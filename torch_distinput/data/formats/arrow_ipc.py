@@ -1,0 +1,199 @@
+"""Arrow IPC files and streams: record batches as they lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, pairwise
+from typing import Any
+
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.formats.arrow_columns import (
+    arrow_source,
+    batch_chunks,
+    check_buffers,
+    chosen_columns,
+    column_names,
+    is_damage,
+    load_arrow,
+)
+from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+
+_CONTINUATION = b"\xff" * 4
+_END = _CONTINUATION + bytes(4)
+_MAGIC = b"ARROW1"
+_RECORDS_PER_BATCH = 1 << 31
+"""No record batch has more, so where counts are unknown this keeps records of parts apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow(Reader):
+    """Rows of Arrow IPC files: a batch is a dict of columns, as ``arrow_columns`` makes them.
+
+    Needs pyarrow. Both formats, told apart by their first bytes: *files* (Feather too) are cut at
+    record batches, *streams* (as Hugging Face ``datasets`` keeps them) are one part, as is a file
+    that is compressed outside. Numbers of records are known for local files, which are mapped.
+
+    Attributes:
+        columns: the columns to read, in this order; None for all.
+    """
+
+    columns: Sequence[str] | None = None
+
+    counted = True
+
+    def __post_init__(self) -> None:
+        """Check and freeze the names."""
+        object.__setattr__(self, "columns", column_names(self.columns))
+
+    def parts(self, file: InputFile) -> Sequence[Part]:
+        """Cut a file at record batches; small ones are joined, to a megabyte at most."""
+        if file.size is None:
+            return (Part(),)
+        try:
+            with _opened(file) as (source, is_file):
+                reader, _ = _reader(source, is_file, self.columns, file.path)
+                counts = _counts(source, is_file) if file.local_path is not None else None
+                if not is_file:
+                    return _stream_parts(counts)
+                num_batches = reader.num_record_batches
+                step = file.part_size(num_batches, CHUNK_BYTES * num_batches // file.size)
+                bounds = [*range(0, num_batches, step), num_batches]
+                return list(_file_parts(bounds, counts))
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            file.bad("schema", error)
+            return ()
+
+    def read(self, file: InputFile, part: Part) -> Iterator[Batch]:
+        """Yield rows in dicts of columns."""
+        try:
+            with _opened(file) as (source, is_file):
+                reader, names = _reader(source, is_file, self.columns, file.path)
+                for number, batch in _batches(source, reader, is_file, file, part):
+                    within = f" of record batch {number}"
+                    yield from batch_chunks(batch.select(names), file, within=within)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            file.bad("schema", error)
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[tuple[Any, bool]]:
+    """Open a file; tell whether it has the file format."""
+    if file.size is None:
+        with file.open() as opened:
+            is_file = opened.read(len(_MAGIC)) == _MAGIC
+        if not is_file:
+            with file.open() as opened:
+                yield load_arrow().PythonFile(opened, "r"), False
+            return
+    with arrow_source(file, mapped=True) as source:
+        places = [0]
+        if file.size is not None and file.local_path is None:
+            # First at the end, where the footer is: requests for the beginning read ahead.
+            places.insert(0, max(0, file.size - len(_MAGIC)))
+        is_file = any(_has_magic(source, place) for place in places)
+        source.seek(0)
+        yield source, is_file
+
+
+def _has_magic(source: Any, place: int) -> bool:
+    source.seek(place)
+    return bool(source.read(len(_MAGIC)) == _MAGIC)
+
+
+def _has_end(source: Any) -> bool:
+    """Whether a stream, read to its end, ends with the mark; those of before 2019 have another."""
+    end = source.tell()
+    source.seek(0)
+    if source.read(len(_CONTINUATION)) != _CONTINUATION:
+        return True
+    source.seek(max(0, end - len(_END)))
+    return bool(source.read(len(_END)) == _END)
+
+
+def _reader(
+    source: Any, is_file: bool, columns: Sequence[str] | None, path: str
+) -> tuple[Any, list[str]]:
+    """Open a reader that reads the chosen columns only, where it can."""
+    reader = _open_reader(source, is_file)
+    schema = reader.schema
+    names = chosen_columns(schema, columns, path)
+    if columns is not None and source.seekable():
+        source.seek(0)
+        reader = _open_reader(source, is_file, [schema.names.index(name) for name in names])
+    return reader, names
+
+
+def _open_reader(source: Any, is_file: bool, fields: Sequence[int] = ()) -> Any:
+    ipc = load_arrow("pyarrow.ipc")
+    options = ipc.IpcReadOptions(use_threads=False, included_fields=list(fields))
+    return (ipc.open_file if is_file else ipc.open_stream)(source, options=options)
+
+
+def _counts(source: Any, is_file: bool) -> list[int] | None:
+    """Rows of each record batch of a mapped file: of its data at most the first column is touched.
+
+    None if the file is damaged; reading it tells where.
+    """
+    source.seek(0)
+    try:
+        reader = _open_reader(source, is_file, [0])
+        if is_file:
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            batches = reader
+        counts = [batch.num_rows for batch in batches]
+        return counts if is_file or _has_end(source) else None
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        return None
+
+
+def _stream_parts(counts: Sequence[int] | None) -> Sequence[Part]:
+    if counts is None:
+        return (Part(),)
+    return (Part(num_records=sum(counts)),) if sum(counts) else ()
+
+
+def _file_parts(bounds: Sequence[int], counts: Sequence[int] | None) -> Iterator[Part]:
+    record = 0
+    for start, stop in pairwise(bounds):
+        if counts is None:
+            yield Part(start=start, stop=stop, first_record=start * _RECORDS_PER_BATCH)
+        elif rows := sum(counts[start:stop]):
+            yield Part(start=start, stop=stop, first_record=record, num_records=rows)
+            record += rows
+
+
+def _batches(
+    source: Any, reader: Any, is_file: bool, file: InputFile, part: Part
+) -> Iterator[tuple[int, Any]]:
+    """Yield record batches with their numbers. In a stream nothing follows a damaged one."""
+    stop = part.stop
+    if is_file and stop is None:
+        stop = reader.num_record_batches
+    for number in count(part.start) if stop is None else range(part.start, stop):
+        if file.change():  # what is gone must not be touched; who opened the unit says so
+            return
+        try:
+            batch = reader.get_batch(number) if is_file else reader.read_next_batch()
+            check_buffers(batch)
+        except StopIteration:
+            if file.size is not None and not _has_end(source):
+                reason = "expected it, or a mark of the end: the stream was cut off"
+                file.bad(f"record batch {number}", reason)
+            return
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            file.bad(f"record batch {number}", error)
+            if not is_file:
+                return
+        else:
+            yield number, batch

@@ -1,0 +1,237 @@
+"""From rows of Python values, as parsers of text give them, to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_distinput.data.batch.jagged import jagged
+
+Wanted: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
+"""All columns, some, or some with their types."""
+
+_NUMBERS = {
+    torch.bool,
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
+INT64 = range(-(1 << 63), 1 << 63)
+
+
+def check_wanted(wanted: Wanted) -> None:
+    """Refuse a choice of columns that means nothing."""
+    if wanted is None:
+        return
+    sound = isinstance(wanted, (Mapping, Sequence)) and not isinstance(wanted, str)
+    if not sound or not all(isinstance(name, str) for name in wanted):
+        msg = f"Expected columns to be names, or names with types, got {wanted!r}."
+        raise ValueError(msg)
+    for name, given in wanted.items() if isinstance(wanted, Mapping) else ():
+        dtype, _ = split_type(given)
+        if given is not str and not (isinstance(dtype, torch.dtype) and dtype in _NUMBERS):
+            msg = (
+                f"Expected the type of column {name!r} to be str, a torch dtype such as "
+                "torch.int64 or torch.float32, or (dtype, ...) for lists of any length, got "
+                f"{given!r}."
+            )
+            raise ValueError(msg)
+
+
+def split_type(given: Any) -> tuple[Any, bool]:
+    """A type, and whether rows of it are lists of any length: ``(torch.int64, ...)``."""
+    ragged = isinstance(given, tuple) and len(given) == 2 and given[1] is ...
+    return (given[0], True) if ragged else (given, False)
+
+
+def record_columns(records: Sequence[Mapping[str, Any]], wanted: Wanted, prefix: str = "") -> Any:
+    """Turn one mapping per row into a dict of columns.
+
+    Raises:
+        ValueError: names the column whose values do not fit together, and the cure.
+    """
+    names = dict.fromkeys(name for record in records for name in record)
+    types = wanted if isinstance(wanted, Mapping) else {}
+    if wanted is not None:
+        unknown = set(wanted) - names.keys() - {name for name in types if types[name] is str}
+        if unknown and records:
+            raise _unknown(min(unknown), list(names))
+        names = dict.fromkeys(wanted)
+    return {
+        name: column(f"{prefix}{name}", [record.get(name) for record in records], types.get(name))
+        for name in names
+    }
+
+
+def column(name: str, values: list[Any], wanted: Any = None) -> Any:
+    """Make one column: of the given type, or of the one that the values have.
+
+    Numbers and lists of numbers become tensors, mappings a dict of columns, text a list, in which
+    None stands for what is missing; all else is an array of objects.
+    """
+    dtype, ragged = split_type(wanted)
+    kinds = set(map(type, values))
+    if dtype is str:
+        return _text(name, values, kinds)
+    if dtype is not None and not values and not ragged:
+        return torch.empty(0, dtype=dtype, device="cpu")
+    if kinds <= {str, type(None)} and dtype is None:
+        return values
+    if type(None) in kinds and (dtype is not None or _needs_all(kinds, values)):
+        raise _missing(name, values)
+    if kinds == {dict} and dtype is None:
+        return record_columns(values, None, f"{name}.")
+    if kinds <= {bool, int, float} and not ragged:
+        found = numbers(name, values, dtype)
+        if found is not None:
+            return found
+    if kinds == {list} or (ragged and not kinds):
+        found = _lists(name, values, dtype, ragged=ragged)
+        if found is not None:
+            return found
+    if dtype is not None:
+        odd = [value for value in values if not _is_number(value)]
+        kind = int if ragged else list
+        raise _unfit(name, dtype, (odd or [value for value in values if type(value) is kind])[0])
+    return objects(values)
+
+
+def numbers(name: str, values: Sequence[Any], dtype: Any = None) -> torch.Tensor | None:
+    """A tensor of bool, int64 or float64, or of the given type; None if the values are mixed."""
+    kinds = set(map(type, values))
+    if bool in kinds and len(kinds) > 1:
+        if dtype is None:
+            return None
+        raise _unfit(
+            name, dtype, next(v for v in values if (type(v) is bool) != (dtype is torch.bool))
+        )
+    if dtype is not None and not dtype.is_floating_point and float in kinds:
+        raise _unfit(name, dtype, next(value for value in values if type(value) is float))
+    if kinds == {bool}:
+        dense = torch.tensor(values, dtype=torch.bool, device="cpu")
+    elif kinds == {int}:
+        dense = _integers(name, values, dtype)
+    else:
+        dense = _floats(name, values)
+    return dense if dtype is None else cast_numbers(name, dense, dtype)
+
+
+def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Change the type where no value is another afterwards, but for the rounding of floats."""
+    if dense.dtype == dtype:
+        return dense
+    rounds = dense.is_floating_point() and not dtype.is_floating_point
+    if rounds or torch.bool in (dense.dtype, dtype):
+        raise _unfit(name, dtype, dense.flatten()[0].item() if dense.numel() else "none")
+    changed = dense.to(dtype)
+    if not dtype.is_floating_point and not torch.equal(changed.to(torch.int64), dense):
+        raise _unfit(name, dtype, dense[changed.to(torch.int64) != dense][0].item())
+    return changed
+
+
+def objects(values: list[Any]) -> NDArray[Any]:
+    """Any values, one a row."""
+    array = np.empty(len(values), object)
+    for row, value in enumerate(values):
+        array[row] = value
+    return array
+
+
+def rows_of_lists(
+    name: str, values: torch.Tensor, lengths: NDArray[np.int64], *, ragged: bool
+) -> torch.Tensor:
+    """Rows of these lengths: jagged if so wanted, else dense, and then of one length.
+
+    A tensor that is the one or the other by what a batch happens to hold would be no type.
+    """
+    if ragged:
+        offsets = torch.from_numpy(np.concatenate(([0], lengths.cumsum())))
+        return jagged(values, offsets)
+    if (lengths != lengths[0]).any():
+        msg = (
+            f"Expected lists of one length in column {name!r}, got {lengths.min()} to "
+            f"{lengths.max()} numbers. Pass columns={{{name!r}: ({values.dtype}, ...)}}, with the "
+            "other columns, for a jagged tensor."
+        )
+        raise ValueError(msg)
+    return values.view(len(lengths), int(lengths[0]))
+
+
+def _text(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
+    if not kinds <= {str, type(None)}:
+        odd = next(value for value in values if not isinstance(value, (str, type(None))))
+        raise _unfit(name, str, odd)
+    return values
+
+
+def _integers(name: str, values: Sequence[int], dtype: Any) -> torch.Tensor:
+    if dtype is not None and dtype.is_floating_point:
+        return _floats(name, values)
+    try:
+        return torch.from_numpy(np.array(values, np.int64))
+    except OverflowError:
+        large = next(value for value in values if value not in INT64)
+        raise _unfit(name, torch.int64, large) from None
+
+
+def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
+    try:
+        return torch.from_numpy(np.array([float(value) for value in values], np.float64))
+    except OverflowError:
+        size = int(max(values, key=abs)).bit_length()
+        raise _unfit(name, torch.float64, f"an integer of {size} bits") from None
+
+
+def _lists(
+    name: str, values: list[list[Any]], dtype: Any, *, ragged: bool
+) -> torch.Tensor | None:
+    flat = [item for value in values for item in value]
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    if not flat:
+        empty = torch.empty(0, dtype=dtype or torch.float64, device="cpu")
+        return rows_of_lists(name, empty, lengths, ragged=ragged)
+    if not set(map(type, flat)) <= {bool, int, float}:
+        return None
+    dense = numbers(name, flat, dtype)
+    return None if dense is None else rows_of_lists(name, dense, lengths, ragged=ragged)
+
+
+def _needs_all(kinds: set[type], values: list[Any]) -> bool:
+    """Whether these values make a column in which nothing can stand for a missing one."""
+    if kinds <= {bool, int, float, type(None)} or kinds == {dict, type(None)}:
+        return True
+    lists = [value for value in values if value is not None]
+    return kinds == {list, type(None)} and _lists("", lists, torch.float64, ragged=True) is not None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, (bool, int, float)) for item in value)
+    return isinstance(value, (bool, int, float))
+
+
+def _unknown(name: str, names: list[str]) -> ValueError:
+    return ValueError(
+        f"Expected column {name!r}, but no record of this batch has it; there are {names}. Check "
+        f"columns=; text that is missing often needs its type there: {{{name!r}: str}}."
+    )
+
+
+def _missing(name: str, values: list[Any]) -> ValueError:
+    count = sum(value is None for value in values)
+    return ValueError(
+        f"Expected a value of column {name!r} in every record, but it is null or missing in "
+        f"{count} of {len(values)}. Leave the column out with columns=, write values into the "
+        "file, or read lines with reader='text' and parse them in .map()."
+    )
+
+
+def _unfit(name: str, dtype: Any, value: Any) -> ValueError:
+    got = value if isinstance(value, str) and value.startswith("an integer") else repr(value)
+    return ValueError(
+        f"Expected values of column {name!r} that fit {dtype if dtype is not str else 'str'}, "
+        f"got {got[:100]}. Choose another type in columns={{{name!r}: ...}}, or leave it out."
+    )

@@ -1,0 +1,230 @@
+"""Tables as text: a record is a row, whose fields are separated by a delimiter."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from torch_distinput.data.formats.column_types import Wanted, cast_numbers, check_wanted
+from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.errors import SourceError
+
+_BOOLS = {"true": True, "false": False, "1": True, "0": False}
+
+_Row = tuple[int, list[str]]
+"""The number of the line on which a row ends, and its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class CSV(Reader):
+    """Tables as text: a batch is a dict of columns, tensors of numbers and lists of ``str``.
+
+    Fields may be quoted with ``"``, and may then contain delimiters and line ends. Files are UTF-8.
+    Blank lines are passed over; a row with too few or too many fields is bad.
+
+    Without types, the first megabyte of each file decides what its columns are: int64, else
+    float64, else text. A later field that does not fit is bad: give types where files begin with
+    other values than they go on with, and where a column is to be the same in all files.
+    An empty field is text, no number.
+
+    Attributes:
+        columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
+            to types, ``str`` or a torch dtype.
+        delimiter: what separates fields.
+        header: the first row has the names. If False, ``columns`` are the names of all fields in
+            their order, and ``"0"``, ``"1"``, ... if None.
+    """
+
+    columns: Wanted = None
+    delimiter: str = ","
+    header: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be read."""
+        check_wanted(self.columns)
+        if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
+            msg = f"Expected delimiter to be one character, got {self.delimiter!r}."
+            raise ValueError(msg)
+
+    def read(self, file: InputFile, part: Part) -> Iterator[dict[str, Any]]:
+        """Yield columns."""
+        del part  # a line end may be within quotes, and that is known from the beginning only
+        with closing(_Rows(file, self.delimiter)) as rows:
+            first = next(rows, None)
+            if first is None:
+                return
+            names = first[1] if self.header else self._names(len(first[1]))
+            head = rows.take(len(names), None if self.header else first)
+            table = _Table(file, names, self.columns, head)
+            while head:
+                chunk = table.chunk(head)
+                if chunk is not None:
+                    yield chunk
+                head = rows.take(len(names))
+
+    def _names(self, count: int) -> list[str]:
+        return [str(number) for number in range(count)] if self.columns is None else [*self.columns]
+
+
+@final
+class _Rows:
+    """The rows of a file."""
+
+    def __init__(self, file: InputFile, delimiter: str) -> None:
+        self._file = file
+        self._num_chars = 0
+        # What is not UTF-8 is found in the fields, where its line is known.
+        self._text = io.TextIOWrapper(file.open(), "utf-8-sig", "surrogateescape", newline="")
+        self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+
+    def __next__(self) -> _Row:
+        """Skip blank lines."""
+        while True:
+            try:
+                row = next(self._reader)
+            except csv.Error as error:
+                line = self._reader.line_num
+                advice = f"{error}. Check the quotes, or raise csv.field_size_limit()"
+                self._file.bad(f"line {line}", f"expected fields of at most 128 KiB: {advice}")
+                continue
+            if row:
+                return self._reader.line_num, row
+
+    def __iter__(self) -> Iterator[_Row]:
+        return self
+
+    def take(self, num_fields: int, first: _Row | None = None) -> list[_Row]:
+        """About a megabyte of rows that have so many fields; none at the end of the file."""
+        rows: list[_Row] = []
+        stop = self._num_chars + CHUNK_BYTES
+        following = first or next(self, None)
+        while following is not None:
+            line, row = following
+            if len(row) == num_fields:
+                rows.append(following)
+            else:
+                self._file.bad(f"line {line}", f"expected {num_fields} fields, got {len(row)}")
+            following = next(self, None) if self._num_chars < stop or not rows else None
+        return rows
+
+    def close(self) -> None:
+        self._text.close()
+
+    def _lines(self) -> Iterator[str]:
+        for line in self._text:
+            self._num_chars += len(line)
+            yield line
+
+
+@final
+class _Table:
+    """Turns rows of one file into columns."""
+
+    def __init__(
+        self, file: InputFile, names: list[str], columns: Wanted, head: list[_Row]
+    ) -> None:
+        self._file = file
+        wanted = names if columns is None else [*columns]
+        if len(set(names)) < len(names) or not set(wanted) <= set(names):
+            msg = (
+                f"{file.path}: expected columns {wanted}, each once, got {names[:50]}. Check the "
+                "first line, columns= and delimiter=; header=False if there are no names."
+            )
+            raise SourceError(msg)
+        types = columns if isinstance(columns, Mapping) else {}
+        self._columns = [(name, names.index(name)) for name in wanted]
+        self._types = [
+            types.get(name) or _inferred([row[number] for _, row in head])
+            for name, number in self._columns
+        ]
+
+    def chunk(self, rows: list[_Row]) -> dict[str, Any] | None:
+        """Columns of the rows that fit; None if there are none."""
+        chunk = self._converted(rows)
+        if chunk is None:
+            rows = [row for row in rows if self._fits(row)]
+            chunk = self._converted(rows) if rows else None
+        return chunk
+
+    def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:
+        try:
+            return {
+                name: _CONVERTERS[dtype](name, [row[number] for _, row in rows], dtype)
+                for (name, number), dtype in zip(self._columns, self._types, strict=True)
+            }
+        except (ValueError, OverflowError):
+            return None
+
+    def _fits(self, numbered: _Row) -> bool:
+        line, row = numbered
+        for (name, number), dtype in zip(self._columns, self._types, strict=True):
+            try:
+                _CONVERTERS[dtype](name, [row[number]], dtype)
+            except (ValueError, OverflowError):
+                kind = "UTF-8 text" if dtype is str else dtype
+                reason = (
+                    f"expected {kind} in column {name!r}, got {row[number][:60]!r}. Mend the file, "
+                    f"or give the type of the column: columns={{{name!r}: ...}}"
+                )
+                self._file.bad(f"line {line}", reason)
+                return False
+        return True
+
+
+def _inferred(texts: list[str]) -> Any:
+    for dtype in (torch.int64, torch.float64):
+        try:
+            _CONVERTERS[dtype]("", texts, dtype)
+        except (ValueError, OverflowError):
+            continue
+        return dtype
+    return str
+
+
+def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
+    _check_digits(texts)
+    dense = torch.from_numpy(np.array(list(map(int, texts)), np.int64))
+    return cast_numbers(name, dense, dtype)
+
+
+def _floats(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
+    _check_digits(texts)
+    dense = torch.from_numpy(np.array(list(map(float, texts)), np.float64))
+    return cast_numbers(name, dense, dtype)
+
+
+def _check_digits(texts: list[str]) -> None:
+    """Python also reads 1_000 and digits of other scripts, which no other program writes."""
+    joined = "".join(texts)
+    if "_" in joined or not joined.isascii():
+        raise ValueError
+
+
+def _bools(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
+    del name
+    if not _BOOLS.keys() >= {text.lower() for text in texts}:
+        raise ValueError
+    return torch.tensor([_BOOLS[text.lower()] for text in texts], dtype=dtype, device="cpu")
+
+
+def _texts(name: str, texts: list[str], dtype: type) -> list[str]:
+    del name, dtype
+    "".join(texts).encode()  # raises for bytes that were no UTF-8
+    return texts
+
+
+_INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_CONVERTERS: Mapping[Any, Callable[[str, list[str], Any], Any]] = {
+    str: _texts,
+    torch.bool: _bools,
+    **dict.fromkeys(_INTS, _ints),
+    **dict.fromkeys(_FLOATS, _floats),
+}

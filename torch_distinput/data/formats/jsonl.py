@@ -1,0 +1,128 @@
+"""Lines of JSON: one object a line, as columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.formats.arrow_json import arrow_columns
+from torch_distinput.data.formats.column_types import Wanted, check_wanted, record_columns
+from torch_distinput.data.formats.reader import InputFile, Part, Reader
+from torch_distinput.data.formats.text import line_blocks, line_parts
+
+_DEEPEST = 100
+"""What walks over a value calls itself; pyarrow ends the process with some thousands."""
+_SHALLOW = 8
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+@dataclass(frozen=True, slots=True)
+class JSONL(Reader):
+    """Lines that are JSON objects: a batch is a dict of columns. Blank lines are passed over.
+
+    - Numbers become tensors of int64 or, if one of them has a point or an exponent, float64;
+      ``true`` and ``false`` of bool.
+    - Text becomes a list of ``str``, with ``None`` where it is null or missing.
+    - An object becomes a dict of columns itself.
+    - Lists of ``k`` numbers become a tensor ``(rows, k)``; of any length, where ``columns`` says
+      so, a jagged one.
+    - All else becomes a NumPy array of objects.
+
+    A number that is null or missing is an error, and so are values that are nested more than 100
+    deep. What a column holds is found anew in each batch:
+    give types where a batch may not show it, such as floats that are sometimes written ``1``.
+    With pyarrow installed the same is done faster.
+
+    Attributes:
+        columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
+            to types: ``str``, a torch dtype (of a list: that of its numbers), or
+            ``(dtype, ...)`` for lists of any length.
+    """
+
+    columns: Wanted = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that mean nothing."""
+        check_wanted(self.columns)
+
+    def parts(self, file: InputFile) -> Sequence[Part]:
+        """Cut at line ends."""
+        return line_parts(file)
+
+    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
+        """Yield lines that are not blank."""
+        for block in line_blocks(file, part):
+            lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).split(b"\n")
+            found = [line for line in lines if line and not line.isspace()]
+            if found:
+                yield found
+
+    def decode(self, records: list[bytes]) -> Batch:
+        """Parse lines."""
+        _refuse_deep(records)
+        found = arrow_columns(records, self.columns) if records else None
+        return self._parsed(records) if found is None else found
+
+    def _parsed(self, records: list[bytes]) -> Batch:
+        rows = [_object(record) for record in records]
+        self._check_names(rows)
+        return record_columns(rows, self.columns)
+
+    def _check_names(self, rows: list[Mapping[str, Any]]) -> None:
+        if self.columns is None and rows and not any(rows):
+            msg = f"Expected objects with something in them, got {len(rows)} times {{}}."
+            raise ValueError(msg)
+
+
+def _object(record: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(record.decode())
+    except (ValueError, RecursionError) as error:
+        msg = (
+            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Mend the file, "
+            "or skip bad records."
+        )
+        raise ValueError(msg) from error
+    if not isinstance(found, dict):
+        msg = (
+            f"Expected a JSON object in each line, got {record[:60]!r}, a "
+            f"{type(found).__name__}. Mend the file, or read it with reader='text'."
+        )
+        raise ValueError(msg)  # noqa: TRY004 - it is the data that is wrong
+    return found
+
+
+def _refuse_deep(records: list[bytes]) -> None:
+    """Look at long lines with many brackets only, as all others are shallow."""
+    for record in records:
+        if len(record) > 2 * _DEEPEST and _may_be_deep(record):
+            depth = _depth(record)
+            if depth > _DEEPEST:
+                msg = (
+                    f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
+                    f"is {depth} deep. Mend the file, or read it with reader='text'."
+                )
+                raise ValueError(msg)
+
+
+def _may_be_deep(record: bytes) -> bool:
+    """False for lists that are long instead, which are frequent."""
+    if record.count(b"[") + record.count(b"{") <= _DEEPEST:
+        return False
+    brackets = record.translate(None, _ALL_BUT_BRACKETS)
+    for _ in range(_SHALLOW):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
+
+
+def _depth(record: bytes) -> int:
+    brackets = _STRING.sub(b"", record).translate(None, _ALL_BUT_BRACKETS)
+    opens = np.isin(np.frombuffer(brackets, np.uint8), np.frombuffer(b"[{", np.uint8))
+    return int(np.where(opens, 1, -1).cumsum().max(initial=0))

@@ -1,0 +1,124 @@
+"""What a file format is to this house: a Reader, which cuts a file into parts and reads one.
+
+A reader is a recipe: picklable, without a state. It sees a file only through :class:`InputFile`,
+so it works the same on every storage and under every compression. Your own is one method::
+
+    class Fixed(Reader):
+        \"\"\"Records of 16 bytes.\"\"\"
+
+        def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
+            with file.open() as opened:
+                while block := opened.read(CHUNK_BYTES):
+                    yield [block[i : i + 16] for i in range(0, len(block), 16)]
+
+``torch_distinput.testing.check_reader`` finds out whether it keeps what is promised here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from torch_distinput.data.batch.tree import Batch
+
+CHUNK_BYTES = 1 << 20
+"""About as much of a file as a reader holds at a time."""
+FEWEST_UNITS = 64
+"""So many units are dealt out at least, where files are split and have places to cut them: no
+worker is to have much more than another. (It must not depend on how many workers there are.)"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a file that can be read without the rest (a *work unit*).
+
+    Attributes:
+        start: where it begins, in the reader's own measure: bytes, rows, row groups.
+        stop: where it ends; None: at the end of the file.
+        first_record: the number of its first record within the file; where that is not known, a
+            number at or above it that the records of the part before do not reach, such as its
+            byte offset.
+        num_records: how many records it has; None where that is not known before it is read.
+    """
+
+    start: int = 0
+    stop: int | None = None
+    first_record: int = 0
+    num_records: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputFile:
+    """One file, as a reader sees it.
+
+    Attributes:
+        path: its URL, for messages.
+        size: its size in bytes; None where it cannot be read from the middle (compressed, or a
+            storage without ranges), so that it cannot be cut.
+        version: text that changes when the content does; empty where the storage tells none.
+        local_path: where it lies on this machine, for libraries that map files into memory; None
+            elsewhere, and for compressed files.
+        open: open it for reading, decompressed; seekable if ``size`` is known. Close it.
+        bad: called as ``bad(where, reason)`` for records that cannot be read. It raises a
+            :class:`~torch_distinput.SourceError`; or, if the user chose to skip bad records, it
+            counts one and returns: go on with the next good record, or end.
+        storage_options: of the file system, for what a reader keeps beside the file.
+        fewest_parts: so many parts are wanted at least, where the format allows them: the files
+            are to be split, and there are few.
+        change: says in words how the file differs from the one that was listed; empty if it does
+            not, or if only a request could tell.
+    """
+
+    path: str
+    size: int | None
+    version: str
+    local_path: str | None
+    open: Callable[[], IO[bytes]]
+    bad: Callable[[str, object], None]
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    fewest_parts: int = 1
+    change: Callable[[], str] = str
+
+    def part_size(self, total: int, largest: int) -> int:
+        """How much goes into one part of a file of ``total``, in the reader's own measure."""
+        return max(1, min(largest, -(-total // self.fewest_parts)))
+
+
+class Reader(ABC):
+    """How the files of one format are cut, read and decoded. Picklable."""
+
+    counted: bool = False
+    """:meth:`parts` is worth asking before anything is read: it finds numbers of records in a
+    header, a footer or a kept index. Where all files have them, the workers need no votes."""
+
+    addressable: bool = False
+    """``start`` and ``stop`` of a part count records, so that a part may begin at any of them."""
+
+    def parts(self, file: InputFile) -> Sequence[Part]:
+        """Cut a file into parts that together are all of it, in order; none if it is empty.
+
+        Neighbours can be read as one part, from the start of the first to the stop of the last.
+        A few megabytes each where the format allows, more where it does not. Without this method
+        a file is one part.
+        """
+        del file
+        return (Part(),)
+
+    @abstractmethod
+    def read(self, file: InputFile, part: Part) -> Iterator[Batch]:
+        """Yield the records of a part in order, in chunks of about :data:`CHUNK_BYTES`.
+
+        A chunk is a batch tree: lists, tensors and arrays with one row per record. What is costly
+        to make of a record belongs in :meth:`decode`.
+        """
+
+    def decode(self, records: Batch) -> Batch:
+        """Turn records as :meth:`read` yields them into a batch with the same number of rows.
+
+        Called once per chunk or batch, for records that are delivered, perhaps in another process
+        and in another order. Raise for records that are bad: which ones is found out by calling
+        again with fewer.
+        """
+        return records

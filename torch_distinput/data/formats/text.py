@@ -1,0 +1,96 @@
+"""Lines of text: one example a line, without its line end."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO
+
+from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+
+_PART_BYTES = 4 << 20
+_SMALLEST_PART = 1 << 6
+
+
+def line_parts(file: InputFile) -> Sequence[Part]:
+    """Cut a file of lines into byte ranges; how many lines are in each is not known."""
+    if file.size is None:
+        return (Part(),)
+    size = max(_SMALLEST_PART, file.part_size(file.size, _PART_BYTES))
+    bounds = [*range(0, file.size, size), file.size]
+    return [Part(start=start, stop=stop, first_record=start) for start, stop in pairwise(bounds)]
+
+
+def line_blocks(file: InputFile, part: Part) -> Iterator[bytes]:
+    r"""Yield the lines that begin in a part, in blocks of whole lines that end with ``\n``.
+
+    Only the last line of the file may lack its end.
+    """
+    with file.open() as opened:
+        if part.start:
+            opened.seek(part.start - 1)
+            _skip_line(opened)  # it began before the part
+            position = opened.tell()
+        else:
+            position = 0
+        while part.stop is None or position < part.stop:
+            wanted = CHUNK_BYTES if part.stop is None else min(CHUNK_BYTES, part.stop - position)
+            block = opened.read(wanted)
+            if not block.endswith(b"\n"):
+                block += opened.readline()
+            if not block:
+                return
+            yield block if position else block.removeprefix(codecs.BOM_UTF8)
+            position += len(block)
+
+
+def _skip_line(opened: IO[bytes]) -> None:
+    while (piece := opened.readline(CHUNK_BYTES)) and not piece.endswith(b"\n"):
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Reader):
+    r"""Lines of UTF-8 text (``tf.data.TextLineDataset``): a batch is a list of ``str``.
+
+    Lines end with ``\n`` or ``\r\n``; a last line without an end counts, an empty rest does not.
+    """
+
+    def parts(self, file: InputFile) -> Sequence[Part]:
+        """Cut at line ends."""
+        return line_parts(file)
+
+    def read(self, file: InputFile, part: Part) -> Iterator[list[str]]:
+        """Yield lines."""
+        number = 0
+        for block in line_blocks(file, part):
+            try:
+                lines = _split(block.decode())
+            except UnicodeDecodeError:
+                yield _decoded_one_by_one(block, file, part, number)
+                number += block.count(b"\n")
+            else:
+                yield lines
+                number += len(lines)
+
+
+def _split(text: str) -> list[str]:
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _decoded_one_by_one(block: bytes, file: InputFile, part: Part, number: int) -> list[str]:
+    """Find the lines to blame."""
+    lines = []
+    for line in block.removesuffix(b"\n").split(b"\n"):
+        number += 1
+        try:
+            lines.append(line.decode().removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            after = f" after byte {part.start}" if part.start else ""
+            file.bad(f"line {number}{after}", f"expected UTF-8 text, got {error}")
+    return lines

@@ -1,0 +1,212 @@
+"""TFRecord files: framed payloads with checksums, perhaps ``tf.train.Example`` messages."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.formats import sidecar_index
+from torch_distinput.data.formats.framing import Scan, Scanner, walk
+from torch_distinput.data.formats.reader import InputFile, Part, Reader
+from torch_distinput.data.formats.tf_example import Field, fields, parse_examples
+from torch_distinput.errors import ConfigurationError
+
+_HEADER_BYTES = 12  # the length and its checksum
+_FRAME_BYTES = 16  # and the checksum of the payload
+_MASK = 0xA282EAD8
+_SEARCH_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class TFRecord(Reader):
+    """Records of ``tf.data.TFRecordDataset``, uncompressed or compressed as a whole.
+
+    A batch is a list of ``bytes``; with ``features`` it is a dict of the columns of
+    ``tf.train.Example`` messages (``tf.io.parse_example``). All checksums are checked. After a
+    damaged length, or a frame that is cut off, reading goes on at the next place where both
+    checksums fit.
+
+    Attributes:
+        features: what to take from the examples, by name::
+
+            {
+                "id": torch.int64,                # one number a row: int64 or float32
+                "image": (torch.float32, (28, 28)),  # this shape in each row
+                "weight": (torch.float32, (), 1.0),  # 1.0 where the feature is missing
+                "ids": (torch.int64, ...),        # any number of them: a jagged tensor
+                "raw": bytes,                     # a list, one item a row
+                "text": str,                      # the same, decoded from UTF-8
+                "tags": (str, ...),               # an array of lists
+            }
+
+            A missing feature of any number of values is an empty row; any other one without a
+            default is an error. Text and bytes with a shape are NumPy arrays of objects.
+        index: where to keep the places of the records, so that the next run need not walk over
+            all frames to find them: ``"memory"``, not at all; ``"beside"``, next to each file as
+            ``<file>.index.npz``; or the path or URL of a folder.
+    """
+
+    features: Mapping[str, Any] | None = None
+    index: str = "memory"
+
+    def __post_init__(self) -> None:
+        """Refuse descriptions that mean nothing."""
+        sidecar_index.check_index(self.index)
+        if self.features is not None:
+            fields(self.features)
+
+    @property
+    def counted(self) -> bool:  # type: ignore[override]  # read-only, as the class is frozen
+        """With a kept index."""
+        return self.index != "memory"
+
+    def parts(self, file: InputFile) -> Sequence[Part]:
+        """Cut between records, 4 MiB each at most."""
+        return sidecar_index.indexed_parts(file, self.index, "tfrecord", _cuts)
+
+    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
+        """Yield payloads."""
+        crc = _crc32c()
+        with file.open() as opened:
+            walked = walk(opened, _Frames(), start=part.start, stop=part.stop, report=file.bad)
+            for window, base, bounds in walked:
+                payloads = [window[a + 12 : b - 4] for a, b in pairwise(bounds)]
+                stored = _uint32_at(window, np.array(bounds[1:]) - 4)
+                wrong = _masked(list(map(crc, payloads))) != stored
+                for number in np.flatnonzero(wrong).tolist():
+                    reason = "the checksum of the payload does not fit: it is damaged"
+                    file.bad(f"record at byte {base + bounds[number]}", reason)
+                if wrong.any():
+                    payloads = [payloads[i] for i in np.flatnonzero(~wrong).tolist()]
+                if payloads:
+                    yield payloads
+
+    def decode(self, records: list[bytes]) -> Batch:
+        """Parse examples, if the features are given."""
+        return records if self.features is None else parse_examples(records, self._fields())
+
+    def _fields(self) -> Mapping[bytes, Field]:
+        return fields(self.features or {})
+
+
+def _cuts(file: InputFile) -> sidecar_index.Cuts:
+    assert file.size is not None
+    cuts: list[tuple[int, int]] = []
+    start = count = 0
+    enough = sidecar_index.cut_bytes(file)
+    with file.open() as opened:
+        walked = walk(opened, _Frames(), start=0, stop=file.size, report=None)
+        for _, base, bounds in walked:
+            places, first = base + np.array(bounds[:-1]), 0
+            while (cut := int(np.searchsorted(places, start + enough))) < len(places):
+                if count + cut - first:
+                    cuts.append((start, count + cut - first))
+                    start, count, first = int(places[cut]), 0, cut
+                else:  # what is damaged goes with what follows it
+                    break
+            count += len(places) - first
+    if file.size and not count:
+        msg = f"expected records, got {file.size} bytes in which none begins"
+        raise ValueError(msg)
+    return [*cuts, (start, count)] if file.size else []
+
+
+@final
+class _Frames(Scanner):
+    """What is found are the bounds of adjacent frames: one more than there are frames."""
+
+    header_bytes = _HEADER_BYTES
+    what = "record"
+
+    def scan(self, window: bytes, room: int) -> Scan:
+        length_at = struct.Struct("<Q").unpack_from
+        position, bounds = 0, [0]
+        last = min(len(window) - _HEADER_BYTES, room)
+        while position <= last:
+            position += length_at(window, position)[0] + _FRAME_BYTES
+            bounds.append(position)
+        # The last may end outside, and any length may be wrong: now all are checked at once.
+        sound = _lengths_fit(window, np.array(bounds[:-1]))
+        error = None
+        needed = _HEADER_BYTES
+        if not sound.all():
+            del bounds[int(sound.argmin()) + 1 :]
+            error = "the checksum of the length does not fit"
+        elif bounds[-1] > room:
+            following = bounds.pop()
+            needed = following - bounds[-1]
+        found = bounds if len(bounds) > 1 else None
+        return Scan(found=found, following=bounds[-1], needed=needed, error=error)
+
+    def find(self, window: bytes, base: int, room: int | None) -> int | None:
+        del base
+        num_places = len(window) - _HEADER_BYTES + 1
+        for first in range(0, num_places, _SEARCH_BYTES):
+            places = np.arange(first, min(first + _SEARCH_BYTES, num_places))
+            for place in places[_lengths_fit(window, places)].tolist():
+                if _frame_fits(window, place, room):
+                    return int(place)
+        return None
+
+
+def _frame_fits(window: bytes, place: int, room: int | None) -> bool:
+    (length,) = struct.unpack_from("<Q", window, place)
+    end = place + length + _FRAME_BYTES
+    if end > len(window):  # not at hand yet; the payload is checked when it is read
+        return room is None or end <= room
+    (stored,) = struct.unpack_from("<I", window, end - 4)
+    return bool(_masked([_crc32c()(window[place + _HEADER_BYTES : end - 4])])[0] == stored)
+
+
+def _lengths_fit(window: bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the headers at these places have the right checksum; each place has 12 bytes.
+
+    A checksum is linear: that of eight bytes is the sum (exclusive or) of what each byte adds.
+    """
+    data = np.frombuffer(window, np.uint8)
+    crc, tables = _length_tables()
+    total = np.full(len(places), crc, np.uint32)
+    for number, table in enumerate(tables):
+        total ^= table[data[places + number]]
+    fits: NDArray[np.bool_] = _masked(total) == _uint32_at(window, places + 8)
+    return fits
+
+
+@functools.cache
+def _length_tables() -> tuple[int, NDArray[np.uint32]]:
+    """The checksum of eight zeros, and what other values of each byte add to it."""
+    crc = _crc32c()
+    zeros: int = crc(bytes(8))
+    texts = [[bytes(i) + bytes([value]) + bytes(7 - i) for value in range(256)] for i in range(8)]
+    return zeros, np.array([[crc(text) ^ zeros for text in row] for row in texts], np.uint32)
+
+
+def _uint32_at(window: bytes, places: NDArray[np.int64]) -> NDArray[np.uint32]:
+    data = np.frombuffer(window, np.uint8)
+    values: NDArray[np.uint32] = data[places[:, None] + np.arange(4)].view("<u4")[:, 0]
+    return values.astype(np.uint32, copy=False)
+
+
+def _masked(crcs: Any) -> NDArray[np.uint32]:
+    """As TFRecord stores checksums: rotated, and moved by a constant, modulo 2**32."""
+    crc = np.asarray(crcs, np.uint32)
+    rotated = (crc >> np.uint32(15)) | (crc << np.uint32(17))
+    return rotated + np.uint32(_MASK)
+
+
+@functools.cache
+def _crc32c() -> Any:
+    try:
+        return import_module("google_crc32c").value
+    except ModuleNotFoundError as error:
+        msg = "Reading TFRecord files needs a library: pip install 'torch_distinput[tfrecord]'."
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,1 @@
+"""From what the user gave us to one of three sources."""

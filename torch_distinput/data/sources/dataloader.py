@@ -1,0 +1,143 @@
+"""What there is to know about a DataLoader that a user built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
+_KEPT = ("multiprocessing_context", "prefetch_factor", "timeout")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderParts:
+    """What a user's DataLoader consists of.
+
+    Attributes:
+        dataset: the dataset it reads.
+        ready: the loader itself is the stream of global batches (over an IterableDataset, without
+            batches of its own, or with an ``__iter__`` of the user's).
+        batch_size: examples in a global batch; None with a batch sampler of the user's own.
+        shuffle: it has a plain RandomSampler, which becomes our own order.
+        sampler: the user's own sampler, or batch sampler where ``batch_size`` is None.
+    """
+
+    dataset: Any
+    ready: bool
+    batch_size: int | None
+    drop_last: bool
+    shuffle: bool
+    sampler: Iterable[Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    loader: LoaderOptions
+
+
+def is_loader(source: object) -> bool:
+    """Whether the source is a torch DataLoader or a class made from it."""
+    return isinstance(source, DataLoader)
+
+
+def look_through(loader: DataLoader[Any]) -> LoaderParts:
+    """Take a DataLoader apart.
+
+    Raises:
+        ConfigurationError: for a DistributedSampler, or ``in_order=False``.
+    """
+    _refuse(loader)
+    batches: Any = loader.batch_sampler
+    own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
+    if own_iter:
+        _log.info(
+            "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
+            "every rank reads them all.",
+            type(loader).__name__,
+        )
+    ready = own_iter or isinstance(loader.dataset, IterableDataset) or batches is None
+    plain = not ready and _is_plain_batching(batches)
+    order = None if ready else batches.sampler if plain else batches
+    ours = plain and _is_plain(order, loader.dataset)
+    if ours and getattr(order, "generator", None) is not None:
+        _log.warning(
+            "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
+            "decide the order, so that it is the same on all ranks."
+        )
+    collate_fn = loader.collate_fn
+    return LoaderParts(
+        dataset=loader.dataset,
+        ready=ready,
+        batch_size=batches.batch_size if plain else None,
+        drop_last=batches.drop_last if plain else False,
+        shuffle=ours and type(order) is not SequentialSampler,
+        sampler=None if ours else order,
+        collate_fn=None if collate_fn is default_collate else collate_fn,
+        loader=LoaderOptions(
+            num_workers=loader.num_workers,
+            keywords=_kept_keywords(loader),
+            persistent=loader.persistent_workers,
+            dataset=loader.dataset,
+            init_fn=loader.worker_init_fn,
+        ),
+    )
+
+
+def _kept_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
+    if not loader.num_workers:
+        return {}
+    return {name: getattr(loader, name) for name in _KEPT}
+
+
+def _refuse(loader: DataLoader[Any]) -> None:
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            msg = (
+                "Expected a DataLoader over the whole dataset with the global batch size, got one "
+                "with a DistributedSampler, which already cuts (and repeats) examples. Leave the "
+                "sampler out; shuffle=True on the DataLoader shuffles by distribute_dataset's seed."
+            )
+            raise ConfigurationError(msg)
+    if not getattr(loader, "in_order", True):
+        msg = (
+            "Expected a DataLoader with in_order=True, got in_order=False: batches that overtake "
+            "each other differ between ranks. Leave in_order out."
+        )
+        raise ConfigurationError(msg)
+
+
+def _is_plain_batching(batches: object) -> bool:
+    """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
+    return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(type(batches))
+
+
+def _is_plain(sampler: Any, dataset: Any) -> bool:
+    """Whether a sampler's order over the dataset can be made by the seed and the epoch alone."""
+    if not hasattr(dataset, "__len__"):  # torch does not ask for it where a sampler is given
+        return False
+    if type(sampler) is SequentialSampler:
+        return len(sampler) == len(dataset)
+    random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(type(sampler))
+    return random and not sampler.replacement and len(sampler) == len(dataset)
+
+
+def _defining_class(value: object, method: str) -> type:
+    """The class that a method comes from."""
+    return next(kind for kind in type(value).__mro__ if method in vars(kind))
+
+
+def _is_of_torch(kind: type) -> bool:
+    """By module name, so that torchdata need not be imported for its own classes."""
+    return kind.__module__.partition(".")[0] in ("torch", "torchdata")

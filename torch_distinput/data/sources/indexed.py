@@ -1,0 +1,125 @@
+"""Sources that answer by index: columns, map-style datasets, lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+import torch
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
+from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.tree import Batch, Structure, flatten
+from torch_distinput.data.stream.chunk import Collate, source_error
+from torch_distinput.plan.assignment.permutation import Indices
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFetch:
+    """Batches from columns: one gathering per leaf, no example ever made."""
+
+    structure: Structure
+    columns: tuple[_Column, ...]
+
+    @staticmethod
+    def of(columns: Batch, allocate: Allocate = pageable) -> ColumnFetch:
+        """Take a tree of tensors and arrays. None is copied: it may be a file mapped to memory."""
+        rows.num_rows(columns)  # refuses different ones
+        leaves, structure = flatten(rows.with_shared_tensors(columns))
+        return ColumnFetch(structure, tuple(_Column.of(leaf, allocate) for leaf in leaves))
+
+    @property
+    def num_examples(self) -> int:
+        """Rows of the columns."""
+        return rows.leaf_rows(self.columns[0].leaf)
+
+    def __call__(self, indices: Indices) -> Batch:
+        """Return the rows at the indices."""
+        wanted, count = torch.from_numpy(indices), len(indices)
+        return self.structure.build([column.take(wanted, count) for column in self.columns])
+
+    def example(self, index: int) -> Any:
+        """Return one row as an example."""
+        return self.structure.build([_row(column.leaf, index) for column in self.columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A leaf with all examples.
+
+    Attributes:
+        leaf: of whatever kind.
+        row_bytes: bytes of a row.
+        buffers: memory to gather rows into; None where they cannot be gathered into any.
+    """
+
+    leaf: Any
+    row_bytes: int = 0
+    buffers: Buffers | None = None
+
+    @staticmethod
+    def of(leaf: Any, allocate: Allocate) -> _Column:
+        if not rows.is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
+            return _Column(leaf)
+        return _Column(leaf, leaf[:1].nbytes, Buffers(allocate))
+
+    def take(self, wanted: torch.Tensor, count: int) -> Any:
+        leaf = self.leaf
+        if self.buffers is None:
+            return rows.as_tensor(rows.take_leaf(leaf, wanted))
+        if count * self.row_bytes < LARGE:
+            return leaf.index_select(0, wanted)
+        out = self.buffers.empty((count, *leaf.shape[1:]), leaf.dtype)
+        return torch.index_select(leaf, 0, wanted, out=out)
+
+
+def _row(leaf: Any, index: int) -> Any:
+    return rows.as_tensor(rows.slice_rows(leaf, index, index + 1))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleFetch:
+    """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated."""
+
+    dataset: Any
+    collate: Collate
+
+    def __call__(self, indices: Indices) -> Batch:
+        """Return the collated examples at the indices; refuse more rows, or fewer."""
+        batch = rows.with_tensors(self.collate(self._examples(indices.tolist())))
+        rows.check_row_count(batch, len(indices))
+        return batch
+
+    def _examples(self, indices: list[int]) -> list[Any]:
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is None:
+            return self._one_by_one(indices)
+        try:
+            found: list[Any] = many(indices)
+        except Exception as error:
+            raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
+        if self.collate is collate_examples:  # a collate_fn of the user's may take anything
+            _check_examples(found, len(indices))
+        return found
+
+    def _one_by_one(self, indices: list[int]) -> list[Any]:
+        dataset, left = self.dataset, iter(indices)
+        try:
+            return [dataset[index] for index in left]
+        except Exception as error:
+            failed = indices[-1 - length_hint(left)]
+            raise source_error(error, f"example {failed}") from error
+
+
+def _check_examples(found: Any, count: int) -> None:
+    """Refuse a ready batch, whose leaves would pass for examples."""
+    if isinstance(found, (list, tuple)) and len(found) == count:
+        return
+    got = f"{type(found).__name__}{f' of {len(found)}' if hasattr(found, '__len__') else ''}"
+    msg = (
+        f"Expected __getitems__ to return a list with an example for each of {count} indices, got "
+        f"a {got}. If it is a batch already, pass collate_fn=lambda batch: batch."
+    )
+    raise ValueError(msg)

@@ -1,0 +1,60 @@
+"""A stream of batches that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.stream.chunk import Chunk, Place, Shard, part_of, source_error
+from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.errors import SourceError
+from torch_distinput.plan.progress.position import Start
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStream:
+    """A stream whose elements already are batches.
+
+    Attributes:
+        source: what to iterate.
+        expected: what an element is, and why; for the message where it is not.
+        cure: what to do about it.
+    """
+
+    source: Any
+    expected: str = "a ready global batch, because no global_batch_size was given"
+    cure: str = "If the elements are examples, pass global_batch_size."
+
+    def chunks(self, shard: Shard, start: Start = ()) -> Iterator[Chunk]:
+        """Yield the batches, rows numbered; name the batch at which the source raises.
+
+        ``start``: the number of a batch, that of its first row, and the source's own words.
+        """
+        number, first, *_ = start or (0, 0)
+        try:
+            run = SourceRun(part_of(self.source, shard), start, epoch=shard.epoch)
+            place = Place(start=start if number else run.beginning(0, 0))
+            for batch in run.items:
+                stop = first + self._count(number, batch)
+                yield Chunk(
+                    data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place
+                )
+                number, first = number + 1, stop
+                if here := run.place(number, first):
+                    place = Place(start=here)
+        except SourceError:
+            raise
+        except Exception as error:
+            raise source_error(error, f"batch {number}") from error
+
+    def _count(self, number: int, batch: Batch) -> int:
+        try:
+            return rows.num_rows(batch)
+        except (TypeError, ValueError) as error:
+            msg = f"Element {number} of the source should be {self.expected}: {error} {self.cure}"
+            raise SourceError(msg) from error

@@ -1,0 +1,119 @@
+"""What sources become: one of three values, and what was asked for beside them.
+
+:class:`IndexedSource` answers by index and knows its length; a :class:`StreamSource` is read in
+order; a :class:`ReadySource` streams ready global batches. :func:`open_source` tells which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_distinput.data.batch.buffer_pool import Allocate, pageable
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.stream.chunk import Collate, Stream
+from torch_distinput.options import check_count
+from torch_distinput.plan.assignment.permutation import Indices
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the caller asked for beside the source.
+
+    ``allocate``: makes the host memory of batches that are gathered in this process.
+    """
+
+    global_batch_size: int | None = None
+    shuffle: bool = False
+    drop_last: bool = False
+    collate_fn: Collate | None = None
+    num_workers: int = 0
+    allocate: Allocate = pageable
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that are no sizes, and keep NumPy's as plain ones."""
+        if self.global_batch_size is not None:
+            size = check_count("global_batch_size", self.global_batch_size, minimum=1)
+            object.__setattr__(self, "global_batch_size", size)
+        num_workers = check_count("num_workers", self.num_workers, minimum=0)
+        object.__setattr__(self, "num_workers", num_workers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedSource:
+    """Examples by index; their number is known on all ranks, or a sampler says which there are."""
+
+    name: str
+    fetch: Callable[[Indices], Batch]
+    num_examples: int | None
+    request: Request
+    sampler: Iterable[Any] | None = None
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    has_shards = False
+
+    @property
+    def dataset(self) -> Any:
+        """The user's dataset; None where it was taken apart into columns."""
+        return self.loader.dataset
+
+    @property
+    def owns_batches(self) -> bool:
+        """Whether batches are made here; a collate_fn may make all in one buffer."""
+        return isinstance(self.fetch, ColumnFetch) or self.loader.num_workers > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A stream that is ready to be opened.
+
+    Attributes:
+        stream: the stream.
+        num_shards: files or shards that can be dealt out; None where files are split first, so
+            that any number of workers finds something, or nothing, to read.
+        contents: text that is equal on all ranks when they found the same files.
+    """
+
+    stream: Stream
+    num_shards: int | None
+    contents: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSource:
+    """Examples in order.
+
+    Attributes:
+        prepare: lists files: late, so that a listing that fails on one rank is told to all.
+        made_of: the user's source; None for files.
+    """
+
+    name: str
+    prepare: Callable[[], Prepared]
+    has_shards: bool
+    request: Request
+    made_of: Any = None
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadySource:
+    """Global batches in order."""
+
+    name: str
+    stream: ReadyStream
+    num_shards: int | None
+    request: Request
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether the batches come in shards that can be dealt out."""
+        return self.num_shards is not None
+
+
+Source = IndexedSource | StreamSource | ReadySource

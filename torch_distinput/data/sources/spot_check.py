@@ -1,0 +1,115 @@
+"""A spot check of sources with an index: do all ranks have the same examples at the same places?
+
+Under DATA each rank delivers its own part of one dataset. A rank that holds a dataset of its own,
+split by rank before or made from random numbers of its own, would deliver as many examples as it
+should, but others than it should, and nobody would notice.
+
+    random on purpose   The generators of torch, NumPy and Python are seeded alike on all ranks for
+                        the check, and put back after it: augmentation that draws from them gives
+                        the same example everywhere.
+    random by other     A dataset with a generator of its own. Each example is fetched twice; a leaf
+    means               that differs from itself is not compared, but the others are, such as its
+                        label. Where two ranks differ, they fetch that example many times before
+                        they say so: a coin may fall alike twice.
+    paths               An absolute path counts by its last part: folders may differ between nodes.
+
+How many examples are fetched depends on nothing else, so that a generator of the dataset's own
+goes on alike in each run of a program.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Subset
+
+from torch_distinput.data.batch.fingerprint import fingerprint
+from torch_distinput.data.batch.tree import Batch, flatten
+from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.plan.assignment.permutation import Indices
+
+_log = logging.getLogger(__name__)
+Prints = list[list[int]]
+"""For each example a fingerprint of each leaf."""
+UNKNOWN = 0
+"""Instead of a fingerprint, which is never 0."""
+_OFTEN = 16
+"""How often an example is fetched that is not the same on two ranks."""
+_PATIENCE_SECONDS = 1.0
+_KEY = (0, 0)
+_MOST_HASHED = 1024
+"""Indices of a Subset that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpotCheck:
+    """Asks for fingerprints of a few examples; may travel to a loader process as a task.
+
+    Attributes:
+        indices: of the examples.
+        times: how often to fetch each of them, where code of the user's does it.
+    """
+
+    indices: tuple[int, ...]
+    times: int = 2
+
+    def run(self, fetch: Callable[[Indices], Batch]) -> Prints:
+        """Return a fingerprint of each leaf of each example; nothing where they cannot be had."""
+        if isinstance(fetch, ColumnFetch):  # no code of the user's
+            return [_prints_of(fetch, index) for index in self.indices]
+        try:
+            with forked_generators(_PATIENCE_SECONDS):
+                return [self._stable_prints(fetch, index) for index in self.indices]
+        except TimeoutError:  # a simulated worker hangs in its dataset
+            _log.info("Examples are not compared: random generators are in use elsewhere.")
+        except Exception:  # noqa: BLE001, S110 - the step that needs it raises it, with its place
+            pass
+        return []
+
+    def again(self, index: int) -> SpotCheck:
+        """The check to be made before an example is said to differ."""
+        return SpotCheck((index,), _OFTEN)
+
+    def _stable_prints(self, fetch: Callable[[Indices], Batch], index: int) -> list[int]:
+        """The fingerprints of leaves that are the same each time, UNKNOWN for the others."""
+        fetched = []
+        for _ in range(self.times):
+            seed_generators(_KEY)
+            fetched.append(_prints_of(fetch, index))
+        if len(set(map(len, fetched))) > 1:
+            return []
+        columns = zip(*fetched, strict=True)
+        return [prints[0] if len(set(prints)) == 1 else UNKNOWN for prints in columns]
+
+
+def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
+    leaves, _ = flatten(fetch(np.array([index])))
+    return [fingerprint(_without_folders(leaf)) for leaf in leaves]
+
+
+def _without_folders(leaf: Any) -> Any:
+    """A list of strings or paths with the last part of those that are absolute."""
+    if not isinstance(leaf, list):
+        return leaf
+    return [
+        os.path.basename(row) if isinstance(row, (str, PurePath)) and os.path.isabs(row) else row
+        for row in leaf
+    ]
+
+
+def describe_dataset(dataset: object) -> str:
+    """Name a dataset's class, and which part of another one it is."""
+    name = type(dataset).__qualname__
+    if type(dataset) is not Subset:
+        return name
+    indices = dataset.indices
+    some = [int(index) for index in indices[:: -(-len(indices) // _MOST_HASHED) or 1]]
+    inner = describe_dataset(dataset.dataset)
+    return f"{name} of {inner}, indices {some[:3]}... (digest {fingerprint(some):x})"

@@ -1,0 +1,1 @@
+"""This worker's steps: global batches cut, padded, fetched or played."""

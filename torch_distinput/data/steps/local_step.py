@@ -1,0 +1,127 @@
+"""The value that leaves the data room: one step of this worker, in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.tree import Batch, Structure, flatten
+from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.plan.progress.position import Bookmark
+
+
+class Part(NamedTuple):
+    """A replica batch, taken apart once: it is put together when it is handed to the user.
+
+    Attributes:
+        leaves: with a row for each example.
+        structure: puts them together.
+        ids: the names of the rows, ``(rows,)`` or ``(rows, k)``.
+    """
+
+    leaves: Sequence[Any]
+    structure: Structure
+    ids: Ids
+
+    @property
+    def batch(self) -> Batch:
+        """The batch as a tree."""
+        return self.structure.build(self.leaves)
+
+
+def part_of(batch: Batch, ids: Ids) -> Part:
+    """Take a batch apart."""
+    leaves, structure = flatten(batch)
+    return Part(leaves, structure, ids)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """Where a step was read; enough to read it again.
+
+    Attributes:
+        bookmark: see :class:`LocalStep`.
+        reach: see :class:`LocalStep`.
+    """
+
+    bookmark: Bookmark | None = None
+    reach: int = 0
+
+
+NO_TRACE = Trace()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalStep:
+    """The replica batches of this worker's replicas in one step.
+
+    Attributes:
+        parts: for each local replica its rows; None where it has none.
+        sizes: rows of each local replica.
+        mark: fingerprint of the whole global batch where all workers must have read it alike;
+            0 where they need not, or it was not taken.
+        trace: where it was read.
+        owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
+            source may do so as soon as it is asked for the next step.
+    """
+
+    parts: tuple[Part | None, ...]
+    sizes: tuple[int, ...]
+    mark: int = 0
+    trace: Trace = NO_TRACE
+    owned: bool = False
+
+    @property
+    def bookmark(self) -> Bookmark | None:
+        """A place at or before the step from which the stream can be read again."""
+        return self.trace.bookmark
+
+    @property
+    def reach(self) -> int:
+        """How many of the files dealt to this worker the rows up to here are from."""
+        return self.trace.reach
+
+    @property
+    def count(self) -> int:
+        """Examples of this worker in the step."""
+        return sum(self.sizes)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the batches in host memory, and of their ids."""
+        return sum(
+            sum(map(rows.leaf_bytes, part.leaves)) + part.ids.nbytes
+            for part in self.parts
+            if part is not None
+        )
+
+
+def cut_step(
+    part: Part,
+    sizes: tuple[int, ...],
+    *,
+    mark: int = 0,
+    trace: Trace = NO_TRACE,
+    owned: bool = False,
+) -> LocalStep:
+    """Cut rows, which belong to the local replicas in order, into views for each."""
+    parts: tuple[Part | None, ...] = (part if sizes[0] else None,)
+    if len(sizes) > 1:
+        parts = tuple(_cut(part, sizes))
+    return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned)
+
+
+def _cut(part: Part, sizes: tuple[int, ...]) -> list[Part | None]:
+    columns = [rows.split_leaf(leaf, sizes) for leaf in part.leaves]
+    ids = [part.ids[window] for window in rows.windows(sizes)]
+    pieces = zip(zip(*columns, strict=True), ids, sizes, strict=True)
+    return [Part(leaves, part.structure, own) if size else None for leaves, own, size in pieces]
+
+
+def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:
+    """Return a step in which this worker's replicas have no rows."""
+    return LocalStep(
+        parts=(None,) * num_replicas, sizes=(0,) * num_replicas, mark=mark, trace=trace
+    )

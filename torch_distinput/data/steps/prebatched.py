@@ -1,0 +1,145 @@
+"""Batches that are there already: global ones that are cut, replica batches that are played."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.fingerprint import examine, say_unchecked
+from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.steps.local_step import LocalStep, Part, Trace, cut_step, part_of
+from torch_distinput.data.stream.bad_records import Notes
+from torch_distinput.data.stream.chunk import Chunk
+from torch_distinput.data.stream.segments import Leg, Route, bookmark_of
+from torch_distinput.data.stream.witness import Witness
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.progress.position import Bookmark
+
+NUM_MARKED = 4
+"""Global batches at the start of a shared stream that the workers compare."""
+
+
+class RebatchReadyDataset(IterableDataset[LocalStep | Notes]):
+    """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
+
+    def __init__(self, stream: ReadyStream, route: Route, *, splitter: Splitter) -> None:
+        """See the class."""
+        self._stream = stream
+        self._route = route
+        self._splitter = splitter
+        self._witness: Witness | None = None
+
+    def __iter__(self) -> Iterator[LocalStep | Notes]:
+        """Yield this worker's steps; a batch without rows is no step. Last, what was read."""
+        route, first_step = self._route, self._route.step
+        row = route.row
+        for number, chunk in enumerate(self._chunks(), route.num_batches):
+            start, row = row, row + chunk.num_rows
+            if number < route.batch:
+                continue
+            mark = mark_of(chunk, number - route.batch, self._splitter)
+            whole = not chunk.place.skip  # else it cannot be started again from its first row
+            bookmark = bookmark_of(chunk, batch=number, row=start) if whole else None
+            trace = Trace(bookmark=bookmark)
+            for cut in self._splitter.cuts(chunk.num_rows)[first_step:]:
+                mine = chunk.slice(cut.start, cut.start + cut.num_rows)
+                lent = outlives_the_source(self._splitter)
+                data = rows.copied(mine.data) if lent else mine.data
+                yield cut_step(part_of(data, mine.ids), cut.sizes, mark=mark, trace=trace)
+            first_step = 0
+        if self._witness and (notes := self._witness.notes()):
+            yield notes
+
+    def _chunks(self) -> Iterator[Chunk]:
+        """The batches of all legs, without the rows to pass over."""
+        owed = 0
+        for leg in self._route.legs:
+            owed += leg.skip
+            for chunk in self._read(leg):
+                passed = min(owed, chunk.num_rows)
+                owed -= passed
+                if passed < chunk.num_rows or not (chunk.num_rows or owed):
+                    place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
+                    yield replace(chunk, place=place).slice(passed, chunk.num_rows)
+
+    def _read(self, leg: Leg) -> Iterator[Chunk]:
+        chunks = self._stream.chunks(leg.shard, leg.start)
+        if not leg.shard.watched:
+            return chunks
+        number, row, *_ = leg.start or (0, 0)
+        self._witness = Witness("batch", number, row)
+        return self._witness.watch_batches(chunks)
+
+
+class PlayedDataset(IterableDataset[LocalStep]):
+    """Plays replica batches that are the user's own: as many elements a step as local replicas."""
+
+    def __init__(
+        self, streams: Sequence[ReadyStream], *, splitter: Splitter, route: Route
+    ) -> None:
+        """Take one stream for the worker, or one for each of its replicas."""
+        self._streams = streams
+        self._route = route
+        self._per_stream = splitter.topology.replicas_per_worker // len(streams)
+        self._lent = self._per_stream > 1 or outlives_the_source(splitter)
+
+    def __iter__(self) -> Iterator[LocalStep]:
+        """Yield steps; a replica whose stream has ended gets no rows."""
+        (leg,) = self._route.legs
+        starts = leg.start or ((),) * len(self._streams)
+        started = [
+            stream.chunks(leg.shard, tuple(start))
+            for stream, start in zip(self._streams, starts, strict=True)
+        ]
+        for number in itertools.count(self._route.num_batches):
+            taken = [
+                [self._kept(chunk) for chunk in islice(stream, self._per_stream)]
+                for stream in started
+            ]
+            if not any(taken):
+                return
+            if number >= self._route.batch:
+                yield self._step(number, taken)
+
+    def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
+        parts = [part for chunks in taken for part in self._parts(chunks)]
+        sizes = tuple(0 if part is None else len(part.ids) for part in parts)
+        starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
+        bookmark = None
+        if all(starts):  # each stream can be started again from here
+            bookmark = Bookmark(batch=number, row=0, segment=0, start=starts)
+        return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(bookmark=bookmark))
+
+    def _kept(self, chunk: Chunk) -> Chunk:
+        """A batch that outlives the next one, which may be in the same buffer."""
+        return replace(chunk, data=rows.copied(chunk.data)) if self._lent else chunk
+
+    def _parts(self, chunks: list[Chunk]) -> list[Part | None]:
+        """The replica batches of a stream; None where it has ended."""
+        taken: list[Part | None] = [part_of(chunk.data, chunk.ids) for chunk in chunks]
+        return taken + [None] * (self._per_stream - len(taken))
+
+
+def mark_of(chunk: Chunk, number: int, splitter: Splitter) -> int:
+    """A fingerprint, for the first global batches of a stream that several workers share."""
+    compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
+    if not compared:
+        return 0
+    mark, unchecked = examine(chunk.data)
+    for name in unchecked:
+        say_unchecked(name)
+    return mark
+
+
+def outlives_the_source(splitter: Splitter) -> bool:
+    """Whether a step is still kept when the source is asked for what follows.
+
+    A worker among others reads ahead of the agreed step, and so does a loader process. Then a batch
+    may be one that the source writes over, and a part of one would keep, or send, all of it.
+    """
+    return splitter.topology.num_workers > 1 or get_worker_info() is not None

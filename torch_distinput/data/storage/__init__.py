@@ -1,0 +1,1 @@
+"""File systems, networks and compression: the only folder that knows fsspec."""

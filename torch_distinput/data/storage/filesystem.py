@@ -1,0 +1,349 @@
+"""List and open files wherever they lie: the only room that knows fsspec.
+
+File systems are found anew wherever a file is listed or opened, so none is ever carried into a
+loader process.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Any, cast
+
+import fsspec.core
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from torch_distinput.data.formats.reader import InputFile
+from torch_distinput.data.storage.compression import Decompressed, decompressor
+from torch_distinput.data.storage.range_reader import Retries, attempt, forward, open_ranged, sized
+
+Options = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
+_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9a-f]+\.part)?", re.DOTALL)
+"""Names that a glob never means: indexes kept beside the data, and those being written."""
+_FEW_PATHS = 8
+"""So many paths of one folder are asked for one by one; more by listing the folder once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileInfo:
+    """A file as a listing knows it.
+
+    Attributes:
+        path: its URL.
+        size: its size in bytes, where the storage tells.
+        version: text that changes when the content does (an entity tag, a modification time);
+            empty where the storage has none.
+        has_ranges: False where the storage says that files can only be read whole.
+    """
+
+    path: str
+    size: int | None
+    version: str = ""
+    has_ranges: bool = True
+
+
+def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileInfo, ...]:
+    """Resolve paths and globs: paths stay in the order given, matches of a glob are sorted.
+
+    ``@path`` stands for a manifest: a file with a path or glob in each line, relative to its own
+    folder; empty lines, and those that begin with ``#``, are left out.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist or a glob that matches no file.
+    """
+    written = [path for pattern in patterns for path in _written(pattern, storage_options)]
+    plain = (path for path in written if not _has_magic(path) and "::" not in path)
+    folders = Counter(map(_folder, plain))
+    known: dict[str, FileInfo] = {}
+    for folder in (folder for folder, count in folders.items() if count > _FEW_PATHS):
+        known.update(_children(folder, storage_options))
+    found: list[FileInfo] = []
+    for path in written:
+        info = known.get(path)
+        found.extend(_resolve(path, storage_options) if info is None else [info])
+    return tuple(found)
+
+
+def open_file(
+    info: FileInfo,
+    storage_options: Options,
+    *,
+    bad: Callable[[str, object], None],
+    retries: Retries,
+) -> InputFile:
+    """Return a listed file as a reader sees it; nothing is opened yet."""
+    system, inner = fsspec.core.url_to_fs(info.path, **storage_options)
+    decompress = decompressor(info.path)
+    local = isinstance(system, LocalFileSystem)
+    raw_size = _size(info, system, inner, retries)
+
+    def open_raw() -> IO[bytes]:
+        if local:
+            return open(inner, "rb")
+        if isinstance(system, MemoryFileSystem):
+            # It opens the one file there is, whose position all threads would share.
+            return io.BytesIO(system.cat_file(inner))
+        if raw_size is not None and isinstance(system, AsyncFileSystem):
+            # By keyword: the second positional parameter of s3fs is a version.
+            fetch = lambda start, stop: system.cat_file(inner, start=start, end=stop)  # noqa: E731
+            return open_ranged(fetch, raw_size, path=info.path, retries=retries)
+        opened = attempt(lambda: cast("IO[bytes]", system.open(inner, "rb")), retries)
+        return forward(opened) if raw_size is None else sized(opened, raw_size, path=info.path)
+
+    return InputFile(
+        path=info.path,
+        size=raw_size if decompress is None else None,
+        version=info.version,
+        local_path=inner if local and decompress is None else None,
+        open=open_raw if decompress is None else lambda: Decompressed(open_raw(), decompress),
+        bad=bad,
+        storage_options=storage_options,
+        change=functools.partial(_change, info, system, inner),
+    )
+
+
+def is_remote(path: str, storage_options: Options) -> bool:
+    """Whether reading means waiting for a network."""
+    return isinstance(fsspec.core.url_to_fs(path, **storage_options)[0], AsyncFileSystem)
+
+
+def load(url: str, storage_options: Options) -> bytes | None:
+    """Return the content of a small file; None if there is none."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    try:
+        return cast("bytes", system.cat_file(inner))
+    except FileNotFoundError:
+        return None
+
+
+def store(url: str, content: bytes, storage_options: Options) -> None:
+    """Write a small file aside and move it into place, so that nobody reads half of it."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    system.makedirs(_folder(inner), exist_ok=True)
+    if not isinstance(system, LocalFileSystem):
+        system.pipe_file(inner, content)  # object stores show a file when it is complete
+        return
+    aside = f"{inner}.{uuid.uuid4().hex[:8]}.part"  # other machines have the same process numbers
+    try:
+        system.pipe_file(aside, content)
+        os.replace(aside, inner)
+    finally:
+        with suppress(OSError):  # it is gone if all went well
+            os.remove(aside)
+
+
+def names_in(url: str, storage_options: Options) -> set[str]:
+    """The names of what lies in a folder; none if there is no folder."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    try:
+        return {path.rstrip("/").rpartition("/")[2] for path in system.ls(inner, detail=False)}
+    except FileNotFoundError:
+        return set()
+
+
+def names_below(url: str, storage_options: Options) -> set[str]:
+    """The names of all files in a folder and in those below it, relative to it."""
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    inner = inner.rstrip("/")
+    if system.isfile(inner):
+        msg = f"Expected a folder, or nothing yet, at {url!r}, got a file. Choose another place."
+        raise FileExistsError(msg)
+    root = f"{inner}/"
+    return {path.removeprefix(root) for path in system.find(inner) if path.startswith(root)}
+
+
+def store_folder(
+    url: str, contents: Mapping[str, bytes], storage_options: Options, *, last: str
+) -> None:
+    """Write a folder of small files in the place of one, so that nobody takes half of it for all.
+
+    A local folder is written aside and renamed. Object stores rename nothing: there the file named
+    ``last`` is removed first and written last. All that lay there before is gone then.
+    """
+    system, inner = fsspec.core.url_to_fs(url, **storage_options)
+    if isinstance(system, LocalFileSystem):
+        _store_local_folder(os.path.realpath(inner), contents)
+        return
+    inner = inner.rstrip("/")
+    before = names_below(url, storage_options)
+    for name in sorted(before - contents.keys() | before & {last}, key=lambda name: name != last):
+        system.rm_file(f"{inner}/{name}")
+    for name in sorted(contents, key=lambda name: name == last):
+        system.pipe_file(f"{inner}/{name}", contents[name])
+
+
+def _store_local_folder(target: str, contents: Mapping[str, bytes]) -> None:
+    aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
+    old = f"{aside}.old.part"
+    try:
+        for name, content in contents.items():
+            path = f"{aside}/{name}"
+            os.makedirs(_folder(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        if os.path.isdir(target):
+            os.rename(target, old)
+        os.rename(aside, target)
+    except BaseException:
+        if os.path.isdir(old) and not os.path.exists(target):
+            os.rename(old, target)
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _change(info: FileInfo, system: AbstractFileSystem, inner: str) -> str:
+    """How a file differs from the one that was listed, where that costs no request."""
+    size: int | None
+    try:
+        if isinstance(system, LocalFileSystem):
+            status = os.stat(inner)
+            if not stat.S_ISREG(status.st_mode):
+                return ""  # the time of a pipe is that of its last byte
+            size, version = status.st_size, str(status.st_mtime)
+        elif isinstance(system, MemoryFileSystem):
+            now = _info(info.path, system.info(inner))
+            size, version = now.size, now.version
+        else:
+            return ""
+    except OSError:
+        return ""  # opening it says what is wrong; who has it open may read on
+    if (size, version) == (info.size, info.version):
+        return ""
+    listed, found = f"{info.size} bytes", f"{size} bytes"
+    if size == info.size:
+        listed, found = f"written at {info.version}", f"one written at {version}"
+    return (
+        f"expected the file as it was listed, {listed}, got {found}. The file has changed since it "
+        "was listed: distribute it again"
+    )
+
+
+def _size(
+    info: FileInfo, system: AbstractFileSystem, inner: str, retries: Retries
+) -> int | None:
+    """The size, if the file can be read from the middle; listings of HTTP servers have no sizes."""
+    if not isinstance(system, AsyncFileSystem):
+        return info.size
+    if info.size is not None:
+        return info.size if info.has_ranges else None
+    details = attempt(lambda: system.info(inner), retries)
+    return details["size"] if details.get("partial", True) else None
+
+
+def _written(pattern: str, storage_options: Options) -> list[str]:
+    """The paths and globs of a manifest, or the one that was given."""
+    if not pattern.startswith("@"):
+        return [pattern]
+    manifest = pattern[1:]
+    content = load(manifest, storage_options)
+    if content is None:
+        msg = f"No manifest at {manifest!r}. Check the path, and leave the @ out for a data file."
+        raise FileNotFoundError(msg)
+    lines = (line.strip() for line in content.decode("utf-8-sig").splitlines())
+    return [_beside(manifest, line) for line in lines if line and not line.startswith("#")]
+
+
+def _beside(manifest: str, path: str) -> str:
+    if "://" in path or os.path.isabs(path) or "/" not in manifest:
+        return path
+    return f"{_folder(manifest)}/{path}"
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _has_magic(path: str) -> bool:
+    return any(sign in path for sign in "*?[")
+
+
+def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
+    """One listing of a folder, by the paths that the caller wrote."""
+    system, inner = fsspec.core.url_to_fs(folder or ".", **storage_options)
+    try:
+        listed = system.ls(inner, detail=True)
+    except (OSError, NotImplementedError):
+        return {}  # some storages have files, but no listings
+    prefix = f"{folder}/" if folder else ""
+    return {
+        path: _info(path, info)
+        for info in listed
+        if info["type"] == "file"
+        and info["size"] is not None
+        and (path := prefix + info["name"].rpartition("/")[2])
+    }
+
+
+def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
+    system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
+    if not _has_magic(inner) or ("*" not in inner and system.exists(inner)):
+        info = system.info(inner)
+        if info["type"] == "directory":
+            msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
+            raise IsADirectoryError(msg)
+        return [_info(pattern, info)]
+    # What a listing says of a link is partly the link's own; one to nothing is an error.
+    found = {
+        name: system.info(name) if info.get("islink") else info
+        for name, info in sorted(system.glob(inner, detail=True).items())
+    }
+    kept = [match for name in found if (match := _KEPT.fullmatch(name))]
+    if kept:
+        alone = any(match[1] not in found for match in kept)
+        _say_left_out(pattern, len(kept), logging.WARNING if alone else logging.INFO)
+    files = [
+        _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
+        for name, info in found.items()
+        if info["type"] == "file" and not _KEPT.fullmatch(name)
+    ]
+    if not files:
+        msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
+        raise FileNotFoundError(msg)
+    return files
+
+
+@functools.cache  # once for each pattern
+def _say_left_out(pattern: str, count: int, level: int) -> None:
+    _log.log(
+        level,
+        "%d matches of %s are left out: by their names (.index.npz) they are indexes that readers "
+        "keep beside data. Name data otherwise, or name the files one by one.",
+        count,
+        pattern,
+    )
+
+
+def _in_chain(pattern: str, found: str) -> str:
+    """Put a match into the place of its glob: ``zip://*.txt::s3://bucket/all.zip``."""
+    links = pattern.split("::")
+    return "::".join(found if _has_magic(link) else link for link in links)
+
+
+def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
+    marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "created"))
+    mark = next((mark for mark in marks if mark not in (None, "")), "")
+    version = str(mark.timestamp() if isinstance(mark, datetime) else mark)  # listings have either
+    return FileInfo(
+        path=path,
+        size=info.get("size"),
+        version=version,
+        has_ranges=info.get("partial") is not False,
+    )

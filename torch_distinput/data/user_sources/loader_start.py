@@ -1,0 +1,115 @@
+"""Starting a DataLoader of the user's: two traps of torch that lose or repeat examples in silence.
+
+A StopIteration that the dataset or the ``collate_fn`` raises is an error here; torch takes it for
+the end of the data. A stream in several loader processes is played once by each of them, if it does
+not take its part by itself; whether it does cannot be known, so the log says it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from torch_distinput.data.user_sources.parts import deals_shards
+
+_log = logging.getLogger(__name__)
+
+
+def started(source: Any) -> Iterator[Any]:
+    """Start a source; a loader gives the end of its data alone for the end."""
+    return _batches_of(source) if isinstance(source, DataLoader) else iter(source)
+
+
+def starts_anew(source: Any) -> bool:
+    """Whether each ``iter()`` of a source begins at its beginning by itself: that of a loader."""
+    return isinstance(source, DataLoader)
+
+
+def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start a loader now: one that keeps a state may be asked for it before its first batch."""
+    if loader.num_workers > 1 and not _takes_parts(loader.dataset):
+        _warn_of_copies(type(loader.dataset).__name__, loader.num_workers)
+    collate_fn = loader.collate_fn
+    loader.collate_fn = _Collate(collate_fn)
+    try:
+        iterator = iter(loader)  # takes the function over, and hands it to its processes
+    finally:
+        loader.collate_fn = collate_fn
+    return _until_the_end(loader, iterator)
+
+
+def _takes_parts(dataset: Any) -> bool:
+    """Whether a loader process may well play its part of a dataset only, as far as one can see."""
+    if not isinstance(dataset, IterableDataset) or deals_shards(dataset):
+        return True
+    code = getattr(type(dataset).__iter__, "__code__", None)
+    return code is None or bool({"get_worker_info", "_per_process"} & set(code.co_names))
+
+
+@lru_cache
+def _warn_of_copies(name: str, num_workers: int) -> None:
+    """Say it once."""
+    _log.warning(
+        "A DataLoader has num_workers=%d over %s, whose __iter__ does not ask get_worker_info(). "
+        "If nothing inside of it does, every example comes %d times, once from each process. Then "
+        "use num_workers=1, or DataShardDataset, which takes a part in each process.",
+        num_workers,
+        name,
+        num_workers,
+    )
+
+
+def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of a loader that was started.
+
+    Raises:
+        RuntimeError: where it ends because the user's code has raised StopIteration.
+    """
+    number = 0
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration as end:
+            if _is_of_dataset(loader, end):
+                msg = (
+                    f"Expected an example of {type(loader.dataset).__name__}, got StopIteration in "
+                    f"batch {number}, which torch takes for the end. Raise IndexError, say."
+                )
+                raise RuntimeError(msg) from end
+            return
+        yield batch
+        number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Collate:
+    """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes."""
+
+    collate_fn: Callable[[Any], Any]
+
+    def __call__(self, examples: Any) -> Any:
+        try:
+            return self.collate_fn(examples)
+        except StopIteration as error:
+            msg = "Expected collate_fn to return a batch, got StopIteration. Mend the function."
+            raise RuntimeError(msg) from error
+
+
+def _is_of_dataset(loader: DataLoader[Any], end: StopIteration) -> bool:
+    """Whether the end was raised where examples are fetched by index, here or in a process."""
+    if isinstance(loader.dataset, IterableDataset):  # there it is the way to end
+        return False
+    if end.args and str(end.args[0]).startswith("Caught StopIteration"):
+        return True
+    frames = (frame for frame, _ in traceback.walk_tb(end.__traceback__))
+    return any(
+        frame.f_code.co_name == "fetch"
+        and frame.f_globals.get("__name__", "").startswith("torch.utils.data.")
+        for frame in frames
+    )

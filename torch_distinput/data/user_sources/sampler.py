@@ -1,0 +1,118 @@
+"""The order that a sampler of the user gives: the same on every rank, whatever it draws from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.order import (
+    GivenBatches,
+    GivenOrder,
+    GlobalBatches,
+    UniformBatches,
+)
+from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.threads import named_lock
+
+T = TypeVar("T")
+
+_MOST = 1 << 26
+"""Indices that a sampler without a length may yield in an epoch."""
+
+
+def sampled_batches(
+    sampler: Iterable[Any], batch_size: int | None, *, drop_last: bool, key: tuple[int, int]
+) -> GlobalBatches:
+    """Iterate a sampler, or a batch sampler where ``batch_size`` is None, under a forked RNG.
+
+    ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
+    """
+    with forked_generators():
+        seed_generators(key)
+        tell_epoch(sampler, key[1])
+        if batch_size is None:
+            batches = _bounded(map(_indices, sampler), length_of(sampler), len)
+            return GivenBatches(tuple(batch for batch in batches if len(batch)))
+        order = GivenOrder(_indices(list(_bounded(sampler, length_of(sampler), _one))))
+    return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
+
+
+def _bounded(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> Iterator[T]:
+    """An epoch is planned before it is played, so it must end: refuse what goes on and on."""
+    num_indices = 0
+    for number, item in enumerate(items):
+        num_indices += count(item)
+        if number == said or (said is None and max(number, num_indices) > _MOST):
+            told = "it has no len()" if said is None else f"its len() is {said}"
+            msg = (
+                f"Expected a sampler whose epoch ends, got one that goes on after {number} items, "
+                f"and {told}. Let it end, and let len() say how many it yields; an endless one "
+                "can be cut by itertools.islice."
+            )
+            raise ConfigurationError(msg)
+        yield item
+
+
+def _one(index: Any) -> int:  # noqa: ARG001
+    return 1
+
+
+def length_of(sampler: Any) -> int | None:
+    """What ``len()`` says; None where it says nothing."""
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _indices(keys: Any) -> Indices:
+    array = np.asarray(keys)
+    if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
+        got = keys[0] if array.ndim else keys
+        msg = (
+            f"Expected a sampler that yields indices, got {got!r}. Index by whole numbers; a "
+            "batch sampler yields a list of them for each batch."
+        )
+        raise ConfigurationError(msg)
+    return array.astype(np.int64)
+
+
+@contextmanager
+def forked_generators(patience: float = -1) -> Iterator[None]:
+    """Put the generators of torch (the CPU's), NumPy and Python back after what is drawn here.
+
+    Raises:
+        TimeoutError: another thread has not given them back within ``patience`` seconds.
+    """
+    # They belong to the process: simulated workers, which are threads, take turns.
+    lock = named_lock("random generators")
+    if not lock.acquire(timeout=patience):
+        msg = f"another thread has had the random generators for {patience} s"
+        raise TimeoutError(msg)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            python_state = random.getstate()
+            numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
+            try:
+                yield
+            finally:
+                random.setstate(python_state)
+                np.random.set_state(numpy_state)  # noqa: NPY002
+    finally:
+        lock.release()
+
+
+def seed_generators(key: tuple[int, int]) -> None:
+    """Seed the generators of torch (the CPU's), NumPy and Python."""
+    words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
+    # Not torch.manual_seed, which seeds those of accelerators too: nobody puts them back.
+    torch.default_generator.manual_seed(words[0])
+    np.random.seed(words[1])  # noqa: NPY002
+    random.seed(words[2])

@@ -1,0 +1,170 @@
+"""The states that sources of the user's give themselves, as they travel in ours.
+
+A source that has ``state_dict`` and ``load_state_dict`` (a StatefulDataLoader, an IterableDataset
+of the user's, a torchdata node), or whose iterator has, can be started again where it was. Its
+words are texts:
+
+    a state             as the source gave it
+    "both:" + list      those of a dataset and of its iterator, where each has one
+    "after 3-3:" + words
+                        what follows the end of our epoch 3, which the words are from. Sources may
+                        count epochs themselves, and what they say before the first example need
+                        not be true: a generator has not begun to run. So the epoch before is
+                        played to its end, and the source is started anew. After 3-5: three times
+    "new:" + a state    of a source that was never started before: what it said then. A new process
+                        has one, and need not load what may not be true yet
+    "left:" + words     those for the beginning of an epoch that was left before its end. The source
+                        is put there, which makes it forget its place, and started anew: the epoch
+                        to play is told after that, since the words may hold the one before
+
+A start of a stream holds numbers of its own, the words for there, and those for the beginning of
+the epoch, where the source starts again if the epoch is left.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.plan.progress.position import Start
+
+_PACKED = "torch:"
+_BOTH = "both:"
+_AFTER = "after "
+_LEFT = "left:"
+_NEW = "new:"
+
+
+def has_state(source: Any) -> bool:
+    """Whether a source, or an iterator, has words for where it is."""
+    return hasattr(source, "state_dict") and (
+        hasattr(source, "load_state_dict") or is_node(source)
+    )
+
+
+def is_node(source: Any) -> bool:
+    """Whether it is a node of torchdata, which takes its state when it is reset."""
+    return hasattr(source, "reset") and hasattr(source, "get_state")
+
+
+def is_prompt(source: Any) -> bool:
+    """Whether what it tells before its first example is true, also if it was played before.
+
+    That of a class of the user's may be of the epoch before: a generator has not begun to run.
+    """
+    return all(
+        type(part).__module__.partition(".")[0] in ("torch", "torchdata")
+        or not (hasattr(part, "__iter__") and hasattr(part, "state_dict"))
+        for part in parts_of(source)
+    )
+
+
+def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
+    """From where the epoch after ``epoch`` starts, given the last known place in that one.
+
+    ``ended``: it was played to its end. Else it begins anew, if the source tells how.
+    """
+    if start and isinstance(start[0], tuple):  # of several streams
+        return tuple(next_epoch(own, epoch, ended=ended) for own in start)
+    numbers, words = parted(start)
+    if ended:
+        words = [followed(word, epoch) for word in words[:1]]
+    else:
+        words = [_left(word) for word in (words[1:] if any(numbers) else words)]
+    return (*(0 for _ in numbers), words[0]) if words else ()
+
+
+def parted(start: Start) -> tuple[list[int], list[str]]:
+    """The numbers and the words of a start; words at the numbers 0 are for the beginning."""
+    numbers = [value for value in start if not isinstance(value, str)]
+    return numbers, [value for value in start if isinstance(value, str)]
+
+
+def _left(words: str) -> str:
+    """Words for the epoch after one that was left, from those for its beginning."""
+    return words if words.startswith((_AFTER, _LEFT)) else _LEFT + words
+
+
+def of_new(state: str) -> str:
+    """Words for the first beginning of a source, from what it says there."""
+    return _NEW + state
+
+
+def state_of_new(words: str) -> str | None:
+    """What a source said at its first beginning; None if words are for another place."""
+    return words.removeprefix(_NEW) if words.startswith(_NEW) else None
+
+
+def left_epoch(words: str) -> str | None:
+    """Words for the beginning of an epoch that was left; None if words are for something else."""
+    return words.removeprefix(_LEFT) if words.startswith(_LEFT) else None
+
+
+def followed(words: str, epoch: int) -> str:
+    """Words for what follows an epoch, from words for a place in it, perhaps its beginning."""
+    epochs, place = epochs_before(words)
+    first = epochs[0] if epochs and epochs[-1] + 1 == epoch else epoch
+    return f"{_AFTER}{first}-{epoch}:{words if first == epoch else place}"
+
+
+def epochs_before(words: str) -> tuple[range, str]:
+    """The epochs to play to their end, and words for a place in the first of them."""
+    if not words.startswith(_AFTER):
+        return range(0), words
+    epochs, _, place = words.removeprefix(_AFTER).partition(":")
+    first, last = map(int, epochs.split("-"))
+    return range(first, last + 1), place
+
+
+def keepers_of(source: Any, iterator: Any) -> list[Any]:
+    """Who tells where a source is that was started: itself, its iterator, or both.
+
+    Nobody where shards are dealt out, also inside of it: the state of a Hugging Face stream forgets
+    what a shuffle buffer held. Such a source is read again, and passed over.
+    """
+    if any(map(deals_shards, parts_of(source))):
+        return []
+    if not has_state(source):
+        return [iterator] if has_state(iterator) else []
+    both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
+    return [source, iterator] if both else [source]
+
+
+def joined(states: list[str]) -> str:
+    """The states of all keepers as one."""
+    return states[0] if len(states) == 1 else _BOTH + json.dumps(states)
+
+
+def separated(state: str | None) -> list[str]:
+    """The states that were joined."""
+    if state is None:
+        return []
+    both: list[str] = json.loads(state.removeprefix(_BOTH)) if state.startswith(_BOTH) else [state]
+    return both
+
+
+def packed(state: Any) -> str:
+    """JSON where that keeps the state as it is, else what ``torch.load`` reads safely."""
+    try:
+        text = json.dumps(state)
+        if json.loads(text) == state:
+            return text
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    content = io.BytesIO()
+    torch.save(state, content)
+    return _PACKED + base64.b64encode(content.getvalue()).decode()
+
+
+def unpacked(text: str) -> Any:
+    """The state that was packed."""
+    if not text.startswith(_PACKED):
+        return json.loads(text)
+    content = base64.b64decode(text.removeprefix(_PACKED))
+    return torch.load(io.BytesIO(content), weights_only=True)

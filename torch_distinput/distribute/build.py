@@ -1,0 +1,209 @@
+"""From what the caller wrote to a DistributedDataset: the one place where stations are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch_distinput.data.sources.resolve import is_stream, open_source
+from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
+from torch_distinput.data.user_sources.parts import split_of
+from torch_distinput.device.backend import host_memory
+from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.engine.indexed import IndexedInput
+from torch_distinput.engine.input import Input
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import (
+    AutoShardPolicy,
+    InputOptions,
+    PartialBatch,
+    Rebatch,
+    check_count,
+)
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.sharding import resolve_policy
+from torch_distinput.plan.assignment.topology import InputContext
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.engine.steps import Steps
+
+_LARGEST_SEED = 2**64 - 1
+
+
+def distributed(
+    strategy: Strategy, source: Any, request: Request, *, seed: int, options: InputOptions
+) -> DistributedDataset:
+    """Shard, cut and agree on a source."""
+    if options.replication_mode == "per_replica":
+        msg = (
+            'replication_mode="per_replica" is for distribute_datasets_from_function; '
+            "distribute_dataset reads once per worker."
+        )
+        raise NotImplementedError(msg)
+    seed = _checked_seed(seed)
+    opened = open_source(source, _with_memory(request, strategy, options))
+    asked = AutoShardPolicy(options.auto_shard_policy)
+    policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
+    _refuse_split(source, policy)
+    splitter = Splitter(
+        topology=strategy.topology,
+        rebatch=_rebatch(options, opened),
+        global_batch_size=opened.request.global_batch_size,
+        shared=policy is AutoShardPolicy.DATA,
+    )
+    recipe: dict[str, object] = {
+        "source": _kind(opened),
+        "shuffle": opened.request.shuffle,
+        "seed": seed,
+        "auto_shard_policy": policy.value,
+    }
+    facts: dict[str, object] = {
+        "replicas per worker": strategy.topology.replicas_per_worker,
+        "global_batch_size": opened.request.global_batch_size,
+        "drop_last": opened.request.drop_last,
+        "rebatch": options.rebatch,
+        "partial_batch": options.partial_batch,
+    }
+    return DistributedDataset(
+        strategy,
+        _input(opened, splitter, policy, seed, audited=options.audit),
+        name=opened.name,
+        recipe=recipe,
+        facts=facts,
+        options=options,
+        padded_rows=_padded_rows(options, splitter, opened.name),
+    )
+
+
+def played(
+    strategy: Strategy, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
+) -> DistributedDataset:
+    """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
+    from torch_distinput.engine.batch_steps import PlayedSteps  # noqa: PLC0415 - as in _input
+    from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
+
+    if not callable(dataset_fn):
+        msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
+        raise TypeError(msg)
+    topology = strategy.topology
+    splitter = Splitter(
+        topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
+    )
+    name = getattr(dataset_fn, "__name__", "dataset_fn")
+    padded_rows = _padded_rows(options, splitter, name)
+    per_worker = 1 if options.replication_mode == "per_worker" else topology.replicas_per_worker
+    datasets = [
+        dataset_fn(
+            InputContext(
+                num_input_pipelines=topology.num_workers * per_worker,
+                input_pipeline_id=topology.worker_index * per_worker + pipeline,
+                num_replicas_in_sync=topology.num_replicas_in_sync,
+            )
+        )
+        for pipeline in range(per_worker)
+    ]
+    for dataset in datasets:
+        _check_playable(dataset)
+    return DistributedDataset(
+        strategy,
+        StreamedInput(PlayedSteps(datasets, splitter), splitter),
+        name=name,
+        recipe={"source": "dataset_fn"},
+        facts={"replicas per worker": topology.replicas_per_worker},
+        options=options,
+        padded_rows=padded_rows,
+    )
+
+
+def _with_memory(request: Request, strategy: Strategy, options: InputOptions) -> Request:
+    """What is gathered here is gathered where the devices can read it; not in loader processes."""
+    memory = host_memory(strategy.devices) if options.fetch_to_device else None
+    if memory is None or request.num_workers:
+        return request
+    return replace(request, allocate=memory)
+
+
+def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
+    """What every rank holds a part of would be cut again, and most of it never be read."""
+    part = None if policy is AutoShardPolicy.OFF else split_of(source)
+    if part is not None:
+        nodes = part._distributed  # noqa: SLF001 - there is no other way to ask
+        msg = (
+            f"Expected the whole dataset on every rank, got part {nodes.rank} of "
+            f"{nodes.world_size} of a {type(part).__name__} (split_dataset_by_node), which "
+            f"AutoShardPolicy.{policy.name} would cut again. Pass the dataset without the split, "
+            'or auto_shard_policy="off" to play each rank\'s part as it is.'
+        )
+        raise ConfigurationError(msg)
+
+
+def _checked_seed(seed: int) -> int:
+    number = check_count("seed", seed, minimum=0)
+    if number > _LARGEST_SEED:
+        msg = f"seed must be below 2**64, got {number}."
+        raise ValueError(msg)
+    return number
+
+
+def _kind(source: Source) -> str:
+    """What a source is, for a state: other sources of the same kind may continue it."""
+    if isinstance(source, IndexedSource):
+        return "examples by index"
+    if isinstance(source, ReadySource):
+        return "ready batches"
+    return "files or shards" if source.has_shards else "a stream"
+
+
+def _rebatch(options: InputOptions, source: Source) -> Rebatch:
+    rebatch = Rebatch(options.rebatch)
+    if rebatch is Rebatch.CYCLE and source.request.global_batch_size is None:
+        msg = (
+            'rebatch="cycle" needs global_batch_size, the size of a full batch, got a source of '
+            f'ready batches ({source.name}). Use "split" or "even", or pass examples.'
+        )
+        raise ConfigurationError(msg)
+    return rebatch
+
+
+def _padded_rows(options: InputOptions, splitter: Splitter, name: str) -> int | None:
+    """The rows of every replica batch; None where they are its examples."""
+    if PartialBatch(options.partial_batch) is PartialBatch.ZERO_ROWS:
+        return None
+    if splitter.global_batch_size is None:
+        msg = (
+            'partial_batch="pad" needs global_batch_size, from which the rows of a replica batch '
+            f"follow, got {name}, whose batches have sizes of their own. Pass examples with "
+            'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+        )
+        raise ConfigurationError(msg)
+    return splitter.most_rows
+
+
+def _input(
+    source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int, *, audited: bool
+) -> Input:
+    if isinstance(source, IndexedSource):
+        return IndexedInput(source, splitter, seed=seed)
+    # Imported here, because columns and datasets with an index need none of it.
+    from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
+    from torch_distinput.engine.example_steps import ExampleSteps  # noqa: PLC0415
+    from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
+
+    steps: Steps
+    if isinstance(source, ReadySource):
+        steps = ReadySteps(source, splitter, policy=policy, seed=seed, audited=audited)
+    else:
+        steps = ExampleSteps(source, splitter, policy=policy, seed=seed, audited=audited)
+    return StreamedInput(steps, splitter)
+
+
+def _check_playable(dataset: Any) -> None:
+    if not is_stream(dataset):
+        msg = (
+            "dataset_fn must return replica batches that can be iterated once per epoch (a "
+            "DataLoader, an IterableDataset, a list, or a generator function), got "
+            f"{type(dataset).__name__}. Return the function instead of the generator it makes."
+        )
+        raise TypeError(msg)

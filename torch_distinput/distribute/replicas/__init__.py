@@ -1,0 +1,1 @@
+"""What runs once per local replica: its thread, its module and its values."""

@@ -1,0 +1,263 @@
+"""A step once per local replica: replica functions take turns and meet at collectives.
+
+With several replicas each call of the function has a thread, but only one runs at a time, in
+replica order; at a collective a call pauses until all of them are there, and the collective runs in
+the thread that called ``run``. So results do not depend on scheduling, and the process group is
+used by one thread only. With one replica there is no thread at all.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_distinput.data.batch.tree import flatten, unflatten
+from torch_distinput.distribute import context as current
+from torch_distinput.distribute.replicas.per_replica import is_common, regroup_values
+from torch_distinput.distribute.replicas.thread_state import ThreadState
+from torch_distinput.errors import UsageError
+from torch_distinput.options import ReduceOp, parse_enum
+from torch_distinput.values import PerReplica
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.strategy import Strategy
+
+Meet = Callable[["Request"], Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What a replica asks of all replicas: which call, its settings, its own contribution."""
+
+    call: str
+    settings: Any
+    value: Any
+
+
+class ReplicaContext:
+    """Where a replica function runs (``tf.distribute.ReplicaContext``).
+
+    Every replica makes the same collective calls in the same order.
+    """
+
+    def __init__(self, strategy: Strategy, local_replica: int, meet: Meet) -> None:
+        """Made by ``Strategy.run``."""
+        self._strategy = strategy
+        self._local_replica = local_replica
+        self._meet = meet
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy whose ``run`` this is."""
+        return self._strategy
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        """This replica's index over all workers, from 0."""
+        return self._strategy.topology.first_replica + self._local_replica
+
+    @property
+    def local_replica(self) -> int:
+        """This replica's index on its worker, from 0."""
+        return self._local_replica
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas over all workers."""
+        return self._strategy.num_replicas_in_sync
+
+    @property
+    def device(self) -> torch.device:
+        """This replica's device."""
+        return self._strategy.devices[self._local_replica]
+
+    def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
+        """Sum or average a structure of tensors of one shape over all replicas in sync.
+
+        The result is detached: no gradient flows through it, as in ``torch.distributed``.
+        """
+        op = parse_enum(ReduceOp, reduce_op, "reduce_op")
+        return self._meet(Request(call="all_reduce", settings=op, value=value))
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Join tensors of all replicas in sync along ``axis``, in replica order; detached."""
+        return self._meet(Request(call="all_gather", settings=axis, value=value))
+
+    def merge_call(
+        self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call ``merge_fn(strategy, *args, **kwargs)`` once, outside the replicas.
+
+        The arguments arrive as :class:`PerReplica` values of this worker's replicas, but as they
+        are where all replicas pass one object or one number or string; PerReplica results go back
+        to their replicas, other results to all.
+        """
+        value = (tuple(args), dict(kwargs or {}))
+        return self._meet(Request(call="merge_call", settings=merge_fn, value=value))
+
+
+def _answers(strategy: Strategy, requests: Sequence[Request]) -> list[Any]:
+    """Make a collective call that all local replicas have asked for; one reply for each."""
+    first = requests[0]
+    if first.call == "merge_call":
+        args, kwargs = regroup_values([request.value for request in requests], is_common)
+        return split_arguments(first.settings(strategy, *args, **kwargs), len(requests))
+    value = regroup_values([request.value for request in requests])
+    if first.call == "all_reduce":
+        result = strategy.reduce(first.settings, value)
+    else:
+        result = strategy.gather(value, first.settings)
+    return [own_copy(result, device) for device in strategy.devices]
+
+
+def run_one(strategy: Strategy, fn: Callable[[], Any]) -> list[Any]:
+    """Run a function for the only local replica, in the calling thread."""
+
+    def meet(request: Request) -> Any:
+        with current.replica(None):
+            return _answers(strategy, [request])[0]
+
+    with current.replica(ReplicaContext(strategy, 0, meet)):
+        return [fn()]
+
+
+def run_in_turns(strategy: Strategy, fns: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run one function per local replica, in replica order, meeting at collectives."""
+    carried = ThreadState()
+    turns = [_Turn(strategy, replica, fn, carried) for replica, fn in enumerate(fns)]
+    try:
+        _play(strategy, turns)
+    finally:
+        for turn in turns:
+            turn.abandon()
+    return [turn.result for turn in turns]
+
+
+def _play(strategy: Strategy, turns: list[_Turn]) -> None:
+    replies: list[Any] = [None] * len(turns)
+    while True:
+        requests = [turn.go_on(reply) for turn, reply in zip(turns, replies, strict=True)]
+        waiting = [request for request in requests if request is not None]
+        if not waiting:
+            return
+        _check_met(requests)
+        replies = _answers(strategy, waiting)
+
+
+def _check_met(requests: Sequence[Request | None]) -> None:
+    """All replicas must make the same collective calls."""
+    calls = [None if request is None else request.call for request in requests]
+    settings = [None if request is None else _comparable(request) for request in requests]
+    if len(set(calls)) > 1 or any(setting != settings[0] for setting in settings):
+        shown = ", ".join(
+            f"replica {replica}: {'has returned' if r is None else f'{r.call}({r.settings!r})'}"
+            for replica, r in enumerate(requests)
+        )
+        msg = (
+            f"Expected every replica to make the same collective calls in the same order, got "
+            f"{shown}. Do not make them depend on the replica or on its data."
+        )
+        raise UsageError(msg)
+
+
+def _comparable(request: Request) -> Any:
+    """Functions given to merge_call may be made anew by each replica."""
+    return None if request.call == "merge_call" else request.settings
+
+
+class _Abandoned(BaseException):
+    """Unwinds a replica function whose ``run`` has failed; no ``except Exception`` catches it."""
+
+
+class _Turn:
+    """One replica function in a thread of its own, which runs only between go_on and its return.
+
+    Two semaphores hand the turn over; whoever does not have it is blocked, so fields need no lock.
+    """
+
+    def __init__(
+        self, strategy: Strategy, replica: int, fn: Callable[[], Any], carried: ThreadState
+    ) -> None:
+        self._mine = threading.Semaphore(0)
+        self._callers = threading.Semaphore(0)
+        self._request: Request | None = None
+        self._reply: Any = None
+        self._error: BaseException | None = None
+        self._abandoned = False
+        self.result: Any = None
+        body = contextvars.copy_context()
+        context = ReplicaContext(strategy, replica, self._meet)
+        self._thread = threading.Thread(
+            target=body.run, args=(self._live, context, fn, carried), daemon=True
+        )
+
+    def go_on(self, reply: Any) -> Request | None:
+        """Let the function run to its next collective call; None when it has returned."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._reply, self._request = reply, None
+        self._mine.release()
+        self._callers.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._request
+
+    def abandon(self) -> None:
+        """Unwind a function that is waiting at a collective call, and end the thread."""
+        self._abandoned = True
+        if self._thread.ident is not None:
+            self._mine.release()
+            self._thread.join()
+
+    def _meet(self, request: Request) -> Any:
+        """Called by the function: pause here until all replicas are there."""
+        if self._abandoned:  # a ``finally`` of the function calls again while it unwinds
+            raise _Abandoned
+        self._request = request
+        self._callers.release()
+        self._mine.acquire()
+        if self._abandoned:
+            raise _Abandoned
+        return self._reply
+
+    def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
+        self._mine.acquire()
+        try:
+            with carried.entered(context.device), current.replica(context):
+                self.result = fn()
+        except _Abandoned:
+            pass
+        except BaseException as error:  # noqa: BLE001 - it is raised again by run
+            self._error = error
+        self._request = None
+        self._callers.release()
+
+
+def split_arguments(value: Any, num_replicas: int) -> list[Any]:
+    """From a value with PerReplica leaves at any depth to one structure per replica.
+
+    A value without any is the same object for all, so that a function can change it in place.
+    """
+    leaves, structure = flatten(value)
+    if not any(isinstance(leaf, PerReplica) for leaf in leaves):
+        return [value] * num_replicas
+    return [
+        unflatten(structure, [_own(leaf, replica) for leaf in leaves])
+        for replica in range(num_replicas)
+    ]
+
+
+def own_copy(value: Any, device: torch.device) -> Any:
+    """A copy of a collective's result for one replica, which may write into it."""
+    leaves, structure = flatten(value)
+    copies = [x.to(device, copy=True) if isinstance(x, torch.Tensor) else x for x in leaves]
+    return unflatten(structure, copies)
+
+
+def _own(leaf: Any, replica: int) -> Any:
+    return leaf[replica] if isinstance(leaf, PerReplica) else leaf

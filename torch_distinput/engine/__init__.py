@@ -1,0 +1,1 @@
+"""One epoch on this worker: what is read, agreed on, fed and audited. No facade enters here."""

@@ -1,0 +1,165 @@
+"""Were all examples of an epoch delivered, each once? Asked at its end, if the user wants to know.
+
+Every worker sums a hash of the ids that it delivered; at the end of the epoch the workers show each
+other their sums, and what each has worked out of what should have come. Of a stream that all of
+them read that is what each has read by itself, not what they told each other on the way: they
+show that first, and it must be the same stream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, astuple
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_distinput.communicator import Gone, named_workers, nobody
+from torch_distinput.errors import AuditError, PeerTimeoutError
+from torch_distinput.plan.progress.checksum import IdSum, Reading, others_than, summed
+
+if TYPE_CHECKING:
+    from torch_distinput.communicator import Communicator
+    from torch_distinput.data.stream.chunk import Ids
+
+_HELD_ROWS = 1 << 16
+"""Ids are summed many at a time: a call for each step would cost more than the sums."""
+
+Expected = Callable[[], IdSum | None]
+"""The sum of this worker's share of what should be delivered; None where that is not known."""
+
+
+class Audit:
+    """Sums what one worker delivers."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        topic: str,
+        *,
+        timeout: float,
+        gone: Gone = nobody,
+        reading: Callable[[], Reading | None],
+        expected: Expected,
+    ) -> None:
+        """Take the way to the other workers, and to what should have come."""
+        self._communicator = communicator
+        self._topic = topic
+        self._timeout = timeout
+        self._gone = gone
+        self._reading = reading
+        self._expected = expected
+        self._sum = IdSum()
+        self._held: list[Ids] = []
+        self._num_held = 0
+
+    def add(self, ids: Iterable[Ids]) -> None:
+        """Count the examples of a step."""
+        for some in ids:
+            self._held.append(some)
+            self._num_held += len(some)
+        if self._num_held >= _HELD_ROWS:
+            self._flush()
+
+    def finish(self, num_examples: int) -> None:
+        """Compare at the end of the epoch, on all workers.
+
+        Args:
+            num_examples: what the steps said they had, over all replicas in sync.
+
+        Raises:
+            AuditError: on all workers; names what is wrong, and what each of them delivered.
+        """
+        self._flush()
+        share, reading = self._expected(), self._reading()
+        text = json.dumps(
+            [
+                astuple(self._sum),
+                None if share is None else astuple(share),
+                None if reading is None else reading.digest,
+            ]
+        )
+        shown = [json.loads(text) for text in self._exchanged(self._topic, text)]
+        if reading is not None:
+            self._compare_readings(reading, [digest for _, _, digest in shown])
+        got = [_read(delivered) for delivered, _, _ in shown]
+        expected = None if share is None else reduce(add, [_read(part) for _, part, _ in shown])
+        _compare(got, num_examples, expected)
+
+    def _compare_readings(self, own: Reading, digests: list[int]) -> None:
+        """Only where they differ the workers show each other where."""
+        first, others = others_than(digests)
+        if not others:
+            return
+        text = json.dumps(asdict(own))
+        shown = self._exchanged(f"{self._topic}, what was read", text)
+        readings = [Reading(**json.loads(text)) for text in shown]
+        like, other = readings[first], readings[others[0]]
+        msg = (
+            "The audit of this epoch expected one stream on all workers under "
+            f"AutoShardPolicy.DATA, but {named_workers(others)} read another one than worker "
+            f"{first}: {_named(other.parting(like), like.unit)} of worker {others[0]} is not that "
+            f"of worker {first}; they read {other.count} and {like.count}. Examples were lost or "
+            "came twice, so do not trust what was computed from it. Let nothing in the source "
+            "depend on the rank, the process or the time, or deal out files (FILE)."
+        )
+        raise AuditError(msg)
+
+    def _exchanged(self, topic: str, text: str) -> list[str]:
+        try:
+            return self._communicator.exchange(
+                topic, text, timeout=self._timeout, gone=self._gone
+            )
+        except PeerTimeoutError as error:
+            if not error.workers:  # it is the store that does not answer
+                raise
+            msg = (
+                f"The audit expected all workers at the end of the epoch within {self._timeout:g} "
+                f"s, but {named_workers(error.workers)} did not come. Every worker must play an "
+                "audited epoch to its end, or leave it at the same step (did one break out of its "
+                "loop alone?)."
+            )
+            raise PeerTimeoutError(msg, error.workers) from error
+
+    def _flush(self) -> None:
+        if self._held:
+            self._sum += summed(np.concatenate([ids for ids in self._held if len(ids)] or [_NONE]))
+        self._held, self._num_held = [], 0
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _read(numbers: Any) -> IdSum:
+    count, digest = numbers
+    return IdSum(count=count, digest=digest)
+
+
+def _named(numbers: range, unit: str) -> str:
+    if len(numbers) == 1:
+        return f"{unit} {numbers[0]}"
+    return f"one of the {unit}s {numbers[0]} to {numbers[-1]}"
+
+
+def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> None:
+    total = reduce(add, got)
+    wrong, cure = None, "Look for a sampler that repeats, or for data that changed meanwhile."
+    if total.count != num_examples:
+        wrong = f"steps with {num_examples} examples in sync, but the replicas got {total.count}"
+        cure = "The data is not at fault: please report it, with the kind of the source."
+    elif expected is not None and total.count != expected.count:
+        what = "lost" if total.count < expected.count else "repeated"
+        number = abs(expected.count - total.count)
+        wrong = f"{expected.count} examples, but {number} were {what}: {total.count} came"
+    elif expected is not None and total != expected:
+        wrong = f"each of {expected.count} examples once, but some came twice and others not at all"
+    if wrong is not None:
+        parts = ", ".join(f"worker {worker}: {one.count}" for worker, one in enumerate(got))
+        msg = (
+            f"The audit of this epoch expected {wrong} ({parts}). Do not trust what was computed "
+            f"from it. {cure}"
+        )
+        raise AuditError(msg)

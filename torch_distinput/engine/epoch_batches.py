@@ -1,0 +1,122 @@
+"""The global batches of each epoch of a source with an index: our order, or that of a sampler."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from torch_distinput.data.sources.source import IndexedSource
+from torch_distinput.data.steps.indexed import num_steps
+from torch_distinput.data.user_sources.sampler import length_of, sampled_batches
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.order import EpochOrder, GlobalBatches, UniformBatches
+from torch_distinput.plan.progress.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """What a sampler of the user's gave for an epoch."""
+
+    epoch: int
+    batches: GlobalBatches
+
+
+class EpochBatches:
+    """Makes the batches of an epoch, or samples them.
+
+    A sampler may give another order each time it is iterated. So it is iterated when an epoch
+    begins, as a DataLoader does it; what that gave holds as long as the epoch is played.
+    """
+
+    def __init__(self, source: IndexedSource, *, seed: int) -> None:
+        """Take a source; nothing is sampled yet."""
+        self._source = source
+        self._seed = seed
+        self._played: _Sampled | None = None
+        self._looked_up: _Sampled | None = None  # of another epoch: to compare states, to replay
+
+    def begin(self, position: Position) -> None:
+        """Sample the epoch that ``iter()`` is about to play, unless it goes on with it."""
+        goes_on = self._played is not None and self._played.epoch == position.epoch
+        if self._source.sampler is not None and not (position.steps and goes_on):
+            self._played = self._sample(position.epoch)
+
+    def of(self, epoch: int, size: int | None = None) -> GlobalBatches:
+        """The global batches; of the size that was asked for, or another."""
+        if self._source.sampler is None:
+            return self._uniform(epoch, self._source.num_examples, size)
+        batches = self._sampled(epoch).batches
+        if isinstance(batches, UniformBatches) and size is not None:
+            batches = replace(batches, global_batch_size=size)
+        return batches
+
+    def num_steps(self, epoch: int, splitter: Splitter) -> int | None:
+        """Steps of an epoch; of a sampler only its length is asked, which changes nothing."""
+        sampler = self._source.sampler
+        if sampler is None or (self._played is not None and self._played.epoch == epoch):
+            return num_steps(self.of(epoch), splitter)
+        length = length_of(sampler)
+        if length is None or self._source.request.global_batch_size is not None:
+            return length and num_steps(self._uniform(epoch, length), splitter)
+        return length if splitter.shared else None  # else it depends on the sizes of its batches
+
+    def first_index(self) -> int:
+        """An example that there is: a sampler may leave out example 0."""
+        if self._played is not None and self._played.batches.num_batches:
+            return int(self._played.batches.indices(0)[0])
+        return 0
+
+    def facts(self, epoch: int) -> dict[str, object]:
+        """The order where a sampler gives it: it must be the same on all workers."""
+        sampler = self._source.sampler
+        return {} if sampler is None else _facts_of(self.of(epoch), type(sampler).__name__)
+
+    def _uniform(
+        self, epoch: int, num_examples: int | None, size: int | None = None
+    ) -> UniformBatches:
+        request = self._source.request
+        size = request.global_batch_size if size is None else size
+        assert size is not None, "only a batch sampler has no batch size"
+        assert num_examples is not None, "only a sampler does without"
+        order = EpochOrder(
+            num_examples=num_examples, shuffle=request.shuffle, seed=self._seed, epoch=epoch
+        )
+        return UniformBatches(
+            order=order, global_batch_size=size, drop_last=request.drop_last
+        )
+
+    def _sampled(self, epoch: int) -> _Sampled:
+        for known in (self._played, self._looked_up):
+            if known is not None and known.epoch == epoch:
+                return known
+        self._looked_up = self._sample(epoch)
+        return self._looked_up
+
+    def _sample(self, epoch: int) -> _Sampled:
+        request = self._source.request
+        assert self._source.sampler is not None, "asked for by the caller"
+        batches = sampled_batches(
+            self._source.sampler,
+            request.global_batch_size,
+            drop_last=request.drop_last,
+            key=(self._seed, epoch),
+        )
+        return _Sampled(epoch, batches)
+
+
+def _facts_of(batches: GlobalBatches, sampler: str) -> dict[str, object]:
+    """Facts about the batches 0, 1, 2 to 3, 4 to 7, ...: the first that differs tells the place."""
+    facts: dict[str, object] = {f"number of batches from {sampler}": batches.num_batches}
+    start = 0
+    while start < batches.num_batches:
+        stop = min(2 * start or 1, batches.num_batches)
+        digest = hashlib.blake2b(digest_size=8)
+        for number in range(start, stop):
+            digest.update(batches.indices(number).tobytes())
+            digest.update(b"|")
+        first = ", ".join(map(str, batches.indices(start)[:5].tolist()))
+        facts[f"order from {sampler} in batches {start} to {stop - 1}"] = (
+            f"{first}, ... (digest {digest.hexdigest()})"
+        )
+        start = stop
+    return facts

@@ -1,0 +1,220 @@
+"""Steps of examples that are read in order: files, dealt-out shards, opaque streams."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch_distinput.data.batch.spec import spec_of
+from torch_distinput.data.loader.processes import LoaderOptions, run_stages
+from torch_distinput.data.sources.source import Prepared, StreamSource
+from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.stream.bad_records import Notes, Tally
+from torch_distinput.data.stream.chunk import DealableStream, Shard, Stream
+from torch_distinput.data.stream.segments import located
+from torch_distinput.engine.steps import Steps
+from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.progress.checksum import IdSum, Reading, summed
+from torch_distinput.plan.progress.position import (
+    Position,
+    Segment,
+    StreamPosition,
+)
+from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.state import Recipe
+
+
+class ExampleSteps(Steps):
+    """Examples in order: files, dealt-out shards, opaque streams."""
+
+    def __init__(
+        self,
+        source: StreamSource,
+        splitter: Splitter,
+        *,
+        policy: AutoShardPolicy,
+        seed: int,
+        audited: bool = False,
+    ) -> None:
+        """Take a stream; FILE deals out its files or shards."""
+        super().__init__(splitter, policy, seed, audited=audited)
+        self._source = source
+        self._prepared: Prepared | None = None
+        self._notes: Notes | None = None
+
+    def recipe(self) -> Recipe:
+        """The files or shards that were found, and what is done with them."""
+        self._prepared = prepared = self._prepared or self._source.prepare()
+        return {
+            **prepared.stream.recipe,
+            "files": _digest(prepared),
+            **self._settings(self._source.made_of),
+        }
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """The files or shards that were found; they are looked for once."""
+        prepared = self._prepared or self._source.prepare()
+        if prepared.num_shards is not None:
+            self._check_shards(position, prepared.num_shards, self._source.name)
+        self._prepared = prepared
+        return {"files": _digest(prepared), **self._settings(self._source.made_of)}
+
+    def share(self) -> object:
+        """What this worker found in its share of the files."""
+        topology = self._splitter.topology
+        found = self._stream.share(topology.worker_index, topology.num_workers)
+        if found is None:
+            return None
+        share, self._notes = found
+        return share
+
+    def accept(self, shares: list[Any], tally: Tally) -> None:
+        """Take what all workers found in their shares of the files."""
+        if shares[0] is not None:
+            assert self._prepared is not None, "facts() comes first"
+            self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
+        tally.add(self._notes)
+        self._notes = None
+
+    def known(self, position: Position) -> KnownSteps | None:
+        """The steps from a position on, where files tell how many records they have."""
+        if self._prepared is None:
+            return None
+        lengths = self._lengths(position)
+        if lengths is None:
+            return None
+        return KnownSteps(
+            splitter=self._splitter,
+            lengths=tuple(
+                stream.row + sum(rows)
+                for stream, rows in zip(position.streams, lengths, strict=True)
+            ),
+            drop_last=self._source.request.drop_last,
+            rounds=position.rounds,
+        )
+
+    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep | Notes]:
+        """Cut this worker's part of the stream."""
+        route = self._route(position)
+        dataset = RebatchDataset(
+            self._stream,
+            route if known is None else located(self._stream, route, self._batch_size),
+            splitter=self._splitter,
+            drop_last=self._source.request.drop_last,
+            known=known,
+        )
+        options = self._source.loader
+        if options.num_workers > 1 and not self._stream.has_work:
+            options = replace(options, num_workers=1)
+        lent = self._source.request.collate_fn is not None
+        shard = self._shard(position, Segment())
+        return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
+
+    def first_example(self) -> int | None:
+        """What a source yields that deals out shards; of files names and sizes are compared."""
+        self._prepared = prepared = self._prepared or self._source.prepare()
+        if not self._deals_shards or not isinstance(prepared.stream, DealableStream):
+            return None
+        whole = Shard(seed=self._seed)
+        return self._print_of(prepared.stream.open(whole).take(1) for _ in range(2))
+
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
+        """Running numbers of a shared stream, or the records of counted files."""
+        topology = self._splitter.topology
+        worker, num_workers = topology.worker_index, topology.num_workers
+        if self._policy is AutoShardPolicy.OFF:
+            return None  # all of it comes many times
+        if reading is not None:
+            return self._running_numbers(before.examples, self._end(before, reading))
+        if self._splitter.shared and not self._source.has_shards:  # with nobody to compare it with
+            return self._running_numbers(before.examples, after.examples)
+        if before.steps or self._source.request.drop_last:
+            return None
+        ids = self._stream.all_ids(worker, num_workers)
+        return None if ids is None else sum(map(summed, ids), IdSum())
+
+    def _end(self, before: Position, reading: Reading) -> int:
+        """Behind the last example to be delivered, of those that were read."""
+        if not self._source.request.drop_last:
+            return reading.stop
+        position = self.resumed(before)
+        first = position.examples - position.rows[0]  # of the grid of batches
+        return reading.stop - (reading.stop - first) % self._batch_size
+
+    def replayed(self, position: Position) -> list[Steps]:
+        """The steps of each worker; a copy looks into the files, so that this one still may."""
+        self.facts(position)
+        alone = copy.copy(self)
+        alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
+        found = self._stream.share(0, 1)
+        if found is not None:
+            alone.accept([found[0]], Tally(0))
+        return super(ExampleSteps, alone).replayed(position)
+
+    def spec(self) -> Any:
+        """Read the first record of all; None if there is none."""
+        shard = Shard(seed=self._seed, sparse=True)
+        chunk = self._stream.open(shard).take(1)
+        if chunk is None:
+            return None
+        return spec_of((self._stream.finish(chunk, shard), chunk.ids))
+
+    @property
+    def _batch_size(self) -> int:
+        assert self._splitter.global_batch_size is not None, "streams of examples have one"
+        return self._splitter.global_batch_size
+
+    def _lengths(self, position: Position) -> list[list[int]] | None:
+        """Rows of each segment of each stream, less those to pass over; None if not known."""
+        streams = [self._segments(stream) for stream in position.streams]
+        segments = [segment for stream in streams for segment in stream]
+        if any(segment.start for segment in segments):
+            return None  # found by reading: lengths were not known then
+        found = self._stream.lengths([self._shard(position, segment) for segment in segments])
+        if found is None:
+            return None
+        rest = iter(found)
+        return [[next(rest) - segment.skip for segment in stream] for stream in streams]
+
+    def _segments(self, stream: StreamPosition) -> list[Segment]:
+        return [segment for segment in stream.segments if self._holds_rows(segment)]
+
+    def _holds_rows(self, segment: Segment) -> bool:
+        return self._stream.has_parts or super()._holds_rows(segment)
+
+    def _reaches(self, position: Position) -> tuple[int, ...]:
+        if not self._stream.has_parts:
+            return super()._reaches(position)
+        if position.reaches:
+            return position.reaches
+        lengths = self._lengths(position)
+        if lengths is None:
+            return super()._reaches(position)
+        return tuple(
+            self._reach(position, stream.segments[-1], rows - stream.row - sum(before))
+            for stream, rows, (*before, _) in zip(
+                position.streams, position.rows, lengths, strict=True
+            )
+        )
+
+    def _reach(self, position: Position, lane: Segment, rows: int) -> int:
+        """How many files of a worker's own lane its first rows are from."""
+        rows += lane.skip
+        return self._stream.reach(self._shard(position, lane), rows) if rows > 0 else 0
+
+    @property
+    def _stream(self) -> Stream:
+        assert self._prepared is not None, "facts() comes first"
+        return self._prepared.stream
+
+
+def _digest(prepared: Prepared) -> str:
+    digest = hashlib.blake2b(prepared.contents.encode(), digest_size=8).hexdigest()
+    return f"{prepared.num_shards or 'some'} (names and sizes: {digest})"

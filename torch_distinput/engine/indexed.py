@@ -1,0 +1,210 @@
+"""Examples by index: all counts are arithmetic, so steps are planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.batch.spec import spec_of
+from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.source import IndexedSource
+from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
+from torch_distinput.data.steps.local_step import LocalStep, cut_step, part_of
+from torch_distinput.engine.epoch_batches import EpochBatches
+from torch_distinput.engine.feeds import Delivery, Feed, PlannedFeed, raising
+from torch_distinput.engine.input import Opening
+from torch_distinput.engine.same_data import confirmed, first_difference, refuse_other_data
+from torch_distinput.errors import SourceError, UsageError
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.assignment.batching import Idle, Splitter, idle
+from torch_distinput.plan.assignment.order import GlobalBatches
+from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_of_range, summed
+from torch_distinput.plan.progress.position import Position, first_position, grid_of, not_elastic
+from torch_distinput.plan.progress.state import Recipe
+
+_log = logging.getLogger(__name__)
+_MOST_COLUMNS, _MOST_FETCHED = 10, 3
+"""Examples that are compared with those of the other workers."""
+
+
+class IndexedInput:
+    """Examples by index: all counts are arithmetic."""
+
+    def __init__(self, source: IndexedSource, splitter: Splitter, *, seed: int) -> None:
+        """Take an indexed source."""
+        self._source = source
+        self._splitter = splitter
+        self._batches = EpochBatches(source, seed=seed)
+        self._loader: TaskLoader[Task, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
+        self._is_checked = False
+        self._said_dropped = False
+
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch: what is delivered is a number of examples."""
+        return first_position(epoch, grid_of(self._splitter), 0)
+
+    def recipe(self, position: Position) -> Recipe:
+        """The number of examples, and the order that a sampler of the user's gives.
+
+        At the beginning of an epoch any order will do: nothing of it has been delivered.
+        """
+        recipe: dict[str, Any] = {
+            "number of examples": self._source.num_examples,
+        }
+        if self._source.sampler is not None and position.steps:
+            recipe["order of the sampler"] = self._batches.of(position.epoch).digest
+        return recipe
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """The dataset, its length, and the order where a sampler of the user gives it."""
+        facts: dict[str, object] = {"number of examples": self._source.num_examples}
+        if self._source.dataset is not None:
+            facts["dataset and part of it"] = describe_dataset(self._source.dataset)
+        self._batches.begin(position)
+        return facts | self._batches.facts(position.epoch)
+
+    def share(self) -> None:
+        """All know all."""
+
+    def open(self, opening: Opening) -> Feed:
+        """Plan what is left of the epoch and start fetching."""
+        before, grid = opening.position, grid_of(self._splitter)
+        if not self._splitter.shared and before.grid != grid:
+            raise not_elastic(before, grid, "AutoShardPolicy.OFF")
+        position = replace(before, grid=grid)
+        batches = self._batches.of(position.epoch)
+        if batches.num_dropped and not self._said_dropped:
+            self._said_dropped = True
+            _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
+        fetched = self._fetched(opening, position, batches)
+        steps = (
+            Delivery(step=step, num_examples=total, where=lambda: position)
+            for step, total in fetched
+        )
+        worker = self._splitter.topology.worker_index
+        return PlannedFeed(
+            steps, opening.watch, worker=worker, first_step=position.steps, spec=self.spec
+        )
+
+    def _fetched(
+        self, opening: Opening, position: Position, batches: GlobalBatches
+    ) -> Iterator[tuple[LocalStep, int]]:
+        """Start fetching, and compare some examples with those of the other workers."""
+        check = self._check(opening, batches)
+        try:
+            found, fetched = fetch_steps(
+                self._planned(batches, position),
+                self._loader,
+                epoch=position.epoch,
+                owned=self._source.owns_batches,
+                check=check,
+            )
+        except SourceError as error:  # a loader process was lost: told to all at the first step
+            found, fetched = [], raising(error)
+        if check is not None:
+            self._compare(opening, check, found)
+        return fetched
+
+    def _compare(self, opening: Opening, check: SpotCheck, found: Prints) -> None:
+        """Compare what the check has found; before two ranks are said to differ, look again."""
+        difference = first_difference(opening.exchange(found))
+        if difference is None:
+            return
+        index = check.indices[difference[0]]
+        alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
+        loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
+        looks = loader.run(iter([check.again(index)]), opening.position.epoch)
+        (now,) = next(looks) or [[]]
+        still = confirmed(found[difference[0]], now) if found else []
+        refuse_other_data(opening.exchange([still]), index, self._source.name)
+
+    def _check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
+        """What to compare: the first examples of some batches, at the first ``iter()``.
+
+        Where code of the user's fetches them, three: the start should not be felt.
+        """
+        is_due = opening.checks_data or not self._is_checked
+        self._is_checked = True
+        count = batches.num_batches
+        if not (is_due and count and self._splitter.shared and len(opening.shares) > 1):
+            return None
+        most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
+        places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
+        return SpotCheck(tuple(int(batches.indices(n)[0]) for n in places))
+
+    def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
+        """The steps from a position on: an example of the order, or a step of each worker's own."""
+        if self._splitter.shared:
+            return plan_steps(batches.after(position), self._splitter)
+        return islice(plan_steps(batches, self._splitter), position.steps, None)
+
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """Fetch the step as one worker with all the replicas."""
+        if not self._splitter.shared:
+            msg = "replay needs one order for all workers, got AutoShardPolicy.OFF. Use DATA."
+            raise UsageError(msg)
+        grid = position.grid
+        everywhere = Topology(replicas_per_worker=grid.num_workers * grid.replicas_per_worker)
+        splitter = replace(
+            self._splitter,
+            topology=everywhere,
+            rebatch=Rebatch(grid.rebatch),
+            global_batch_size=grid.global_batch_size,
+        )
+        batches = self._batches.of(position.epoch, grid.global_batch_size).after(position)
+        number = step - position.steps
+        if number >= batches.num_batches:
+            return None
+        indices = batches.indices(number)
+        (cut,) = splitter.cuts(len(indices))
+        return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
+
+    def expected_ids(
+        self,
+        before: Position,
+        after: Position,  # noqa: ARG002
+        reading: Reading | None,  # noqa: ARG002
+    ) -> IdSum | None:
+        """Of a whole epoch, every W-th part of the indices; else every W-th planned batch."""
+        if not self._splitter.shared:
+            return None  # all of it comes many times
+        topology, count = self._splitter.topology, self._source.num_examples
+        worker, num_workers = topology.worker_index, topology.num_workers
+        batches = self._batches.of(before.epoch).after(before)
+        whole = self._source.sampler is None and not before.examples and not batches.num_dropped
+        if whole and count is not None:
+            return sum_of_range(
+                worker * count // num_workers, (worker + 1) * count // num_workers
+            )
+        mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
+        return sum(map(summed, mine), IdSum())
+
+    def first_example(self) -> None:
+        """Examples are compared by a spot check, where they are fetched."""
+
+    def num_steps(self, epoch: int) -> int | None:
+        """Steps of an epoch; None where a sampler does not say."""
+        return self._batches.num_steps(epoch, self._splitter)
+
+    def idle(self, epoch: int) -> Idle:
+        """The zero-row batches of an epoch: all workers cut the same batches."""
+        num_workers = self._splitter.topology.num_workers
+        runs = self._batches.of(epoch).runs
+        rounds = (idle(self._splitter, (run.size,) * num_workers).times(run.count) for run in runs)
+        return sum(rounds, Idle())
+
+    def spec(self) -> Any:
+        """Fetch one example; None if there is none."""
+        if self._source.num_examples == 0:
+            return None
+        first = np.array([self._batches.first_index()], dtype=np.int64)
+        return spec_of((self._source.fetch(first), first))

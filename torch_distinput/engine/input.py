@@ -1,0 +1,89 @@
+"""What every input of the street can do, and what it is given to start an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch_distinput.cluster.agreement_channel import Meeting
+from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.data.sources.spot_check import Prints
+from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.engine.feeds import Feed
+from torch_distinput.plan.assignment.batching import Idle
+from torch_distinput.plan.progress.checksum import IdSum, Reading
+from torch_distinput.plan.progress.position import Position
+from torch_distinput.plan.progress.state import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """What a feed needs beside its input.
+
+    Attributes:
+        position: the epoch to play, and where to go on in it.
+        shares: what each worker has found out for all: the results of :meth:`Input.share`.
+        tally: takes notes on what is read.
+        watch: tells and hears of failures.
+        meeting: where workers agree.
+        timeout: seconds that a worker waits for another.
+        exchange: shows fingerprints to the other workers, and returns those of all; called as
+            often by each of them.
+        checks_data: compare the data of the workers, as far as that is cheap.
+    """
+
+    position: Position
+    shares: list[Any]
+    tally: Tally
+    watch: Watch
+    meeting: Meeting
+    timeout: float
+    exchange: Callable[[Prints], list[Prints]]
+    checks_data: bool
+
+
+class Input(Protocol):
+    """Data that can be opened once per epoch."""
+
+    def first(self, epoch: int) -> Position:
+        """The beginning of an epoch."""
+
+    def recipe(self, position: Position) -> Recipe:
+        """What decides which examples an epoch has, and their order; finds files."""
+
+    def facts(self, position: Position) -> dict[str, object]:
+        """What must be equal on all workers; called once for each ``iter()``, and before the rest.
+
+        Finds files, so it may raise.
+        """
+
+    def share(self) -> object:
+        """What this worker finds out for all, as plain values. Called after :meth:`facts`."""
+
+    def open(self, opening: Opening) -> Feed:
+        """Start an epoch, or go on in it. Called after :meth:`facts` of the same position."""
+
+    def replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        """One step of the epoch, of all workers at once; None if there is none."""
+
+    def expected_ids(
+        self, before: Position, after: Position, reading: Reading | None
+    ) -> IdSum | None:
+        """The sum of this worker's share of all ids in between; None where it is not known.
+
+        ``reading``: what it has read of a stream that all workers share.
+        """
+
+    def first_example(self) -> int | None:
+        """A fingerprint of one example that all workers have, for an audit; None without one."""
+
+    def num_steps(self, epoch: int) -> int | None:
+        """Steps of an epoch; None where they are not known beforehand."""
+
+    def idle(self, epoch: int) -> Idle | None:
+        """The zero-row batches of an epoch; None where they are not known beforehand."""
+
+    def spec(self) -> Any:
+        """The spec of a batch with ids where it needs no other worker, else None."""

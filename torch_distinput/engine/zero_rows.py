@@ -1,0 +1,133 @@
+"""What batches and ids of this worker look like: the element spec, and batches without rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.spec import look_of, merged, spec_of, zero_rows
+from torch_distinput.data.batch.tree import flatten, leaf_names
+from torch_distinput.data.steps.local_step import Part, part_of
+from torch_distinput.data.steps.padding import Order, blank, order_of, padded, padded_spec
+from torch_distinput.errors import SourceError
+from torch_distinput.plan.assignment.batching import Idle
+
+_log = logging.getLogger(__name__)
+
+_NUMBERS = {torch.bool, torch.int64, torch.float64}
+
+
+class Shapes:
+    """Learns from each real batch; a replica without data gets one like the last of them."""
+
+    def __init__(self, spec: Any, padded_rows: int | None = None) -> None:
+        """Start with a spec that is known already, or None."""
+        self.spec = spec
+        self.padded_rows = padded_rows
+        self._look: Any = None
+        self._last: Any = None
+        self._empty: Part | None = None
+        self._orders: list[Order] | None = None
+
+    def completed(self, parts: Sequence[Part | None], ask: Callable[[], Any]) -> list[Part]:
+        """Note the real batches of a step, and give the other replicas one without rows."""
+        for part in parts:
+            if part is not None:
+                self.observe(part)
+        return [self.empty(ask) if part is None else part for part in parts]
+
+    def observe(self, part: Part) -> None:
+        """Note a real batch: the next zero-row batch gets its trailing sizes."""
+        look = (part.structure, look_of(part.leaves), part.ids.shape[1:])
+        if look == self._look:
+            return
+        self._look, self._empty = look, None
+        self._last = spec_of((part.batch, part.ids))
+        self._orders = list(map(order_of, part.leaves))
+        if self.spec is not None:
+            _check_numbers(self.spec[0], self._last[0])
+        self.spec = self._last if self.spec is None else merged(self.spec, self._last)
+
+    def empty(self, ask: Callable[[], Any]) -> Part:
+        """Return a batch without rows, like the last real one on this worker.
+
+        Before the first one it is like the spec, which ``ask`` finds out. Its leaves are new each
+        time: the user may change their sizes in place, or need one for backward.
+        """
+        if self._empty is None:
+            self._empty = self._made(ask)
+        leaves, structure, ids = self._empty
+        return Part([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
+
+    def filled(self, part: Part) -> Part:
+        """Fill up a batch, also one of :meth:`empty`, and add its mask."""
+        assert self.padded_rows is not None, "asked for by the caller"
+        if len(part.ids):
+            return padded(part, self.padded_rows)
+        return blank(part, self.padded_rows, self._latest[0], self._orders)
+
+    @property
+    def _latest(self) -> Any:
+        return self.spec if self._last is None else self._last
+
+    def _made(self, ask: Callable[[], Any]) -> Part:
+        if self._latest is None:
+            self.spec = ask()
+        if self._latest is None:
+            raise no_spec()
+        return part_of(*zero_rows(self._latest))
+
+
+def _check_numbers(before: Any, now: Any) -> None:
+    """Refuse numbers that change between bool, int64 and float64 from one batch to another.
+
+    That is what plain numbers of Python become. Their type is told from those of a batch, and
+    whether all of them are whole depends on where it was cut.
+    """
+    leaves, structure = flatten(before)
+    others, other_structure = flatten(now)
+    if structure != other_structure:
+        return
+    for name, one, other in zip(leaf_names(structure), leaves, others, strict=True):
+        if one.dtype != other.dtype and {one.dtype, other.dtype} <= _NUMBERS:
+            msg = (
+                f"Expected numbers of {one.dtype} at {name}, as before, got {other.dtype}: the "
+                "type of a batch must not depend on which examples it holds. Give all examples "
+                "one type (1.0 instead of 1), or let a collate_fn return one dtype."
+            )
+            raise SourceError(msg)
+
+
+def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
+    """What a step looks like to the user, from the spec of a batch with its ids."""
+    return part_spec[0] if padded_rows is None else padded_spec(part_spec[0], padded_rows)
+
+
+def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int | None) -> None:
+    """Say that replicas will get no rows, where that is known: some models cannot take it."""
+    if idle is not None and idle.steps:
+        _log.warning(
+            "%s: in %d of the %s steps of epoch %d some replicas have no examples and get batches "
+            "of zero rows (%d of them). Layers of torch and compute_average_loss take them; models "
+            "of transformers and some metrics raise. For these: "
+            'InputOptions(partial_batch="pad"), drop_last=True, or a look at '
+            "iterator.last_step.is_empty.",
+            name,
+            idle.steps,
+            num_steps,
+            epoch,
+            idle.batches,
+        )
+
+
+def no_spec() -> SourceError:
+    """The error for a source that has shown no example to anybody."""
+    msg = (
+        "Expected at least one step to know the structure of a batch, got none from any worker: "
+        "the source is empty, or drop_last left all of it out."
+    )
+    return SourceError(msg)

@@ -1,0 +1,1 @@
+"""Which example goes where: cluster, shards, batches and the order of an epoch, as integers."""

@@ -1,0 +1,175 @@
+"""How a global batch is cut into replica batches, and which pieces are this worker's.
+
+A global batch of n examples becomes N pieces, one for each replica in sync. Rows keep their order:
+piece i holds the rows from ``bound(i)`` to ``bound(i + 1)``. The three rules (DESIGN 5.1):
+
+    split   pieces of ceil(n / N); the last ones are short or empty
+    even    sizes differ by at most one
+    cycle   the sizes of a *full* batch, filled in order; a partial batch is not balanced again
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.assignment.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """One step of this worker within one global batch: skip to ``start``, then take ``sizes``."""
+
+    start: int
+    sizes: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this worker in the step."""
+        return sum(self.sizes)
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one."""
+        return self.start + self.num_rows
+
+    def filled(self, num_rows: int) -> tuple[int, ...]:
+        """The sizes when only the first ``num_rows`` rows of the step exist."""
+        bounds = [min(num_rows, bound) for bound in accumulate(self.sizes, initial=0)]
+        return tuple(stop - start for start, stop in pairwise(bounds))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Splitter:
+    """Cuts global batches for one worker.
+
+    Attributes:
+        topology: the cluster, and which worker this is.
+        rebatch: the rule.
+        global_batch_size: examples in a full batch; needed by ``cycle`` and ``most_rows`` only.
+        shared: True (DATA): all workers see the same batches, piece i goes to replica i in sync,
+            one step a batch. False (FILE, OFF): the batch is this worker's own, its N pieces are
+            *rotated* left by the worker's first replica and played in order, R a step; so that a
+            step in which all workers have full batches holds exactly ``global_batch_size``
+            examples, also when N does not divide it.
+    """
+
+    topology: Topology
+    rebatch: Rebatch
+    global_batch_size: int | None
+    shared: bool
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest piece, by every rule."""
+        return -(-self._full_size() // self.topology.num_replicas_in_sync)
+
+    @property
+    def spread(self) -> int:
+        """Steps that one batch is played in."""
+        return 1 if self.shared else self.topology.num_workers
+
+    def cuts(self, num_examples: int) -> tuple[Cut, ...]:
+        """Return this worker's steps of a global batch of ``num_examples`` rows."""
+        sizes = self._sizes(num_examples)
+        num_replicas = self.topology.replicas_per_worker
+        starts = list(accumulate(sizes, initial=self._first_row(num_examples)))
+        return tuple(
+            Cut(start=starts[i], sizes=sizes[i : i + num_replicas])
+            for i in range(0, len(sizes), num_replicas)
+        )
+
+    def _first_row(self, num_examples: int) -> int:
+        first = self.topology.first_replica if self.shared else 0
+        return self._bound(num_examples, first)
+
+    def _sizes(self, num_examples: int) -> tuple[int, ...]:
+        """Sizes of the pieces this worker plays, in order."""
+        first = self.topology.first_replica
+        if self.shared:
+            last = first + self.topology.replicas_per_worker
+            return self._piece_sizes(num_examples, range(first, last))
+        in_sync = self.topology.num_replicas_in_sync
+        rotated = [(first + i) % in_sync for i in range(in_sync)]
+        if self.rebatch is Rebatch.CYCLE:
+            # The full sizes are rotated first and filled then, so that rows flow in order.
+            full = self._piece_sizes(self._full_size(), rotated)
+            return Cut(start=0, sizes=full).filled(num_examples)
+        return self._piece_sizes(num_examples, rotated)
+
+    def _piece_sizes(self, num_examples: int, pieces: range | list[int]) -> tuple[int, ...]:
+        return tuple(
+            self._bound(num_examples, i + 1) - self._bound(num_examples, i) for i in pieces
+        )
+
+    def _bound(self, num_examples: int, piece: int) -> int:
+        """First row of a piece, without rotation."""
+        in_sync = self.topology.num_replicas_in_sync
+        if self.rebatch is Rebatch.SPLIT:
+            return min(num_examples, piece * -(-num_examples // in_sync))
+        rows = self._full_size() if self.rebatch is Rebatch.CYCLE else num_examples
+        size, longer = divmod(rows, in_sync)
+        return min(num_examples, piece * size + min(piece, longer))
+
+    def _full_size(self) -> int:
+        assert self.global_batch_size is not None, "what needs it is refused without it"
+        return self.global_batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Replicas in sync that have no examples while others have.
+
+    Attributes:
+        steps: in how many steps there are some.
+        batches: how many zero-row batches they get in all of these.
+    """
+
+    steps: int = 0
+    batches: int = 0
+
+    def __add__(self, other: Idle) -> Idle:
+        """Both together."""
+        return Idle(self.steps + other.steps, self.batches + other.batches)
+
+    def times(self, count: int) -> Idle:
+        """The same, so many times."""
+        return Idle(self.steps * count, self.batches * count)
+
+
+@lru_cache(maxsize=16)
+def totals(splitter: Splitter, num_examples: int) -> tuple[int, ...]:
+    """Examples in sync of each step of a global batch that all workers have alike."""
+    if splitter.shared:
+        return (num_examples,)
+    topology = splitter.topology
+    if num_examples == splitter.global_batch_size:
+        return (num_examples,) * topology.num_workers  # what the rotation is for
+    workers = [
+        replace(splitter, topology=replace(topology, worker_index=worker))
+        for worker in range(topology.num_workers)
+    ]
+    steps = zip(*(worker.cuts(num_examples) for worker in workers), strict=True)
+    return tuple(sum(cut.num_rows for cut in step) for step in steps)
+
+
+@lru_cache(maxsize=16)
+def idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
+    """The idle replicas in one round of batches: a shared one, or one of each worker."""
+    topology = splitter.topology
+    if splitter.shared:
+        everywhere = Topology(replicas_per_worker=topology.num_replicas_in_sync)
+        workers = [replace(splitter, topology=everywhere).cuts(sizes[0])]
+    else:
+        workers = [
+            replace(splitter, topology=replace(topology, worker_index=worker)).cuts(size)
+            for worker, size in enumerate(sizes)
+        ]
+    found = Idle()
+    for step in zip(*workers, strict=True):
+        rows = [size for cut in step for size in cut.sizes]
+        if any(rows) and not all(rows):
+            found += Idle(1, rows.count(0))
+    return found

@@ -1,0 +1,1 @@
+"""Finding the state of layers in one pass over data that all workers share."""

@@ -1,0 +1,116 @@
+"""Columns of a batch as layers take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_distinput.preprocessing.strings.packed import PackedStrings
+
+_NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
+
+
+def side_by_side(column: Any) -> Any:
+    """Join the parts of a column whose examples are lists or tuples: ``(rows, parts, ...)``.
+
+    Collating makes a tuple of them, with all first items in the first part, and so on (as
+    ``default_collate`` does). Anything else is returned as it is.
+    """
+    if type(column) is not tuple or not all(_has_rows(part) for part in column):
+        return column
+    parts = [side_by_side(part) for part in column]
+    if all(isinstance(part, torch.Tensor) for part in parts):
+        return torch.stack(parts, dim=1)
+    return [list(row) for row in zip(*parts, strict=True)]
+
+
+def only_column(batch: Any) -> Any:
+    """Return a batch that is one column, for a layer by itself.
+
+    Raises:
+        TypeError: for a batch of several.
+    """
+    if isinstance(batch, Mapping) or (type(batch) is tuple and len(batch) > 1):
+        got = list(batch) if isinstance(batch, Mapping) else f"a tuple of {len(batch)}"
+        msg = f"A layer by itself adapts to batches that are its column, got {got}. Use Features."
+        raise TypeError(msg)
+    return batch[0] if type(batch) is tuple else batch
+
+
+def as_columns(examples: Sequence[Any], names: Sequence[str] | None = None) -> Any:
+    """Collate examples without asking what is in them: None and lists are values like others.
+
+    Dicts give a dict of columns, of those names or of all there are; what one lacks is None.
+    Anything else gives one column. Numbers become a tensor, other values an array of objects.
+    """
+    if all(isinstance(example, Mapping) for example in examples):
+        if names is None:
+            names = tuple(dict.fromkeys(name for example in examples for name in example))
+        return {name: column_of([example.get(name) for example in examples]) for name in names}
+    return column_of(list(examples))
+
+
+def column_of(values: list[Any]) -> Any:
+    """Return values as a tensor if they are numbers, else as an array of objects."""
+    found = stacked(values)
+    return object_array(values) if found is values else found
+
+
+def stacked(values: list[Any]) -> Any:
+    """Return the values of a column as one tensor if they are numbers; otherwise as they are."""
+    if values and all(isinstance(value, torch.Tensor) for value in values):
+        return torch.stack(values)
+    if values and all(isinstance(value, _NUMBERS) for value in values):
+        array = np.asarray(values)
+        if array.dtype.kind in "iufb" and not has_rounded(values, array):
+            return torch.from_numpy(array)
+    return values
+
+
+def has_rounded(values: Sequence[Any], array: np.ndarray) -> bool:
+    """Whether NumPy has made floats of integers that floats do not hold: beside floats, say."""
+    if array.dtype != np.float64 or not (np.abs(array) >= 2.0**53).any():
+        return False
+    return any(isinstance(value, (int, np.integer)) and abs(int(value)) > 2**53 for value in values)
+
+
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """An array with one object for each row, whatever it is: NumPy's own strings are cut at NUL."""
+    out = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        out[row] = value
+    return out
+
+
+def one_each(column: Any) -> Any:
+    """Give each row of a column of single values a dimension of its own: ``(rows, 1)``."""
+    if isinstance(column, PackedStrings):
+        if column.lengths.ndim != 1:
+            return column
+        return PackedStrings(column.data.unsqueeze(1), column.lengths.unsqueeze(1))
+    if isinstance(column, torch.Tensor):
+        return column.unsqueeze(1) if column.ndim == 1 else column
+    if isinstance(column, np.ndarray):
+        single = column.ndim == 1 and not any(map(_has_rows, column.tolist()))
+        return column[:, None] if single else column
+    if isinstance(column, list) and not any(map(_has_rows, column)):
+        return object_array(column)[:, None]  # also of no rows
+    return column
+
+
+def is_single(value: Any) -> bool:
+    """Whether it is the value of one example, not a column of several."""
+    if isinstance(value, PackedStrings):
+        return value.lengths.ndim == 0
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.ndim == 0
+    return isinstance(value, (str, bytes, int, float, np.generic, type(None)))
+
+
+def _has_rows(part: Any) -> bool:
+    if isinstance(part, (torch.Tensor, np.ndarray)):
+        return part.ndim > 0
+    return isinstance(part, (list, tuple))

@@ -1,0 +1,1 @@
+"""Adapting over files, with the state of each file kept."""

@@ -1,0 +1,192 @@
+"""analyze: adapt over files, with the state of each file kept, and the result as a folder.
+
+TensorFlow Transform's two phases without Beam. The state of a file is canonical and merges exactly,
+so a pass that was cut off, or goes on with new files, ends bit for bit as a full one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch_distinput.communicator import Alone, Communicator
+from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.files.operations import Filter, Map, Shuffle
+from torch_distinput.data.files.stream import FileStream
+from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.chunk import Shard
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.preprocessing.adapt.adapt import adopt, count_batch
+from torch_distinput.preprocessing.adapt.columns import as_columns
+from torch_distinput.preprocessing.adapt.merging import check_same_layers, merged_across, together
+from torch_distinput.preprocessing.adapt.reading import ROWS, Workers
+from torch_distinput.preprocessing.analysis.state_cache import KeptStates, States, recipe_of
+from torch_distinput.preprocessing.artifact.artifact import check_target, save
+from torch_distinput.preprocessing.artifact.registry import description
+from torch_distinput.preprocessing.layers.features import Features
+
+
+def analyze(
+    features: Features,
+    dataset: FileDataset,
+    out: str,
+    *,
+    cache: str | None = None,
+    strategy: Workers | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Features:
+    """Adapt layers to files and write them to a folder, for training and for serving.
+
+    The workers deal the files out among themselves. With ``cache`` each file's state is kept when
+    it has been read: a pass that is started again reads what is missing or has changed. The result
+    is the same as without, and as with any number of workers.
+
+    Args:
+        features: the layers; all workers pass the same ones.
+        dataset: the files, with maps and filters of their records.
+        out: the folder to write (:func:`load` reads it); worker 0 does.
+        cache: a folder to keep states in. A state belongs to a file's path, size and version
+            (entity tag or modification time), the reader, the functions of the recipe (what they
+            call is not looked into) and the configuration of the layers.
+        strategy: of the workers that share the files; None: this process reads all.
+        storage_options: of fsspec, for ``out`` and ``cache``.
+
+    Returns:
+        ``features``, with their state, on all workers.
+
+    Raises:
+        ConfigurationError: a ValueError; for a layer that got no values, or a recipe with an
+            operation that concerns more than one file.
+        PeerFailedError: another worker could not read, count or write.
+    """
+    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
+    options = storage_options or {}
+    plan = _planned(features, dataset, (out, cache, options), workers)
+    layers = dict(features.adaptive())
+    check_same_layers(features, layers, workers)
+    with together(workers, "analyze its files"):
+        states = _counted(features, plan, workers)
+    adopt(merged_across(states, layers, workers), layers)
+    with together(workers, f"write {out}"):
+        if workers.rank == 0:
+            about = {"files": len(plan.stream.listing)}
+            save(features, out, about=about, storage_options=options)
+    return features
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What all workers know before any of them reads.
+
+    Attributes:
+        stream: the files, as worker 0 lists them.
+        kept: where their states are kept; None: nowhere.
+        known: the numbers of those that there is a state of.
+    """
+
+    stream: FileStream
+    kept: KeptStates | None
+    known: frozenset[int]
+
+
+def _planned(
+    features: Features,
+    dataset: FileDataset,
+    folders: tuple[str, str | None, Mapping[str, Any]],
+    workers: Communicator,
+) -> _Plan:
+    """Refuse what cannot end well, before anything is read; and list files."""
+    out, cache, options = folders
+    listing: tuple[FileInfo, ...] = ()
+    known: frozenset[int] = frozenset()
+    kept: KeptStates | None = None
+    with together(workers, "prepare to analyze"):
+        _check_recipe(features, dataset)
+        _check_folders(out, cache)
+        description(features)
+        if cache is not None and (recipe := recipe_of(dataset, features)) is not None:
+            kept = KeptStates(cache, options, recipe)
+        if workers.rank == 0:
+            check_target(out, options)
+            listing = dataset.list_files()
+            known = frozenset() if kept is None else kept.known(listing)
+    listing, known = workers.gather_objects((listing, known))[0]
+    maps = any(isinstance(operation, Map) for operation in dataset.operations)
+    # Without a map the reader's batches stay whole.
+    collate = partial(as_columns, names=tuple(features.input_columns())) if maps else None
+    stream = FileStream(dataset=dataset, listing=listing, collate=collate)
+    return _Plan(stream=stream, kept=kept, known=known)
+
+
+def _check_folders(out: str, cache: str | None) -> None:
+    if cache is not None and f"{cache.rstrip('/')}/".startswith(f"{out.rstrip('/')}/"):
+        msg = (
+            f"Expected the cache beside the folder to write, which is replaced as a whole; got "
+            f"cache={cache!r} in out={out!r}."
+        )
+        raise ConfigurationError(msg)
+
+
+def _counted(features: Features, plan: _Plan, workers: Communicator) -> States:
+    """Count this worker's share of the files; what is kept of them is not read again.
+
+    Files that have to be read are dealt out from the largest down, the others as they come.
+    """
+    layers = dict(features.adaptive())
+    total = {name: layer.new_state() for name, layer in layers.items()}
+    listing, kept = plan.stream.listing, plan.kept
+    unread = set(range(len(listing))) - plan.known
+    largest = sorted(unread, key=lambda number: (-(listing[number].size or 0), number))
+    for number in _share(sorted(plan.known), workers) + _share(largest, workers):
+        states = None
+        if kept is not None and number in plan.known:
+            states = kept.load(listing[number], layers)
+        if states is None:
+            states, skipped = _read(features, plan.stream, number, Tally(workers.rank))
+            if kept is not None and not skipped:  # who reads the rest again is told again
+                kept.store(listing[number], states)
+        for name, state in states.items():
+            total[name].merge(state)
+    return total
+
+
+def _share(numbers: list[int], workers: Communicator) -> list[int]:
+    return [numbers[place] for place in dealt(len(numbers), workers.size, workers.rank)]
+
+
+def _read(
+    features: Features, stream: FileStream, number: int, tally: Tally
+) -> tuple[States, dict[str, int]]:
+    """Count one file; return its states, and how many records of it were left out."""
+    layers = dict(features.adaptive())
+    states = {name: layer.new_state() for name, layer in layers.items()}
+    shard = Shard(num_shards=len(stream.listing), index=number)
+    reader = stream.open(shard)
+    while (chunk := reader.take(ROWS)) is not None:
+        count_batch(states, layers, features.columns_of, stream.finish(chunk, shard))
+        tally.add(reader.notes())
+    tally.add(reader.notes())
+    return states, tally.skipped
+
+
+def _check_recipe(features: Any, dataset: Any) -> None:
+    if not isinstance(features, Features):
+        msg = f"analyze() takes Features, got {type(features).__name__}. Wrap it: Features(x=...)."
+        raise TypeError(msg)
+    if not isinstance(dataset, FileDataset):
+        msg = (
+            f"analyze() reads a FileDataset, file by file, got {type(dataset).__name__}. For other "
+            "data call features.adapt(dataset) and save(features, out)."
+        )
+        raise TypeError(msg)
+    for operation in dataset.operations:
+        if not isinstance(operation, (Map, Filter, Shuffle)):
+            msg = (
+                f"analyze() reads each file by itself, so the recipe may map, filter and shuffle; "
+                f"got {type(operation).__name__.lower()}(). Leave it out."
+            )
+            raise ConfigurationError(msg)

@@ -1,0 +1,155 @@
+"""What tells one function from another in another process, for results that are kept."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pickle
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_distinput.preprocessing.layers.layer import Layer
+
+_CACHED = type(functools.lru_cache(maxsize=1)(len))
+_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+class UnknownIdentityError(Exception):
+    """A value that cannot be told from others: nothing may be kept under its name."""
+
+
+def identity_of(value: Any) -> str:
+    """Return text that is the same for the same value, in any process.
+
+    Values count by their pickle, in which functions and classes are more than their names: of a
+    function its code, defaults, closure and the values of the global names in it, of a class its
+    members. What is installed, or in the standard library, is known by its name alone.
+
+    Raises:
+        UnknownIdentityError: for a value that cannot be pickled.
+    """
+    return _Walk().digest(value)
+
+
+class _Walk:
+    """A way through values, on which functions and classes may come again."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[int, Any]] = {}  # the values too: they keep their ids
+
+    def digest(self, value: Any) -> str:
+        content = io.BytesIO()
+        try:
+            _Pickler(content, self).dump(value)
+        except UnknownIdentityError:
+            raise
+        except Exception as error:
+            msg = f"a {type(value).__qualname__} ({error})"
+            raise UnknownIdentityError(msg) from error
+        return hashlib.sha256(content.getvalue()).hexdigest()
+
+    def described(self, value: Any) -> str | None:
+        """Say what a value is where its pickle does not; None where it does."""
+        if isinstance(value, Layer):
+            return f"layer {value.fingerprint()}"
+        if isinstance(value, torch.Tensor):  # its pickle has addresses
+            array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            content = hashlib.sha256(array.data).hexdigest()
+            return f"tensor {value.dtype} {tuple(value.shape)} {content}"
+        if isinstance(value, types.ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, (set, frozenset)):  # in an order that no other process shares
+            return f"set {sorted(map(identity_of, value))}"
+        if isinstance(value, types.CodeType):
+            return f"code {self._of_code(value)}"
+        if isinstance(value, _CACHED):
+            return f"cached {self.digest(value.__wrapped__)}"
+        if isinstance(value, (types.FunctionType, type)):
+            return self._of_definition(value)
+        return None
+
+    def _of_definition(self, value: Any) -> str:
+        name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"
+        if id(value) in self._met:
+            return f"{name} again {self._met[id(value)][0]}"
+        self._met[id(value)] = (len(self._met), value)
+        if isinstance(value, type):
+            return f"{name} {self._of_class(value)}" if _is_of_user(value) else name
+        parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _closure(value)]
+        if _is_of_user(value):
+            parts += [value.__code__, value.__dict__, _globals(value)]
+        return f"{value.__qualname__} {list(map(self.digest, parts))}"
+
+    def _of_class(self, kind: type) -> list[str]:
+        members = sorted(_members(kind), key=lambda member: member[0])
+        return [self.digest(kind.__bases__), *(f"{n} {self.digest(v)}" for n, v in members)]
+
+    def _of_code(self, code: types.CodeType) -> list[Any]:
+        """Code, and that of the functions inside."""
+        table = getattr(code, "co_exceptiontable", b"")  # of Python 3.11: what is tried
+        content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount]
+        return [*content, code.co_names, [self.digest(value) for value in code.co_consts]]
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, walk: _Walk) -> None:
+        super().__init__(file, protocol=4)
+        self._walk = walk
+
+    def persistent_id(self, value: Any) -> str | None:
+        return self._walk.described(value)
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether a function or class is the user's own, which may change from run to run."""
+    name = value.__module__ or ""
+    if name.partition(".")[0] in {*sys.stdlib_module_names, "torch_distinput"}:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or not file.startswith(_INSTALLED)
+
+
+def _closure(function: types.FunctionType) -> list[Any]:
+    return [_content(cell) for cell in function.__closure__ or ()]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """The values of the global names in a function, and in those inside."""
+    known = function.__globals__
+    return [(name, known[name]) for name in sorted(_names(function.__code__)) if name in known]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """What the body of a class says, without what Python adds."""
+    for name, member in vars(kind).items():
+        if isinstance(member, (staticmethod, classmethod)):
+            yield name, member.__func__
+        elif isinstance(member, property):
+            yield name, (member.fget, member.fset)
+        elif type(member).__name__ == "cached_property":
+            yield name, member.func
+        elif not isinstance(member, _DESCRIPTORS) and (callable(member) or not _is_added(name)):
+            yield name, member
+
+
+def _is_added(name: str) -> bool:
+    return name.startswith("__") or name == "_abc_impl"

@@ -1,0 +1,120 @@
+"""The states of files that were counted before, each in a file of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.files.operations import Filter, Map
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.preprocessing.analysis.function_identity import (
+    UnknownIdentityError,
+    identity_of,
+)
+from torch_distinput.preprocessing.layers.features import Features
+from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
+
+_FORMAT = 1
+_DIGEST_BYTES = 32
+_log = logging.getLogger(__name__)
+
+States = dict[str, Any]
+"""By the name of a layer."""
+
+
+@final
+class KeptStates:
+    """A folder of states.
+
+    Args:
+        folder: a path or URL.
+        storage_options: of fsspec.
+        recipe: what decides, beside a file, what is counted of it.
+    """
+
+    def __init__(self, folder: str, storage_options: Mapping[str, Any], recipe: str) -> None:
+        """See the class."""
+        self._folder = folder.rstrip("/")
+        self._options = storage_options
+        self._recipe = recipe
+
+    def known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
+        """The numbers of the files that there is a state of."""
+        names = filesystem.names_in(self._folder, self._options)
+        return frozenset(i for i, info in enumerate(listing) if self._name(info) in names)
+
+    def load(self, info: FileInfo, layers: Mapping[str, AdaptiveLayer]) -> States | None:
+        """Return the states of a file; None if they cannot be read: it is counted again then."""
+        url = f"{self._folder}/{self._name(info)}"
+        try:
+            content = filesystem.load(url, self._options)
+            if content is None:
+                return None
+            packed, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+            if hashlib.sha256(packed).digest() != digest:
+                raise ValueError("it is not as it was written")  # noqa: TRY301 - told below
+            with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+                if str(arrays["key"]) != self._key(info):
+                    return None
+                return {
+                    name: type(layer.new_state()).from_arrays(_under(arrays, f"{place}/"))
+                    for place, (name, layer) in enumerate(layers.items())
+                }
+        except Exception as error:  # noqa: BLE001 - a cure for all: the file is read again
+            _log.warning("The state %s cannot be read (%s); its file is read again.", url, error)
+            return None
+
+    def store(self, info: FileInfo, states: States) -> None:
+        """Keep the states of a file."""
+        arrays = {
+            f"{place}/{name}": array
+            for place, state in enumerate(states.values())
+            for name, array in state.to_arrays().items()
+        }
+        packed = io.BytesIO()
+        np.savez(packed, key=np.array(self._key(info)), **arrays)
+        content = packed.getvalue()
+        content += hashlib.sha256(content).digest()
+        filesystem.store(f"{self._folder}/{self._name(info)}", content, self._options)
+
+    def _key(self, info: FileInfo) -> str:
+        return json.dumps([self._recipe, info.path, info.size, info.version])
+
+    def _name(self, info: FileInfo) -> str:
+        name = info.path.rstrip("/").rpartition("/")[2]
+        return f"{name[:50]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
+
+
+def _under(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {
+        name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)
+    }
+
+
+def recipe_of(dataset: FileDataset, features: Features) -> str | None:
+    """What decides, beside a file, what is counted of it; None, with a warning, if nobody knows."""
+    try:
+        functions = [
+            [type(operation).__name__, identity_of(operation.fn)]
+            for operation in dataset.operations
+            if isinstance(operation, (Map, Filter))
+        ]
+        reader = identity_of(dataset.reader)
+    except UnknownIdentityError as error:
+        _log.warning(
+            "Nothing is kept in the cache, and nothing taken from it: the recipe holds %s, which "
+            "cannot be told from another of its kind.",
+            error,
+        )
+        return None
+    counted = [name for name, _ in features.adaptive()]
+    text = json.dumps([_FORMAT, reader, functions, counted, features.config_fingerprint()])
+    return hashlib.sha256(text.encode()).hexdigest()

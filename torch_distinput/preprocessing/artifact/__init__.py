@@ -1,0 +1,1 @@
+"""Layers with their state as a folder."""

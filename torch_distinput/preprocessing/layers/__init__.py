@@ -1,0 +1,1 @@
+"""The layers, and what they have in common."""

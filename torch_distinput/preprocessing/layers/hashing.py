@@ -1,0 +1,197 @@
+"""Values into a fixed number of bins, by hash: of one column, or of several crossed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from torch_distinput.options import check_count
+from torch_distinput.preprocessing.layers.encoding import check_mode, encoded
+from torch_distinput.preprocessing.layers.layer import Layer, require
+from torch_distinput.preprocessing.layers.tensors import check_missing, integer_tensor
+from torch_distinput.preprocessing.strings.hashes.buckets import bucket
+from torch_distinput.preprocessing.strings.hashes.cross import crossed
+from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
+from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
+from torch_distinput.preprocessing.strings.oov_slots import checked_salt, slots_of
+from torch_distinput.preprocessing.strings.packed import (
+    MISSING,
+    HostStrings,
+    PackedStrings,
+    flattened,
+    in_blocks,
+    nested,
+    strings_of,
+    to_bytes,
+)
+
+_MODES = ("int", "one_hot", "multi_hot", "count")
+
+
+@final
+class Hashing(Layer):
+    """The bin of each string or integer, by its hash (``keras.layers.Hashing``).
+
+    Takes strings, or :func:`pack_strings` of them, or integers, which count by their decimal text;
+    of any shape. Gives int64 of the same shape, or float32 vectors
+    (:func:`~torch_distinput.preprocessing.layers.encoding.encoded`). The hash is FarmHash's
+    Fingerprint64.
+
+    Args:
+        num_bins: how many bins there are, that of the mask included.
+        mask_value: the string or integer that goes to bin 0, and nothing else does.
+        salt: one or two integers that key another hash, SipHash, which nobody can aim at.
+        output_mode: ``"int"``, ``"one_hot"``, ``"multi_hot"`` or ``"count"``.
+        missing: a string that is None is refused (``"error"``), or goes where ``mask_value`` does
+            (``"mask"``).
+    """
+
+    def __init__(
+        self,
+        num_bins: int,
+        mask_value: str | int | None = None,
+        salt: int | Sequence[int] | None = None,
+        output_mode: str = "int",
+        *,
+        missing: str = "error",
+    ) -> None:
+        """See the class."""
+        self.num_bins = check_count("num_bins", num_bins, minimum=1)
+        if type(mask_value) not in (str, int, type(None)):
+            msg = f"mask_value must be a str or an int, got {mask_value!r:.60}."
+            raise TypeError(msg)
+        self.mask_value = mask_value
+        self.salt = checked_salt(salt)
+        self.output_mode = check_mode(output_mode, _MODES)
+        self.missing = check_missing(missing, ("error", "mask"))
+        if missing == "mask" and mask_value is None:
+            msg = "missing='mask' needs a mask_value, got None."
+            raise ValueError(msg)
+        super().__init__(
+            num_bins=num_bins,
+            mask_value=mask_value,
+            salt=self.salt,
+            output_mode=output_mode,
+            missing=missing,
+        )
+
+    def forward(self, inputs: Any) -> torch.Tensor:
+        """Find the bins of strings or integers."""
+        inputs = self._filled(inputs)
+        if isinstance(inputs, PackedStrings):
+            bins = self._of_strings(inputs)
+        elif (strings := strings_in(inputs)) is not None:
+            bins = in_blocks(strings, self._of_strings)
+        else:
+            column = integer_tensor(inputs, self)
+            text = PackedStrings(*decimal_text(column.reshape(-1)))
+            masked = torch.zeros_like(column, dtype=torch.bool)
+            if isinstance(self.mask_value, int):
+                masked = torch.eq(column, self.mask_value)
+            bins = self._bins(text, masked).reshape(column.shape)
+        if self.output_mode == "int":
+            return bins
+        return encoded(bins, self.output_mode, self.num_bins, dtype=torch.float32)
+
+    def _of_strings(self, strings: PackedStrings) -> torch.Tensor:
+        return self._bins(strings, self._is_masked(strings))
+
+    def _bins(self, strings: PackedStrings, masked: torch.Tensor) -> torch.Tensor:
+        data, lengths = strings.rows()
+        if self.missing == "error":
+            require(lengths != MISSING, lambda: f"{self.described()} got None. Fill it in.")
+        if self.mask_value is None or self.num_bins == 1:
+            return slots_of(data, lengths, self.num_bins, self.salt).reshape(strings.lengths.shape)
+        bins = slots_of(data, lengths, self.num_bins - 1, self.salt) + 1
+        return torch.where(masked.reshape(-1), 0, bins).reshape(strings.lengths.shape)
+
+    def _filled(self, inputs: Any) -> Any:
+        """Put the mask, where it is an integer, in the place of None among integers."""
+        if self.missing == "error" or not isinstance(self.mask_value, int):
+            return inputs
+        if isinstance(inputs, (PackedStrings, torch.Tensor)):
+            return inputs
+        flat, shape = flattened(inputs)
+        if None not in flat or any(isinstance(value, (str, bytes)) for value in flat):
+            return inputs
+        return nested([self.mask_value if value is None else value for value in flat], shape)
+
+    def _is_masked(self, strings: PackedStrings) -> torch.Tensor:
+        """Where the mask, or None, stands."""
+        if not isinstance(self.mask_value, str):
+            return strings.lengths == MISSING
+        mask = to_bytes(self.mask_value)
+        is_mask = strings.lengths == len(mask)
+        if len(mask) > strings.data.shape[-1]:
+            is_mask = torch.zeros_like(is_mask)
+        elif mask:
+            wanted = torch.tensor(list(mask), dtype=torch.uint8, device=strings.data.device)
+            is_mask = is_mask & (strings.data[..., : len(mask)] == wanted).all(-1)
+        return is_mask | (strings.lengths == MISSING)
+
+
+@final
+class HashedCrossing(Layer):
+    """The bin of each combination of values of several columns (``keras.layers.HashedCrossing``).
+
+    Takes a tuple or list of two or more columns of strings or integers, each ``(rows,)`` or
+    ``(rows, 1)``; gives int64 of that shape, or float32 vectors with ``"one_hot"``. None is
+    refused.
+
+    Args:
+        num_bins: how many bins there are.
+        output_mode: ``"int"`` or ``"one_hot"``.
+    """
+
+    def __init__(self, num_bins: int, output_mode: str = "int") -> None:
+        """See the class."""
+        self.num_bins = check_count("num_bins", num_bins, minimum=1)
+        self.output_mode = check_mode(output_mode, ("int", "one_hot"))
+        super().__init__(num_bins=num_bins, output_mode=output_mode)
+
+    def forward(self, inputs: Sequence[Any]) -> torch.Tensor:
+        """Find the bins of rows of columns."""
+        if not isinstance(inputs, (tuple, list)) or isinstance(inputs, PackedStrings):
+            msg = f"{self.described()} takes a tuple of columns, got {type(inputs).__name__}."
+            raise TypeError(msg)
+        columns = [self._hashes(column) for column in inputs]
+        shapes = [tuple(column.shape) for column in columns]
+        if len(columns) < 2 or any(shape != shapes[0] for shape in shapes):
+            msg = (
+                f"{self.described()} takes two or more columns of one shape, got {len(columns)} of "
+                f"shapes {shapes}."
+            )
+            raise ValueError(msg)
+        bins = bucket(crossed(columns), self.num_bins)
+        if self.output_mode == "int":
+            return bins
+        return encoded(bins, self.output_mode, self.num_bins, dtype=torch.float32)
+
+    def _hashes(self, column: Any) -> torch.Tensor:
+        """The hash of each string, and integers as they are; int64 of their shape."""
+        if isinstance(column, PackedStrings):
+            return self._of_strings(column)
+        strings = strings_in(column)
+        if strings is not None:
+            return in_blocks(strings, self._of_strings)
+        return integer_tensor(column, self)
+
+    def _of_strings(self, strings: PackedStrings) -> torch.Tensor:
+        data, lengths = strings.rows()
+        require(lengths != MISSING, lambda: f"{self.described()} got None. Fill it in.")
+        return fingerprint64(data, lengths.clamp_min(0)).reshape(strings.lengths.shape)
+
+
+def strings_in(values: Any) -> HostStrings | None:
+    """Return host values that are strings, or nothing but None; None for any others."""
+    if isinstance(values, torch.Tensor):
+        return None
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
+        return None
+    flat, shape = flattened(values)
+    if not all(isinstance(value, (str, bytes, type(None))) for value in flat):
+        return None
+    return strings_of(flat, shape)

@@ -1,0 +1,1 @@
+"""Strings as packed bytes: text, hashes and vocabularies."""
