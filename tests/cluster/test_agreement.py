@@ -15,7 +15,7 @@ from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending
 from torch_distinput.plan.progress.delivered import Ledger
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome
-from torch_distinput.plan.progress.position import Bookmark, Grid, first_position
+from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, first_position
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
 
@@ -29,19 +29,23 @@ class Step:
     count: int
     mark: int = 0
     num_bytes: int = 1
-    bookmark: Bookmark | None = None
-    reach: int = 0
+    resume_point: ResumePoint | None = None
+    num_touched: int = 0
 
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
     channel = strategy.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
-    grid = Grid(num_workers=strategy.num_workers, replicas_per_worker=1, global_batch_size=4,
-                rebatch="split")  # fmt: skip
-    before = first_position(0, grid, 1 if keywords["shared"] else strategy.num_workers)
+    layout = BatchLayout(
+        num_workers=strategy.num_workers,
+        replicas_per_worker=1,
+        global_batch_size=4,
+        rebatch="split",
+    )
+    before = first_position(0, layout, 1 if keywords["shared"] else strategy.num_workers)
     keywords["ledger"] = Ledger(
-        before, strategy.num_workers, shared=keywords["shared"], spread=1
+        before, strategy.num_workers, shared=keywords["shared"], steps_per_batch=1
     )
     return Agreement(iter(steps), channel, **keywords)
 

@@ -15,7 +15,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.steps.prebatched import RebatchReadyDataset
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Shard
-from torch_distinput.data.stream.segments import Leg, Route
+from torch_distinput.data.stream.segments import ReadPlan, ReadSegment
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
@@ -71,7 +71,7 @@ def test_a_buffer_of_replica_batches(cluster):
         assert [list(range(k, k + 4)) for k in range(0, 24, 4)] == worker
 
 
-ROUTE = Route(legs=(Leg(shard=Shard()),))
+ROUTE = ReadPlan(legs=(ReadSegment(shard=Shard()),))
 
 
 class Columns:

@@ -14,7 +14,7 @@ RUN, END, FAIL, CLOSE = State.RUNNING, State.ENDED, State.FAILED, State.CLOSED
 def vote(state, *counts):
     """A vote without marks."""
     nothing = (0,) * len(counts)
-    return Vote(state=state, counts=counts, marks=nothing, reaches=nothing)
+    return Vote(state=state, counts=counts, marks=nothing, files_touched=nothing)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_marks_that_differ_name_the_odd_workers():
 
 def test_a_vote_survives_the_wire():
     """Encoding has a fixed length, whatever is ready."""
-    counts, marks, reaches = (tuple(range(n, n + WINDOW)) for n in (0, 1000, 2000))
-    full = Vote(state=FAIL, counts=counts, marks=marks, reaches=reaches, has_news=True)
+    counts, marks, files_touched = (tuple(range(n, n + WINDOW)) for n in (0, 1000, 2000))
+    full = Vote(state=FAIL, counts=counts, marks=marks, files_touched=files_touched, has_news=True)
     for sent in (full, vote(END), vote(RUN, 3, 4)):
         assert sent == Vote.decoded(sent.encoded())
     assert len(full.encoded()) == len(vote(END).encoded())

@@ -17,7 +17,7 @@ from torch_distinput.plan.assignment.order import (
     UniformBatches,
 )
 from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, FeistelNetwork, permutation
-from torch_distinput.plan.progress.position import Grid, Position
+from torch_distinput.plan.progress.position import BatchLayout, Position
 
 
 def shuffled(num_examples, seed=0, epoch=0):
@@ -75,9 +75,7 @@ def test_a_huge_epoch_needs_no_table():
 def test_parts_of_many_batches_are_parts_of_each(num_examples, size, first, part, shuffle):
     """In blocks, whatever their length, come the indices that each batch has by itself."""
     order = EpochOrder(num_examples=num_examples, shuffle=shuffle, seed=3)
-    batches = UniformBatches(
-        order=order, global_batch_size=size, first=min(first, num_examples)
-    )
+    batches = UniformBatches(order=order, global_batch_size=size, first=min(first, num_examples))
     for run in batches.runs:
         start, stop = sorted(min(bound, run.size) for bound in part)
         for number, rows in enumerate(batches.rows(run, start, stop), run.first):
@@ -178,7 +176,7 @@ def test_permutation_is_keyed():
 ])  # fmt: skip
 def test_what_is_left_of_an_epoch(batches):
     """Nothing at its end; behind it there is no position."""
-    grid = Grid(num_workers=1, replicas_per_worker=1, global_batch_size=2, rebatch="split")
-    assert 0 == batches.after(Position(epoch=0, grid=grid, examples=5, steps=5)).num_batches
+    layout = BatchLayout(num_workers=1, replicas_per_worker=1, global_batch_size=2, rebatch="split")
+    assert 0 == batches.after(Position(epoch=0, layout=layout, examples=5, steps=5)).num_batches
     with pytest.raises(ConfigurationError, match="which has 5 .*, got one after 6"):
-        batches.after(Position(epoch=0, grid=grid, examples=6, steps=6))
+        batches.after(Position(epoch=0, layout=layout, examples=6, steps=6))

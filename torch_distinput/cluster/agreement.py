@@ -26,7 +26,7 @@ from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import Ledger
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote, decide
-from torch_distinput.plan.progress.position import Bookmark
+from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.threads import start_thread
 
 
@@ -183,14 +183,14 @@ def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> 
         vote = _vote_of(desk, has_news=bool(news))
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
     verdict = decide(votes, shared=shared)
-    told: list[tuple[Bookmark, ...]] = [()] * len(votes)
+    told: list[tuple[ResumePoint, ...]] = [()] * len(votes)
     if any(vote.has_news for vote in votes):
         told = channel.gather_objects(news)
     words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
-    standings = ledger.enter(votes, told, len(verdict.totals))
+    after_steps = ledger.enter(votes, told, len(verdict.totals))
     with desk.lock:
         desk.told = news[-1] if news else desk.told
-        desk.move(verdict.totals, standings)
+        desk.move(verdict.totals, after_steps)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = desk.failure if verdict.outcome is Outcome.FAILED else None
@@ -206,7 +206,7 @@ def _vote_of(desk: Desk[S], *, has_news: bool) -> Vote:
         state=State.CLOSED if desk.state is State.CLOSED else known,
         counts=tuple(step.count for step in spoken_of),
         marks=tuple(step.mark for step in spoken_of),
-        reaches=tuple(step.reach for step in spoken_of),
+        files_touched=tuple(step.num_touched for step in spoken_of),
         has_news=has_news,
     )
 

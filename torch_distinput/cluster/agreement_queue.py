@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from torch_distinput.plan.progress.delivered import Standing
+from torch_distinput.plan.progress.delivered import Progress
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State
-from torch_distinput.plan.progress.position import Bookmark
+from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.threads import new_condition, new_rlock
 
 
@@ -29,11 +29,11 @@ class Votable(Protocol):
         """Host memory that the step holds."""
 
     @property
-    def bookmark(self) -> Bookmark | None:
+    def resume_point(self) -> ResumePoint | None:
         """A place at or before the step from which the worker's stream can be read again."""
 
     @property
-    def reach(self) -> int:
+    def num_touched(self) -> int:
         """How many of the files dealt to the worker the rows up to here are from."""
 
 
@@ -63,13 +63,13 @@ class Agreed(NamedTuple, Generic[S]):
         step: this worker's part; None if it has ended.
         num_bytes: what it holds.
         num_examples: examples over all replicas in sync.
-        standing: where all workers stand after it.
+        progress: where all workers stand after it.
     """
 
     step: S | None
     num_bytes: int
     num_examples: int
-    standing: Standing
+    progress: Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +109,7 @@ class Desk(Generic[S]):
         self.failure: BaseException | None = None
         self.introduced: list[Any] | None = None
         self.ending: Ending | None = None
-        self.told: Bookmark | None = None
+        self.told: ResumePoint | None = None
         self._reader_waits = False
         self._kept_bytes = 0  # by ready and agreed steps, written under the lock, and
         self._taken_bytes = 0  # by those taken since, written by the consumer
@@ -135,15 +135,17 @@ class Desk(Generic[S]):
 
     # ------------------------------------------------------------------ the voter
 
-    def news(self) -> tuple[Bookmark, ...]:
+    def news(self) -> tuple[ResumePoint, ...]:
         """The last bookmark among the steps that can be voted on, if the others do not know it.
 
         At first also the first one, so that a state of an early step has one.
         """
         steps = list(self.ready)[:WINDOW]
-        known = [step.bookmark for step, _ in steps if step.bookmark]
+        known = [step.resume_point for step, _ in steps if step.resume_point]
         told = [known[0], known[-1]] if known and self.told is None else known[-1:]
-        return tuple(dict.fromkeys(bookmark for bookmark in told if bookmark != self.told))
+        return tuple(
+            dict.fromkeys(resume_point for resume_point in told if resume_point != self.told)
+        )
 
     def can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
@@ -158,12 +160,12 @@ class Desk(Generic[S]):
         news = bool(self.ready) or self.state is not State.RUNNING
         return news and len(self.agreed) <= _LOW_WATER
 
-    def move(self, totals: Sequence[int], standings: Sequence[Standing]) -> None:
+    def move(self, totals: Sequence[int], after_steps: Sequence[Progress]) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
-        for total, standing in zip(totals, standings, strict=True):
+        for total, progress in zip(totals, after_steps, strict=True):
             step, num_bytes = self.ready.popleft() if self.ready else (None, 0)
             if total:
-                self.agreed.append(Agreed(step, num_bytes, total, standing))
+                self.agreed.append(Agreed(step, num_bytes, total, progress))
             else:
                 self._kept_bytes -= num_bytes
         self.room.notify()

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch_distinput.data.batch import rows
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.stream import FileStream
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import iterate
@@ -59,17 +59,17 @@ class FileShardDataset(IterableDataset[Any]):
         num_shards, index = _per_process(self._num_shards, self._index)
         listing = self._files.list_files()
         stream = FileStream(dataset=self._files, listing=listing, collate=None)
-        tally = Tally(self._index)
+        read_counter = ReadCounter(self._index)
         if self._files.split_files:  # every shard looks into all files by itself
             share, notes = stream.survey_for_all(0, 1)
             stream = stream.with_shares([share])
-            tally.add(notes)
+            read_counter.add(notes)
         shard = Shard(epoch=self._epoch, num_shards=num_shards, index=index)
         reader = stream.open(shard)
         while (chunk := reader.take(_ROWS)) is not None:
             yield from rows.examples(stream.finished(chunk, shard).data)
-            tally.add(reader.notes())
-        tally.add(reader.notes())
+            read_counter.add(reader.notes())
+        read_counter.add(reader.notes())
 
 
 class DataShardDataset(IterableDataset[Any]):

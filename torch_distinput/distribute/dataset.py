@@ -14,13 +14,13 @@ from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.cluster.peer_monitor import Watch
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.engine.audit import Audit
+from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening
-from torch_distinput.engine.progress import Progress
 from torch_distinput.engine.zero_rows import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_state
@@ -86,9 +86,9 @@ class DistributedDataset(Distributed):
             ConfigurationError: the state that was loaded is of other data, or cannot be continued
                 by this cluster.
         """
-        progress = Progress(self._next.position)
-        iterator = self._start(progress)
-        self._next.begin(progress)
+        record = EpochRecord(self._next.position)
+        iterator = self._start(record)
+        self._next.begin(record)
         return iterator
 
     def __bool__(self) -> bool:
@@ -188,7 +188,7 @@ class DistributedDataset(Distributed):
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
-            with self._start(Progress(self._input.first(self.epoch))) as iterator:
+            with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
                 self._spec = iterator.part_spec
         return element_spec(self._spec, self._padded_rows)
 
@@ -229,7 +229,7 @@ class DistributedDataset(Distributed):
             ids=tuple(None if part is None else part.ids for part in parts),
         )
 
-    def _start(self, progress: Progress) -> DistributedIterator:
+    def _start(self, record: EpochRecord) -> DistributedIterator:
         context.check_cross_replica(self._strategy, "iter(dataset)")
         check_alone(self._strategy.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
@@ -240,19 +240,19 @@ class DistributedDataset(Distributed):
             )
         topic = f"iteration {self._strategy.count_iteration()}"
         try:
-            iterator = self._opened(topic, progress)
+            iterator = self._opened(topic, record)
         except BaseException as error:
             self._strategy.heartbeat.tell(topic, error)  # the others may be inside already
             raise
         self._running = weakref.ref(iterator)
         return iterator
 
-    def _opened(self, topic: str, progress: Progress) -> DistributedIterator:
-        options, position = self._options, progress.position
+    def _opened(self, topic: str, record: EpochRecord) -> DistributedIterator:
+        options, position = self._options, record.position
         opening = Opening(
             position=position,
             shares=self._shake_hands(topic, position),
-            tally=Tally(self._strategy.worker_index),
+            read_counter=ReadCounter(self._strategy.worker_index),
             watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
             meeting=self._meeting,
             timeout=options.timeout,
@@ -264,11 +264,11 @@ class DistributedDataset(Distributed):
         return DistributedIterator(
             feed,
             self._strategy,
-            progress=progress,
+            record=record,
             recipe=self._recipe,
             watch=opening.watch,
-            tally=opening.tally,
-            audit=self._audit(topic, progress, opening.tally) if options.audit else None,
+            read_counter=opening.read_counter,
+            audit=self._audit(topic, record, opening.read_counter) if options.audit else None,
             spec=self._spec,
             padded_rows=self._padded_rows,
             fetch_to_device=options.fetch_to_device,
@@ -301,15 +301,15 @@ class DistributedDataset(Distributed):
             idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
             warn_of_zero_rows(self._name, epoch, idle, num_steps)
 
-    def _audit(self, topic: str, progress: Progress, tally: Tally) -> Audit:
+    def _audit(self, topic: str, record: EpochRecord, read_counter: ReadCounter) -> Audit:
         return Audit(
             self._strategy.communicator,
             f"audit of {topic}",
             timeout=self._options.timeout,
             gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
-            reading=lambda: tally.reading,
+            reading=lambda: read_counter.reading,
             expected=lambda: self._input.expected_ids(
-                progress.before, progress.position, tally.reading
+                record.before, record.position, read_counter.reading
             ),
         )
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from torch_distinput.cluster.peer_monitor import Watch
     from torch_distinput.data.batch.tree import Structure
-    from torch_distinput.data.stream.bad_records import Tally
+    from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.data.stream.chunk import Ids
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.engine.audit import Audit
+    from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.feeds import Feed
-    from torch_distinput.engine.progress import Progress
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
 
@@ -52,10 +52,10 @@ class DistributedIterator(Distributed, Iterator[Any]):
         feed: Feed,
         strategy: Strategy,
         *,
-        progress: Progress,
+        record: EpochRecord,
         recipe: Callable[[Position], Recipe],
         watch: Watch,
-        tally: Tally,
+        read_counter: ReadCounter,
         audit: Audit | None,
         spec: Any,
         padded_rows: int | None,
@@ -63,12 +63,12 @@ class DistributedIterator(Distributed, Iterator[Any]):
         buffer_size: int,
     ) -> None:
         """Assemble the last stations of the street."""
-        self._progress = progress
+        self._record = record
         self._recipe = recipe
         self._feed = feed
         self._strategy = strategy
         self._watch = watch
-        self._tally = tally
+        self._read_counter = read_counter
         self._audit = audit
         self._shapes = Shapes(spec, padded_rows)
         self._delivered = strategy.deliveries.open()
@@ -77,7 +77,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = strategy.devices if fetch_to_device else _HOST * len(strategy.devices)
-        host_steps = _host_steps(feed, self._shapes, len(devices), progress.steps)
+        host_steps = _host_steps(feed, self._shapes, len(devices), record.steps)
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
@@ -100,7 +100,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             raise again(self._ending)
         started = time.perf_counter()
         try:
-            self._watch.enter(self._progress.steps)
+            self._watch.enter(self._record.steps)
             step = self._next()
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
@@ -108,7 +108,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # which keeps this frame
-        self._record(step.note, time.perf_counter() - started)
+        self._count(step.note, time.perf_counter() - started)
         return regroup_leaves(step.note.structures, step.leaves)
 
     def _end(self, error: BaseException) -> BaseException:
@@ -118,8 +118,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
         Were it kept here, loader processes would wait for the garbage collector, and it for them.
         """
         if self._ending is None:
-            self._progress.ended = isinstance(error, StopIteration)
-            self._progress.failed = not self._progress.ended
+            self._record.ended = isinstance(error, StopIteration)
+            self._record.failed = not self._record.ended
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
         self._delivered.is_open = False
@@ -134,7 +134,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         if step is not None:
             return step
         if self._audit is not None and self._ending is None:
-            self._audit.finish(self._progress.examples - self._progress.before.examples)
+            self._audit.finish(self._record.examples - self._record.before.examples)
         raise StopIteration
 
     def get_next(self) -> Any:
@@ -186,17 +186,17 @@ class DistributedIterator(Distributed, Iterator[Any]):
     def stats(self) -> InputStats:
         """Counters since this iterator was made."""
         return InputStats(
-            steps=self._progress.steps - self._progress.before.steps,
+            steps=self._record.steps - self._record.before.steps,
             examples=self._num_examples,
             zero_row_batches=self._num_empty,
             wait_seconds=self._waited,
-            retries=self._tally.retries,
-            skipped=self._tally.skipped,
+            retries=self._read_counter.retries,
+            skipped=self._read_counter.skipped,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
-        position = self._progress.position
+        position = self._record.position
         return to_state(position, self._recipe(position))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -236,11 +236,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Close."""
         self.close()
 
-    def _record(self, note: _Note, waited: float) -> None:
+    def _count(self, note: _Note, waited: float) -> None:
         info = self._last_step = note.info
         if self._audit is not None:
             self._audit.add(note.ids)
-        self._progress.deliver(info.num_examples, note.where)
+        self._record.deliver(info.num_examples, note.where)
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
         self._waited += waited

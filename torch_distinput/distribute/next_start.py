@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch_distinput.engine.progress import Progress
+from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.options import check_count
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.state import from_state
@@ -31,8 +31,8 @@ class NextStart:
         self._first = first
         self.epoch = 0
         self.loaded: dict[str, Any] | None = None
-        self.shown: Progress | None = None
-        self.played: Progress | None = None
+        self.shown: EpochRecord | None = None
+        self.played: EpochRecord | None = None
 
     @property
     def position(self) -> Position:
@@ -47,9 +47,9 @@ class NextStart:
         """Where the epoch stands, for a state."""
         return self.position if self.shown is None else self.shown.position
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
-        self.shown = self.played = progress
+        self.shown = self.played = record
         self.loaded = None
         self.epoch += 1
 

@@ -12,7 +12,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
-from torch_distinput.data.stream.bad_records import Notes
+from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.engine.steps import Steps
 from torch_distinput.errors import UsageError
@@ -21,7 +21,7 @@ from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.position import (
     Position,
-    grid_of,
+    layout_of,
     not_elastic,
 )
 from torch_distinput.plan.progress.schedule import KnownSteps
@@ -57,7 +57,7 @@ class ReadySteps(Steps):
     def resumed(self, position: Position) -> Position:
         """Go on; in a shared stream after so many rows, since batches may have another size now."""
         if self._splitter.shared:
-            return position.rebased(grid_of(self._splitter))
+            return position.restarted(layout_of(self._splitter))
         return super().resumed(position)
 
     def first_example(self) -> int | None:
@@ -86,10 +86,10 @@ class ReadySteps(Steps):
         self,
         position: Position,
         known: KnownSteps | None,  # noqa: ARG002
-    ) -> Iterator[LocalStep | Notes]:
+    ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
-        route = self._route(position)
-        dataset = RebatchReadyDataset(self._source.stream, route, splitter=self._splitter)
+        read_plan = self._read_plan(position)
+        dataset = RebatchReadyDataset(self._source.stream, read_plan, splitter=self._splitter)
         return run_stream(dataset, self._source.loader)
 
 
@@ -118,9 +118,9 @@ class PlayedSteps(Steps):
 
     def resumed(self, position: Position) -> Position:
         """Go on with the same workers and replicas."""
-        grid = grid_of(self._splitter)
-        if position.grid != grid:
-            raise not_elastic(position, grid, "distribute_datasets_from_function")
+        layout = layout_of(self._splitter)
+        if position.layout != layout:
+            raise not_elastic(position, layout, "distribute_datasets_from_function")
         return position
 
     def replayed(self, position: Position) -> list[Steps]:  # noqa: ARG002
@@ -132,11 +132,11 @@ class PlayedSteps(Steps):
         raise UsageError(msg)
 
     @property
-    def spread(self) -> int:
+    def steps_per_batch(self) -> int:
         """Every step takes new batches."""
         return 1
 
     def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""
-        route = self._route(position)
-        return iter(PlayedDataset(self._streams, splitter=self._splitter, route=route))
+        read_plan = self._read_plan(position)
+        return iter(PlayedDataset(self._streams, splitter=self._splitter, read_plan=read_plan))

@@ -13,7 +13,7 @@ from torch_distinput.data.loader.processes import LoaderOptions, run_stages
 from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream.bad_records import Notes, Tally
+from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
 from torch_distinput.data.stream.chunk import DealableStream, Shard, Stream
 from torch_distinput.data.stream.segments import located
 from torch_distinput.engine.steps import Steps
@@ -45,7 +45,7 @@ class ExampleSteps(Steps):
         super().__init__(splitter, policy, seed, audited=audited)
         self._source = source
         self._prepared: Prepared | None = None
-        self._notes: Notes | None = None
+        self._notes: ReadReport | None = None
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
@@ -73,12 +73,12 @@ class ExampleSteps(Steps):
         share, self._notes = found
         return share
 
-    def accept(self, shares: list[Any], tally: Tally) -> None:
+    def accept(self, shares: list[Any], read_counter: ReadCounter) -> None:
         """Take what all workers found in their shares of the files."""
         if shares[0] is not None:
             assert self._prepared is not None, "facts() comes first"
             self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
-        tally.add(self._notes)
+        read_counter.add(self._notes)
         self._notes = None
 
     def known(self, position: Position) -> KnownSteps | None:
@@ -95,15 +95,17 @@ class ExampleSteps(Steps):
                 for stream, rows in zip(position.streams, lengths, strict=True)
             ),
             drop_last=self._source.request.drop_last,
-            rounds=position.rounds,
+            steps_done=position.steps_done,
         )
 
-    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep | Notes]:
+    def start(
+        self, position: Position, known: KnownSteps | None
+    ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
-        route = self._route(position)
+        read_plan = self._read_plan(position)
         dataset = RebatchDataset(
             self._stream,
-            route if known is None else located(self._stream, route, self._batch_size),
+            read_plan if known is None else located(self._stream, read_plan, self._batch_size),
             splitter=self._splitter,
             drop_last=self._source.request.drop_last,
             known=known,
@@ -155,7 +157,7 @@ class ExampleSteps(Steps):
         alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
         found = self._stream.share(0, 1)
         if found is not None:
-            alone.accept([found[0]], Tally(0))
+            alone.accept([found[0]], ReadCounter(0))
         return super(ExampleSteps, alone).replayed(position)
 
     def spec(self) -> Any:
@@ -189,25 +191,25 @@ class ExampleSteps(Steps):
     def _holds_rows(self, segment: Segment) -> bool:
         return self._stream.has_parts or super()._holds_rows(segment)
 
-    def _reaches(self, position: Position) -> tuple[int, ...]:
+    def _files_touched(self, position: Position) -> tuple[int, ...]:
         if not self._stream.has_parts:
-            return super()._reaches(position)
-        if position.reaches:
-            return position.reaches
+            return super()._files_touched(position)
+        if position.files_touched:
+            return position.files_touched
         lengths = self._lengths(position)
         if lengths is None:
-            return super()._reaches(position)
+            return super()._files_touched(position)
         return tuple(
-            self._reach(position, stream.segments[-1], rows - stream.row - sum(before))
+            self._num_touched(position, stream.segments[-1], rows - stream.row - sum(before))
             for stream, rows, (*before, _) in zip(
                 position.streams, position.rows, lengths, strict=True
             )
         )
 
-    def _reach(self, position: Position, lane: Segment, rows: int) -> int:
+    def _num_touched(self, position: Position, lane: Segment, rows: int) -> int:
         """How many files of a worker's own lane its first rows are from."""
         rows += lane.skip
-        return self._stream.reach(self._shard(position, lane), rows) if rows > 0 else 0
+        return self._stream.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
 
     @property
     def _stream(self) -> Stream:

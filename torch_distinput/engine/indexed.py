@@ -28,7 +28,7 @@ from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.sharding import dealt
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_of_range, summed
-from torch_distinput.plan.progress.position import Position, first_position, grid_of, not_elastic
+from torch_distinput.plan.progress.position import Position, first_position, layout_of, not_elastic
 from torch_distinput.plan.progress.state import Recipe
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class IndexedInput:
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: what is delivered is a number of examples."""
-        return first_position(epoch, grid_of(self._splitter), 0)
+        return first_position(epoch, layout_of(self._splitter), 0)
 
     def recipe(self, position: Position) -> Recipe:
         """The number of examples, and the order that a sampler of the user's gives.
@@ -77,10 +77,10 @@ class IndexedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        before, grid = opening.position, grid_of(self._splitter)
-        if not self._splitter.shared and before.grid != grid:
-            raise not_elastic(before, grid, "AutoShardPolicy.OFF")
-        position = replace(before, grid=grid)
+        before, layout = opening.position, layout_of(self._splitter)
+        if not self._splitter.shared and before.layout != layout:
+            raise not_elastic(before, layout, "AutoShardPolicy.OFF")
+        position = replace(before, layout=layout)
         batches = self._batches.of(position.epoch)
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
@@ -152,15 +152,15 @@ class IndexedInput:
         if not self._splitter.shared:
             msg = "replay needs one order for all workers, got AutoShardPolicy.OFF. Use DATA."
             raise UsageError(msg)
-        grid = position.grid
-        everywhere = Topology(replicas_per_worker=grid.num_workers * grid.replicas_per_worker)
+        layout = position.layout
+        everywhere = Topology(replicas_per_worker=layout.num_workers * layout.replicas_per_worker)
         splitter = replace(
             self._splitter,
             topology=everywhere,
-            rebatch=Rebatch(grid.rebatch),
-            global_batch_size=grid.global_batch_size,
+            rebatch=Rebatch(layout.rebatch),
+            global_batch_size=layout.global_batch_size,
         )
-        batches = self._batches.of(position.epoch, grid.global_batch_size).after(position)
+        batches = self._batches.of(position.epoch, layout.global_batch_size).after(position)
         number = step - position.steps
         if number >= batches.num_batches:
             return None
@@ -182,9 +182,7 @@ class IndexedInput:
         batches = self._batches.of(before.epoch).after(before)
         whole = self._source.sampler is None and not before.examples and not batches.num_dropped
         if whole and count is not None:
-            return sum_of_range(
-                worker * count // num_workers, (worker + 1) * count // num_workers
-            )
+            return sum_of_range(worker * count // num_workers, (worker + 1) * count // num_workers)
         mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
         return sum(map(summed, mine), IdSum())
 
@@ -199,8 +197,10 @@ class IndexedInput:
         """The zero-row batches of an epoch: all workers cut the same batches."""
         num_workers = self._splitter.topology.num_workers
         runs = self._batches.of(epoch).runs
-        rounds = (idle(self._splitter, (run.size,) * num_workers).times(run.count) for run in runs)
-        return sum(rounds, Idle())
+        idle_steps = (
+            idle(self._splitter, (run.size,) * num_workers).times(run.count) for run in runs
+        )
+        return sum(idle_steps, Idle())
 
     def spec(self) -> Any:
         """Fetch one example; None if there is none."""

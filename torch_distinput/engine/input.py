@@ -10,7 +10,7 @@ from torch_distinput.cluster.agreement_channel import Meeting
 from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.data.sources.spot_check import Prints
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.engine.feeds import Feed
 from torch_distinput.plan.assignment.batching import Idle
 from torch_distinput.plan.progress.checksum import IdSum, Reading
@@ -25,7 +25,7 @@ class Opening:
     Attributes:
         position: the epoch to play, and where to go on in it.
         shares: what each worker has found out for all: the results of :meth:`Input.share`.
-        tally: takes notes on what is read.
+        read_counter: takes notes on what is read.
         watch: tells and hears of failures.
         meeting: where workers agree.
         timeout: seconds that a worker waits for another.
@@ -36,7 +36,7 @@ class Opening:
 
     position: Position
     shares: list[Any]
-    tally: Tally
+    read_counter: ReadCounter
     watch: Watch
     meeting: Meeting
     timeout: float

@@ -16,9 +16,9 @@ from typing import Any
 
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.stream.bad_records import Notes, Tally
+from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Shard
-from torch_distinput.data.stream.segments import Leg, Route
+from torch_distinput.data.stream.segments import ReadPlan, ReadSegment
 from torch_distinput.data.user_sources.stream_settings import settings_of
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
@@ -29,9 +29,9 @@ from torch_distinput.plan.progress.position import (
     ALL,
     Position,
     Segment,
-    dealt_files,
+    assigned_files,
     first_position,
-    grid_of,
+    layout_of,
     not_elastic,
 )
 from torch_distinput.plan.progress.schedule import KnownSteps
@@ -59,16 +59,18 @@ class Steps(ABC):
         """What must be equal on all workers; finds files, so it may raise."""
 
     @abstractmethod
-    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep | Notes]:
+    def start(
+        self, position: Position, known: KnownSteps | None
+    ) -> Iterator[LocalStep | ReadReport]:
         """Start an epoch, or go on in it. Called after :meth:`facts` and :meth:`accept`."""
 
     def share(self) -> object:
         """What this worker finds out for all."""
         return None
 
-    def accept(self, shares: list[Any], tally: Tally) -> None:
+    def accept(self, shares: list[Any], read_counter: ReadCounter) -> None:
         """Take what all workers found out, and note what went wrong here."""
-        del shares, tally
+        del shares, read_counter
 
     def known(self, position: Position) -> KnownSteps | None:
         """The steps from a position on, where they are known before they are read."""
@@ -114,7 +116,7 @@ class Steps(ABC):
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: one stream for all workers, or one for each."""
         num_streams = 1 if self._splitter.shared else self._splitter.topology.num_workers
-        return first_position(epoch, grid_of(self._splitter), num_streams)
+        return first_position(epoch, layout_of(self._splitter), num_streams)
 
     def resumed(self, position: Position) -> Position:
         """Go on from a position with this cluster and these cuts.
@@ -122,16 +124,16 @@ class Steps(ABC):
         Raises:
             ConfigurationError: if that is not possible with another number of workers.
         """
-        grid = grid_of(self._splitter)
+        layout = layout_of(self._splitter)
         if self._splitter.shared:
-            return position.recut(grid)
-        if position.grid.num_workers == grid.num_workers:
-            if not position.reaches:  # lengths were known, and perhaps are no more
-                position = replace(position, reaches=self._reaches(position))
-            return position.recut(grid)
+            return position.with_layout(layout)
+        if position.layout.num_workers == layout.num_workers:
+            if not position.files_touched:  # lengths were known, and perhaps are no more
+                position = replace(position, files_touched=self._files_touched(position))
+            return position.with_layout(layout)
         if self._policy is AutoShardPolicy.FILE:
-            return position.redealt(grid, self._reaches(position))
-        raise not_elastic(position, grid, f"AutoShardPolicy.{self._policy.name}")
+            return position.reassigned(layout, self._files_touched(position))
+        raise not_elastic(position, layout, f"AutoShardPolicy.{self._policy.name}")
 
     def _settings(self, source: Any) -> dict[str, object]:
         """What must be equal on all workers that share a source which each of them has made."""
@@ -141,7 +143,7 @@ class Steps(ABC):
     def _check_shards(self, position: Position, num_shards: int, what: str) -> None:
         """Refuse FILE with too few files or shards, unless an epoch goes on with other workers."""
         num_workers = self._splitter.topology.num_workers
-        again = position.generation or position.grid.num_workers != num_workers
+        again = position.generation or position.layout.num_workers != num_workers
         if self._policy is AutoShardPolicy.FILE and not again:
             check_enough_shards(num_shards, num_workers, what=what)
 
@@ -151,8 +153,8 @@ class Steps(ABC):
         Raises:
             UsageError: if they are not to be had on one machine.
         """
-        grid = position.grid
-        num_workers, num_replicas = grid.num_workers, grid.replicas_per_worker
+        layout = position.layout
+        num_workers, num_replicas = layout.num_workers, layout.replicas_per_worker
         if self._splitter.shared:  # one stream: one worker may as well have all the replicas
             num_workers, num_replicas = 1, num_workers * num_replicas
         return [
@@ -163,8 +165,8 @@ class Steps(ABC):
                         replicas_per_worker=num_replicas,
                         worker_index=worker,
                     ),
-                    rebatch=Rebatch(grid.rebatch),
-                    global_batch_size=grid.global_batch_size,
+                    rebatch=Rebatch(layout.rebatch),
+                    global_batch_size=layout.global_batch_size,
                     shared=self._splitter.shared,
                 )
             )
@@ -178,21 +180,21 @@ class Steps(ABC):
         return steps
 
     @property
-    def spread(self) -> int:
+    def steps_per_batch(self) -> int:
         """Steps that one batch is played in."""
-        return self._splitter.spread
+        return self._splitter.steps_per_batch
 
-    def _reaches(self, position: Position) -> tuple[int, ...]:
+    def _files_touched(self, position: Position) -> tuple[int, ...]:
         """How many files of its own lane each worker has touched."""
-        return (ALL,) * position.grid.num_workers
+        return (ALL,) * position.layout.num_workers
 
-    def _route(self, position: Position) -> Route:
+    def _read_plan(self, position: Position) -> ReadPlan:
         """What this worker reads from a position on."""
         worker = 0 if self._splitter.shared else self._splitter.topology.worker_index
         stream = position.streams[worker]
-        batch, step = divmod(position.rounds, self.spread)
+        batch, step = divmod(position.steps_done, self.steps_per_batch)
         legs = tuple(
-            Leg(
+            ReadSegment(
                 shard=self._shard(position, segment),
                 start=segment.start,
                 skip=segment.skip,
@@ -201,7 +203,7 @@ class Steps(ABC):
             for number, segment in enumerate(stream.segments)
             if self._holds_rows(segment)
         )
-        return Route(legs=legs, row=stream.row, num_batches=stream.batch, batch=batch, step=step)
+        return ReadPlan(legs=legs, row=stream.row, num_batches=stream.batch, batch=batch, step=step)
 
     def _holds_rows(self, segment: Segment) -> bool:
         """Whether it can: what cannot be parted was dealt out whole, and once."""
@@ -212,10 +214,14 @@ class Steps(ABC):
             sparse = self._splitter.shared and self._splitter.topology.num_workers > 1
             watched = sparse and self._audited
             return Shard(seed=self._seed, epoch=position.epoch, sparse=sparse, watched=watched)
-        deals, generation = position.deals, segment.generation
+        reassignments, generation = position.reassignments, segment.generation
         dealt_out_again = generation < position.generation
-        num_workers = len(deals[generation]) if dealt_out_again else position.grid.num_workers
-        files = partial(dealt_files, deals=deals, segment=segment, num_workers=num_workers)
+        num_workers = (
+            len(reassignments[generation]) if dealt_out_again else position.layout.num_workers
+        )
+        files = partial(
+            assigned_files, reassignments=reassignments, segment=segment, num_workers=num_workers
+        )
         return Shard(
             seed=self._seed,
             epoch=position.epoch,

@@ -10,14 +10,14 @@ from itertools import zip_longest
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.steps.indexed import ended_early
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.engine.feeds import Delivery, Feed, PlannedFeed, raising
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.streamed_feeds import OwnFeed, VotedFeed, introduction
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
-from torch_distinput.plan.progress.delivered import Ledger, OwnLedger, Standing
+from torch_distinput.plan.progress.delivered import Ledger, OwnLedger, Progress
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.schedule import KnownSteps, Piece
 from torch_distinput.plan.progress.state import Recipe
@@ -52,17 +52,17 @@ class StreamedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting where it must be."""
-        self._steps.accept(opening.shares, opening.tally)
+        self._steps.accept(opening.shares, opening.read_counter)
         position = self._steps.resumed(opening.position)
         known = self._steps.known(position)
-        steps = self._started(opening.tally, position, known)
+        steps = self._started(opening.read_counter, position, known)
         if known is None:
             return self._agreed(opening, position, steps)
         deliveries = (
             Delivery(
                 step=step,
                 num_examples=piece.num_examples,
-                where=partial(_known_position, position, known, piece.rounds),
+                where=partial(_known_position, position, known, piece.steps_done),
             )
             for step, piece in _paired(steps, known)
         )
@@ -78,12 +78,14 @@ class StreamedInput:
     def _agreed(self, opening: Opening, position: Position, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
-        spread = self._steps.spread
-        where = partial(Standing.position, before=position, shared=shared)
+        steps_per_batch = self._steps.steps_per_batch
+        where = partial(Progress.position, before=position, shared=shared)
         if topology.num_workers == 1:
-            own = OwnLedger(position, shared=shared, spread=spread)
+            own = OwnLedger(position, shared=shared, steps_per_batch=steps_per_batch)
             return OwnFeed(steps, own, where, first_step=position.steps)
-        ledger = Ledger(position, topology.num_workers, shared=shared, spread=spread)
+        ledger = Ledger(
+            position, topology.num_workers, shared=shared, steps_per_batch=steps_per_batch
+        )
         try:
             agreement = opening.meeting.start(
                 steps,
@@ -106,13 +108,13 @@ class StreamedInput:
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Play all workers side by side, from the position to the step."""
         workers = self._steps.replayed(position)
-        tally = Tally(self._splitter.topology.worker_index)
+        read_counter = ReadCounter(self._splitter.topology.worker_index)
         started = [
-            tally.sift(steps.start(position, steps.known(position))) for steps in workers
+            read_counter.sift(steps.start(position, steps.known(position))) for steps in workers
         ]
         number = position.steps
-        for rounds in zip_longest(*started):
-            steps = [part or empty_step(position.grid.replicas_per_worker) for part in rounds]
+        for parts in zip_longest(*started):
+            steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
             if any(part.count for part in steps):
                 if number == step:
                     return steps
@@ -143,11 +145,11 @@ class StreamedInput:
         """Unknown before it is read."""
 
     def _started(
-        self, tally: Tally, position: Position, known: KnownSteps | None
+        self, read_counter: ReadCounter, position: Position, known: KnownSteps | None
     ) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
-            return tally.sift(self._steps.start(position, known))
+            return read_counter.sift(self._steps.start(position, known))
         except Exception as error:
             if self._splitter.topology.num_workers == 1:
                 raise
@@ -164,6 +166,8 @@ def _paired(steps: Iterator[LocalStep], known: KnownSteps) -> Iterator[tuple[Loc
     assert next(steps, None) is None, "steps are cut by the same plan"
 
 
-def _known_position(before: Position, known: KnownSteps, rounds: int) -> Position:
+def _known_position(before: Position, known: KnownSteps, steps_done: int) -> Position:
     """Where an epoch of known lengths stands: nobody needs to be asked."""
-    return replace(before, rounds=rounds, rows=known.delivered(rounds), reaches=())
+    return replace(
+        before, steps_done=steps_done, rows=known.delivered(steps_done), files_touched=()
+    )

@@ -15,11 +15,11 @@ from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.feeds import Delivery, located, origin_of
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.plan.progress.delivered import OwnLedger, Standing
+from torch_distinput.plan.progress.delivered import OwnLedger, Progress
 from torch_distinput.plan.progress.end_of_data import Outcome
 from torch_distinput.plan.progress.position import Position
 
-Where = Callable[[Standing], Position]
+Where = Callable[[Progress], Position]
 
 _LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
@@ -70,9 +70,9 @@ def _delivered(steps: Iterator[LocalStep], ledger: OwnLedger, where: Where) -> I
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
         count = step.count
-        standing = ledger.enter(count, step.reach, step.bookmark)
+        progress = ledger.enter(count, step.num_touched, step.resume_point)
         if count:
-            yield Delivery(step, count, partial(where, standing))
+            yield Delivery(step, count, partial(where, progress))
 
 
 class VotedFeed:
@@ -107,7 +107,7 @@ class VotedFeed:
                 self._compared = True
                 self._check_kinds()
             self._number += 1
-            return Delivery(taken.step, taken.num_examples, partial(self._where, taken.standing))
+            return Delivery(taken.step, taken.num_examples, partial(self._where, taken.progress))
         self._end(taken)
         return None
 
@@ -175,9 +175,7 @@ class VotedFeed:
             raise MismatchError(msg)
         if ending.error is not None:
             self._watch.call_roll(ending.error)
-        self._watch.ask_why(
-            ending.workers, f"a step from every worker after step {self._number}"
-        )
+        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._number}")
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:

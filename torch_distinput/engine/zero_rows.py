@@ -11,7 +11,7 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.spec import look_of, merged, spec_of, zero_rows
 from torch_distinput.data.batch.tree import flatten, leaf_names
-from torch_distinput.data.steps.local_step import Part, part_of
+from torch_distinput.data.steps.local_step import ReplicaBatch, part_of
 from torch_distinput.data.steps.padding import Order, blank, order_of, padded, padded_spec
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Idle
@@ -30,17 +30,19 @@ class Shapes:
         self.padded_rows = padded_rows
         self._look: Any = None
         self._last: Any = None
-        self._empty: Part | None = None
+        self._empty: ReplicaBatch | None = None
         self._orders: list[Order] | None = None
 
-    def completed(self, parts: Sequence[Part | None], ask: Callable[[], Any]) -> list[Part]:
+    def completed(
+        self, parts: Sequence[ReplicaBatch | None], ask: Callable[[], Any]
+    ) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
         for part in parts:
             if part is not None:
                 self.observe(part)
         return [self.empty(ask) if part is None else part for part in parts]
 
-    def observe(self, part: Part) -> None:
+    def observe(self, part: ReplicaBatch) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
         look = (part.structure, look_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
@@ -52,7 +54,7 @@ class Shapes:
             _check_numbers(self.spec[0], self._last[0])
         self.spec = self._last if self.spec is None else merged(self.spec, self._last)
 
-    def empty(self, ask: Callable[[], Any]) -> Part:
+    def empty(self, ask: Callable[[], Any]) -> ReplicaBatch:
         """Return a batch without rows, like the last real one on this worker.
 
         Before the first one it is like the spec, which ``ask`` finds out. Its leaves are new each
@@ -61,9 +63,9 @@ class Shapes:
         if self._empty is None:
             self._empty = self._made(ask)
         leaves, structure, ids = self._empty
-        return Part([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
+        return ReplicaBatch([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
 
-    def filled(self, part: Part) -> Part:
+    def filled(self, part: ReplicaBatch) -> ReplicaBatch:
         """Fill up a batch, also one of :meth:`empty`, and add its mask."""
         assert self.padded_rows is not None, "asked for by the caller"
         if len(part.ids):
@@ -74,7 +76,7 @@ class Shapes:
     def _latest(self) -> Any:
         return self.spec if self._last is None else self._last
 
-    def _made(self, ask: Callable[[], Any]) -> Part:
+    def _made(self, ask: Callable[[], Any]) -> ReplicaBatch:
         if self._latest is None:
             self.spec = ask()
         if self._latest is None:

@@ -22,7 +22,7 @@ from torch_distinput.data.batch.tree import (
 from torch_distinput.data.files.operations import Key, Locate, Upstream
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.stream.bad_records import ReadLog
-from torch_distinput.data.stream.chunk import Chunk, Place
+from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.values import TensorSpec
 
 
@@ -39,19 +39,17 @@ class Decode:
     log: ReadLog
     schema: Schema
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Decode each chunk; what is left of it stands behind its first row."""
         chunks = upstream(key, place.before(0))
-        decoded = (
-            replace(self.mapped(chunk, key), place=chunk.place.within()) for chunk in chunks
-        )
+        decoded = (replace(self.mapped(chunk, key), place=chunk.place.within()) for chunk in chunks)
         return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
         return num_records
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """Behind where it stood."""
         return upstream(row).within()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Place
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor
 from torch_distinput.plan.assignment.interleaving import NOBODY, Turn
 from torch_distinput.plan.progress.position import Start
 
@@ -17,7 +17,7 @@ OpenPile = Callable[[int, int], Iterator[Chunk]]
 class _Visited:
     """A pile on a place of the cycle, and how many of its rows were handed over."""
 
-    pile: int
+    partition: int
     row: int
     reader: ChunkReader
 
@@ -41,8 +41,10 @@ def interleaved(
     """
     cycle_length, block_length = cycle
     places: list[_Visited | None] = [
-        None if pile == NOBODY else _Visited(pile, row, ChunkReader(open_pile(pile, row)))
-        for pile, row in zip(start[1::2], start[2::2], strict=True)
+        None
+        if partition == NOBODY
+        else _Visited(partition, row, ChunkReader(open_pile(partition, row)))
+        for partition, row in zip(start[1::2], start[2::2], strict=True)
     ] or [None] * cycle_length
     next_pile = start[0] if start else 0
     more = True
@@ -57,18 +59,20 @@ def interleaved(
                     next_pile = came[0] + 1
             places[number], block = _block(places[number], block_length)
             if block is not None:
-                yield replace(block, place=Place(start=turn, skip=skip, reach=next_pile))
+                yield replace(block, place=Cursor(start=turn, skip=skip, num_touched=next_pile))
                 skip += block.num_rows
 
 
-def turn_place(turn: Turn, row: int) -> Place:
+def turn_place(turn: Turn, row: int) -> Cursor:
     """Where a row stands behind a turn that begins before it."""
     start = (turn.next_file, *(number for place in turn.places for number in place))
-    return Place(start=start, skip=row - turn.row)
+    return Cursor(start=start, skip=row - turn.row)
 
 
 def _turn(next_pile: int, places: list[_Visited | None]) -> Start:
-    pairs = ((NOBODY, 0) if visited is None else (visited.pile, visited.row) for visited in places)
+    pairs = (
+        (NOBODY, 0) if visited is None else (visited.partition, visited.row) for visited in places
+    )
     return (next_pile, *(number for pair in pairs for number in pair))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Place, source_error
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor, source_error
 from torch_distinput.plan.assignment.permutation import permutation
 
 
@@ -55,14 +55,14 @@ class Key:
         return (name, self.seed, self.epoch, self.operation, *self.repetitions, *numbers)
 
 
-Upstream = Callable[[Key, Place], Iterator[Chunk]]
-Locate = Callable[[int], Place]
+Upstream = Callable[[Key, Cursor], Iterator[Chunk]]
+Locate = Callable[[int], Cursor]
 
 
 class Operation(Protocol):
     """One step of a recipe."""
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Yield the chunks after this step, from the *start* of a place on.
 
         ``upstream(key, place)`` starts those before it, from the row at that place on.
@@ -71,7 +71,7 @@ class Operation(Protocol):
     def count(self, num_records: int) -> int | None:
         """How many records are left of so many; None where that depends on what they are."""
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:
         """Where a row stands, if the step gets so many records. Asked if they can be counted."""
 
     @property
@@ -85,7 +85,7 @@ class Map:
 
     fn: Callable[..., Any]
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Map each chunk; rows stand where they stood."""
         return (self.mapped(chunk, key) for chunk in upstream(key, place))
 
@@ -93,7 +93,7 @@ class Map:
         """All are left."""
         return num_records
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """Where it stood."""
         return upstream(row)
 
@@ -121,7 +121,7 @@ class Filter:
 
     fn: Callable[[Any], bool]
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Filter each chunk; what is left of it stands behind its first row."""
         for chunk in upstream(key, place.before(0)):
             verdicts = _each(lambda record, _: self.fn(record), chunk, key)
@@ -134,7 +134,7 @@ class Filter:
         """Unknown; of none, none."""
         return None if num_records else 0
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """Of no records."""
         return upstream(row).within()
 
@@ -150,7 +150,7 @@ class Shuffle:
 
     buffer_size: int
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Collect a window and hand it over in keyed order; its rows stand behind its number."""
         reader = ChunkReader(upstream(key, place.before(1)))
         for window in count(place.start[-1] if place.start else 0):
@@ -164,7 +164,7 @@ class Shuffle:
         """All are left."""
         return num_records
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """In its window."""
         window, skip = divmod(row, self.buffer_size)
         return replace(upstream(window * self.buffer_size).within(window), skip=skip)
@@ -181,7 +181,7 @@ class Take:
 
     n: int
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Pass chunks on until there are enough; they stand behind the number before them."""
         taken = place.start[-1] if place.start else 0
         chunks = upstream(key, place.before(1)) if taken < self.n else iter(())
@@ -196,7 +196,7 @@ class Take:
         """At most ``n``."""
         return min(self.n, num_records)
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:  # noqa: ARG002
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """After the rows before it."""
         return upstream(row).within(row)
 
@@ -212,7 +212,7 @@ class Repeat:
 
     n: int | None
 
-    def apply(self, upstream: Upstream, key: Key, place: Place) -> Iterator[Chunk]:
+    def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Start the stream again and again; without any record there is nothing to repeat."""
         first = place.start[-1] if place.start else 0
         place = place.before(1)
@@ -224,7 +224,7 @@ class Repeat:
                 yield replace(chunk, place=chunk.place.within(repetition))
             if nothing:
                 return
-            place, nothing = Place(), True
+            place, nothing = Cursor(), True
 
     def count(self, num_records: int) -> int | None:
         """``n`` times as many; unknown where there is no end."""
@@ -232,7 +232,7 @@ class Repeat:
             return 0
         return None if self.n is None else self.n * num_records
 
-    def locate(self, row: int, num_records: int, upstream: Locate) -> Place:
+    def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:
         """In its repetition."""
         repetition, inner = divmod(row, num_records) if num_records else (0, 0)
         return upstream(inner).within(repetition)
@@ -244,7 +244,7 @@ class Repeat:
 
 
 def run(
-    upstream: Upstream, operations: Sequence[Operation], key: Key, place: Place
+    upstream: Upstream, operations: Sequence[Operation], key: Key, place: Cursor
 ) -> Iterator[Chunk]:
     """Start a stream through all operations, from the row at a place on."""
     if not operations:
@@ -265,7 +265,7 @@ def without_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
         num_rows = max(0, num_rows - chunk.num_rows)
 
 
-def locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Place:
+def locate(operations: Sequence[Operation], row: int, num_records: int, source: Locate) -> Cursor:
     """Where a row behind all operations stands, if so many records can be counted through them."""
     if not operations:
         return source(row)

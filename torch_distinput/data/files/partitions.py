@@ -13,11 +13,11 @@ from torch_distinput.data.files.interleave import turn_place
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.unit_reader import ReadUnit
 from torch_distinput.data.files.work_units import Unit
-from torch_distinput.data.stream.chunk import Chunk, Place
+from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.plan.assignment.interleaving import last_turn
 
 
-def read_pile(
+def read_partition(
     number: int, units: Sequence[Unit], row: int, read: ReadUnit, *, jumps: bool
 ) -> Iterator[Chunk]:
     """Read the units of a pile from one of its rows on.
@@ -31,21 +31,21 @@ def read_pile(
             first += count
             continue
         for chunk in read(unit):
-            place = Place(start=(number,), skip=first, reach=number + 1)
+            place = Cursor(start=(number,), skip=first, num_touched=number + 1)
             placed = replace(chunk, place=place)
             if first + chunk.num_rows > row:
                 yield placed.slice(max(0, row - first), chunk.num_rows)
             first += chunk.num_rows
 
 
-def place_in_piles(lengths: list[int], cycle: tuple[int, int] | None, row: int) -> Place:
+def place_in_partitions(lengths: list[int], cycle: tuple[int, int] | None, row: int) -> Cursor:
     """Where a row of counted piles stands."""
     if cycle is not None:
         return turn_place(last_turn(lengths, cycle, row), row)
     ends = np.cumsum(lengths)
-    pile = int(np.searchsorted(ends, row, side="right"))
-    before = int(ends[pile - 1]) if pile else 0
-    return Place(start=(pile,), skip=row - before)
+    partition = int(np.searchsorted(ends, row, side="right"))
+    before = int(ends[partition - 1]) if partition else 0
+    return Cursor(start=(partition,), skip=row - before)
 
 
 def ahead(

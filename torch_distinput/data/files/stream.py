@@ -20,7 +20,7 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.decode import Decode, Schema, has_decode
 from torch_distinput.data.files.interleave import interleaved
 from torch_distinput.data.files.operations import Filter, Key, Map, Operation, Repeat, Shuffle, Take
-from torch_distinput.data.files.partitions import ahead, place_in_piles, read_pile
+from torch_distinput.data.files.partitions import ahead, place_in_partitions, read_partition
 from torch_distinput.data.files.unit_reader import UnitReader
 from torch_distinput.data.files.unit_source import UnitSource
 from torch_distinput.data.files.work_units import (
@@ -36,13 +36,13 @@ from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import decompressor
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.data.stream.bad_records import Notes, ReadLog
+from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.chunk import (
     Chunk,
     ChunkReader,
     Collate,
+    Cursor,
     Ids,
-    Place,
     RowReader,
     Shard,
     Stream,
@@ -77,7 +77,7 @@ class FileStream(Stream):
     threads: int = 0
     survey: Survey | None = None
 
-    def share(self, worker: int, num_workers: int) -> tuple[Share, Notes | None] | None:
+    def share(self, worker: int, num_workers: int) -> tuple[Share, ReadReport | None] | None:
         """Look into this worker's share of the files; None where nothing is gained by it."""
         dataset = self.dataset
         counted = dataset.reader.counted and len(self.listing) <= _MOST_SURVEYED
@@ -85,7 +85,7 @@ class FileStream(Stream):
             return None
         return self.survey_for_all(worker, num_workers)
 
-    def survey_for_all(self, worker: int, num_workers: int) -> tuple[Share, Notes | None]:
+    def survey_for_all(self, worker: int, num_workers: int) -> tuple[Share, ReadReport | None]:
         """Find the parts of this worker's share of the files."""
         dataset = self.dataset
         log = ReadLog(dataset.on_error)
@@ -110,14 +110,14 @@ class FileStream(Stream):
         ]
         return None if None in lengths else tuple(lengths)  # type: ignore[arg-type]
 
-    def locate(self, shard: Shard, row: int) -> Place:
+    def locate(self, shard: Shard, row: int) -> Cursor:
         """Where a row stands; reading passes over what is counted by itself."""
         log = ReadLog()
         body, rest = self._stages(shard, log, Schema(log))
         if not body and self.dataset.cycle is None:
-            return Place(skip=row)
+            return Cursor(skip=row)
         lengths = self._lengths_of_piles(shard)
-        source = partial(place_in_piles, lengths, self.dataset.cycle)
+        source = partial(place_in_partitions, lengths, self.dataset.cycle)
         place = file_ops.locate(body, row, sum(lengths), source)
         return place.behind_nothing() if _has(rest, Decode) else place
 
@@ -135,7 +135,7 @@ class FileStream(Stream):
         """Not where an operation counts the records of the whole stream."""
         return not any(isinstance(op, (Take, Repeat)) for op in self.dataset.operations)
 
-    def reach(self, shard: Shard, num_rows: int) -> int:
+    def num_touched(self, shard: Shard, num_rows: int) -> int:
         """How many piles the first rows are from: those of whole windows, where it shuffles."""
         lengths = self._lengths_of_piles(shard)
         for operation in reversed(self.dataset.operations):
@@ -166,34 +166,36 @@ class FileStream(Stream):
         log = ReadLog(self.dataset.on_error)
         schema = Schema(log)
         body, rest = self._stages(shard, log, schema)
-        place, late = Place(start=start), _has(rest, Decode)
+        place, late = Cursor(start=start), _has(rest, Decode)
         if late:  # its number is there all the same: who decodes early must be able to go on
             place = place.before(0)
         if not body and self.dataset.cycle is None:
             return self._unit_reader(shard, place, log, schema)
-        key, piles = self._key(shard), self._piles(shard)
+        key, partitions = self._key(shard), self._partitions(shard)
 
-        def read_all(_: Key, at: Place) -> Iterator[Chunk]:
-            chunks = self._read_piles(piles, at, log)
+        def read_all(_: Key, at: Cursor) -> Iterator[Chunk]:
+            chunks = self._read_piles(partitions, at, log)
             return chunks if late or _has(body, Decode) else schema.uniform(chunks, key)
 
         chunks = file_ops.run(read_all, body, key, place)
         return ChunkReader(map(_undecoded, chunks) if late else chunks, log)
 
-    def _read_piles(self, piles: list[list[Unit]], place: Place, log: ReadLog) -> Iterator[Chunk]:
+    def _read_piles(
+        self, partitions: list[list[Unit]], place: Cursor, log: ReadLog
+    ) -> Iterator[Chunk]:
         """Read piles one after another, or in turn, from a place on."""
         read = partial(self._files.read, log)
         jumps = self.dataset.on_error == "raise"
 
         def open_pile(number: int, row: int) -> Iterator[Chunk]:
-            return read_pile(number, piles[number], row, read, jumps=jumps)
+            return read_partition(number, partitions[number], row, read, jumps=jumps)
 
         first = place.start[0] if place.start else 0
         cycle = self.dataset.cycle
         row = place.skip if cycle is None else 0
         starts = (
             (number, partial(open_pile, number, row if number == first else 0))
-            for number in range(first, len(piles))
+            for number in range(first, len(partitions))
         )
         opened = ahead(starts, self._num_threads)
         if cycle is None:
@@ -201,21 +203,19 @@ class FileStream(Stream):
         chunks = interleaved(opened, open_pile, cycle, place.start)
         return file_ops.without_first(chunks, place.skip)
 
-    def _unit_reader(
-        self, shard: Shard, place: Place, log: ReadLog, schema: Schema
-    ) -> UnitReader:
+    def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
-        piles, threads = self._piles(shard), self._num_threads
+        partitions, threads = self._partitions(shard), self._num_threads
         first = place.start[0] if place.start else 0
         units = [
-            replace(unit, place=Place(start=(number,), reach=number + 1))
-            for number, pile in enumerate(piles[first:], first)
-            for unit in pile
+            replace(unit, place=Cursor(start=(number,), num_touched=number + 1))
+            for number, partition in enumerate(partitions[first:], first)
+            for unit in partition
         ]
         counted = self.dataset.on_error == "raise" and count_records(units) is not None
         sparse = counted and shard.sparse
         if counted and not place.start and not sparse and not threads:
-            units = [unit for pile in piles for unit in joined_units(pile)]
+            units = [unit for partition in partitions for unit in joined_units(partition)]
         remote, late = self._is_remote(), has_decode(self.dataset.reader)
 
         def checked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -278,19 +278,19 @@ class FileStream(Stream):
         end = file_ops.num_before_final_maps(operations, late)
         return tuple(operations[:end]), tuple(operations[end:])
 
-    def _piles(self, shard: Shard) -> list[list[Unit]]:
+    def _partitions(self, shard: Shard) -> list[list[Unit]]:
         """What this shard reads, in order: the units of a file, or single units."""
         survey = self.survey or Survey.whole(len(self.listing))
-        piles = survey.piles(split=self.dataset.split_files)
-        mine = shard.of(self._order(len(piles), shard))
-        return [piles[number] for number in mine.tolist()]
+        partitions = survey.partitions(split=self.dataset.split_files)
+        mine = shard.of(self._order(len(partitions), shard))
+        return [partitions[number] for number in mine.tolist()]
 
     def _counts(self) -> NDArray[np.int64] | None:
         """Records of each pile, before all operations; None if one of them is not counted."""
         if self.survey is None or self.dataset.on_error != "raise":
             return None
-        piles = self.survey.piles(split=self.dataset.split_files)
-        counts = [count_records(pile) for pile in piles]
+        partitions = self.survey.partitions(split=self.dataset.split_files)
+        counts = [count_records(partition) for partition in partitions]
         return None if None in counts else np.array(counts, dtype=np.int64)
 
     def _lengths_of_piles(self, shard: Shard) -> list[int]:

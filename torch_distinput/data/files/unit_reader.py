@@ -9,8 +9,8 @@ from functools import partial
 
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.work_units import Unit
-from torch_distinput.data.stream.bad_records import Notes, ReadLog
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Place, concat_chunks
+from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor, concat_chunks
 from torch_distinput.plan.progress.position import Start
 
 ReadUnit = Callable[[Unit], Iterator[Chunk]]
@@ -75,7 +75,7 @@ class UnitReader:
             left -= jumped
         return num_rows - left
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """What has been skipped and retried since the last call."""
         return self._log.drain()
 
@@ -93,7 +93,7 @@ class UnitReader:
             num_rows -= chunk.num_rows
             yield replace(chunk, place=replace(chunk.place, skip=row))
 
-    def _pass(self, place: Place, num_rows: int) -> int:
+    def _pass(self, place: Cursor, num_rows: int) -> int:
         """Count rows of a pile on; where among them the first of these stands."""
         if place.start != self._pile:
             self._pile, self._row = place.start, 0

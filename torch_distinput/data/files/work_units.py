@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, field, replace
 from operator import index
 
 from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.stream.chunk import Place
+from torch_distinput.data.stream.chunk import Cursor
 from torch_distinput.plan.assignment.sharding import dealt
 
 Parts = tuple[Part, ...]
@@ -28,7 +28,7 @@ class Unit:
 
     file: int
     part: Part
-    place: Place = field(default_factory=Place)
+    place: Cursor = field(default_factory=Cursor)
 
     def cut(self, num_records: int) -> tuple[Unit, Unit]:
         """Cut a counted unit of an addressable reader after its first ``num_records`` records."""
@@ -56,7 +56,7 @@ class Survey:
         """What is known of files that nobody looked into."""
         return Survey((WHOLE,) * num_files)
 
-    def piles(self, *, split: bool) -> list[list[Unit]]:
+    def partitions(self, *, split: bool) -> list[list[Unit]]:
         """What is dealt out: the units of each file together, or each by itself."""
         files = [
             [Unit(file=number, part=part) for part in parts]
@@ -75,11 +75,11 @@ def joined(parts: Sequence[Part]) -> Part:
     )
 
 
-def joined_units(pile: Sequence[Unit]) -> list[Unit]:
+def joined_units(partition: Sequence[Unit]) -> list[Unit]:
     """The parts of one file as one unit: opened once."""
-    if len(pile) < 2:
-        return list(pile)
-    return [replace(pile[0], part=joined([unit.part for unit in pile]))]
+    if len(partition) < 2:
+        return list(partition)
+    return [replace(partition[0], part=joined([unit.part for unit in partition]))]
 
 
 def count_records(units: Sequence[Unit]) -> int | None:

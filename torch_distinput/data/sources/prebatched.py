@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.stream.chunk import Chunk, Place, Shard, part_of, source_error
+from torch_distinput.data.stream.chunk import Chunk, Cursor, Shard, part_of, source_error
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
@@ -38,15 +38,13 @@ class ReadyStream:
         number, first, *_ = start or (0, 0)
         try:
             run = SourceRun(part_of(self.source, shard), start, epoch=shard.epoch)
-            place = Place(start=start if number else run.beginning(0, 0))
+            place = Cursor(start=start if number else run.beginning(0, 0))
             for batch in run.items:
                 stop = first + self._count(number, batch)
-                yield Chunk(
-                    data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place
-                )
+                yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
                 if here := run.place(number, first):
-                    place = Place(start=here)
+                    place = Cursor(start=here)
         except SourceError:
             raise
         except Exception as error:

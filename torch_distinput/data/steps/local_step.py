@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch, Structure, flatten
 from torch_distinput.data.stream.chunk import Ids
-from torch_distinput.plan.progress.position import Bookmark
+from torch_distinput.plan.progress.position import ResumePoint
 
 
-class Part(NamedTuple):
+class ReplicaBatch(NamedTuple):
     """A replica batch, taken apart once: it is put together when it is handed to the user.
 
     Attributes:
@@ -31,10 +31,10 @@ class Part(NamedTuple):
         return self.structure.build(self.leaves)
 
 
-def part_of(batch: Batch, ids: Ids) -> Part:
+def part_of(batch: Batch, ids: Ids) -> ReplicaBatch:
     """Take a batch apart."""
     leaves, structure = flatten(batch)
-    return Part(leaves, structure, ids)
+    return ReplicaBatch(leaves, structure, ids)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +42,12 @@ class Trace:
     """Where a step was read; enough to read it again.
 
     Attributes:
-        bookmark: see :class:`LocalStep`.
-        reach: see :class:`LocalStep`.
+        resume_point: see :class:`LocalStep`.
+        num_touched: see :class:`LocalStep`.
     """
 
-    bookmark: Bookmark | None = None
-    reach: int = 0
+    resume_point: ResumePoint | None = None
+    num_touched: int = 0
 
 
 NO_TRACE = Trace()
@@ -67,21 +67,21 @@ class LocalStep:
             source may do so as soon as it is asked for the next step.
     """
 
-    parts: tuple[Part | None, ...]
+    parts: tuple[ReplicaBatch | None, ...]
     sizes: tuple[int, ...]
     mark: int = 0
     trace: Trace = NO_TRACE
     owned: bool = False
 
     @property
-    def bookmark(self) -> Bookmark | None:
+    def resume_point(self) -> ResumePoint | None:
         """A place at or before the step from which the stream can be read again."""
-        return self.trace.bookmark
+        return self.trace.resume_point
 
     @property
-    def reach(self) -> int:
+    def num_touched(self) -> int:
         """How many of the files dealt to this worker the rows up to here are from."""
-        return self.trace.reach
+        return self.trace.num_touched
 
     @property
     def count(self) -> int:
@@ -99,7 +99,7 @@ class LocalStep:
 
 
 def cut_step(
-    part: Part,
+    part: ReplicaBatch,
     sizes: tuple[int, ...],
     *,
     mark: int = 0,
@@ -107,17 +107,19 @@ def cut_step(
     owned: bool = False,
 ) -> LocalStep:
     """Cut rows, which belong to the local replicas in order, into views for each."""
-    parts: tuple[Part | None, ...] = (part if sizes[0] else None,)
+    parts: tuple[ReplicaBatch | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
     return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned)
 
 
-def _cut(part: Part, sizes: tuple[int, ...]) -> list[Part | None]:
+def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:
     columns = [rows.split_leaf(leaf, sizes) for leaf in part.leaves]
     ids = [part.ids[window] for window in rows.windows(sizes)]
     pieces = zip(zip(*columns, strict=True), ids, sizes, strict=True)
-    return [Part(leaves, part.structure, own) if size else None for leaves, own, size in pieces]
+    return [
+        ReplicaBatch(leaves, part.structure, own) if size else None for leaves, own, size in pieces
+    ]
 
 
 def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:

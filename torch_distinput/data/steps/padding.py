@@ -17,7 +17,7 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.jagged import jagged, longest_of
 from torch_distinput.data.batch.tree import Structure, flatten, map_leaves
-from torch_distinput.data.steps.local_step import Part
+from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.values import TensorSpec
 
 Order = Sequence[int] | None
@@ -26,7 +26,7 @@ Order = Sequence[int] | None
 _BLANKS = {str: "", bytes: b""}
 
 
-def padded(part: Part, num_rows: int) -> Part:
+def padded(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
     """Fill a part that has rows up to ``num_rows``, and add the mask as its last leaf.
 
     The last real row is repeated, because what a loss makes of it is as finite as before: of rows
@@ -41,7 +41,9 @@ def padded(part: Part, num_rows: int) -> Part:
     return _masked(part, leaves, num_rows)
 
 
-def blank(part: Part, num_rows: int, spec: Any, orders: Sequence[Order] | None) -> Part:
+def blank(
+    part: ReplicaBatch, num_rows: int, spec: Any, orders: Sequence[Order] | None
+) -> ReplicaBatch:
     """Fill a part without rows by zeros, empty strings and None; its mask is False throughout.
 
     Args:
@@ -69,12 +71,12 @@ def padded_spec(spec: Any, num_rows: int) -> Any:
     return filled, TensorSpec((num_rows,), torch.bool)
 
 
-def _masked(part: Part, leaves: Sequence[Any], num_rows: int) -> Part:
+def _masked(part: ReplicaBatch, leaves: Sequence[Any], num_rows: int) -> ReplicaBatch:
     # A new mask for each batch: users may write into theirs.
     mask = torch.ones(num_rows, dtype=torch.bool, device="cpu")
     if len(part.ids) < num_rows:
         mask[len(part.ids) :] = False
-    return Part([*leaves, mask], _with_mask(part.structure), part.ids)
+    return ReplicaBatch([*leaves, mask], _with_mask(part.structure), part.ids)
 
 
 @lru_cache(maxsize=8)  # else the code that builds it would be compiled for each step

@@ -12,40 +12,40 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import examine, say_unchecked
 from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.steps.local_step import LocalStep, Part, Trace, cut_step, part_of
-from torch_distinput.data.stream.bad_records import Notes
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace, cut_step, part_of
+from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
-from torch_distinput.data.stream.segments import Leg, Route, bookmark_of
+from torch_distinput.data.stream.segments import ReadPlan, ReadSegment, bookmark_of
 from torch_distinput.data.stream.witness import Witness
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.progress.position import Bookmark
+from torch_distinput.plan.progress.position import ResumePoint
 
 NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
 
 
-class RebatchReadyDataset(IterableDataset[LocalStep | Notes]):
+class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
     """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
 
-    def __init__(self, stream: ReadyStream, route: Route, *, splitter: Splitter) -> None:
+    def __init__(self, stream: ReadyStream, read_plan: ReadPlan, *, splitter: Splitter) -> None:
         """See the class."""
         self._stream = stream
-        self._route = route
+        self._read_plan = read_plan
         self._splitter = splitter
         self._witness: Witness | None = None
 
-    def __iter__(self) -> Iterator[LocalStep | Notes]:
+    def __iter__(self) -> Iterator[LocalStep | ReadReport]:
         """Yield this worker's steps; a batch without rows is no step. Last, what was read."""
-        route, first_step = self._route, self._route.step
-        row = route.row
-        for number, chunk in enumerate(self._chunks(), route.num_batches):
+        read_plan, first_step = self._read_plan, self._read_plan.step
+        row = read_plan.row
+        for number, chunk in enumerate(self._chunks(), read_plan.num_batches):
             start, row = row, row + chunk.num_rows
-            if number < route.batch:
+            if number < read_plan.batch:
                 continue
-            mark = mark_of(chunk, number - route.batch, self._splitter)
+            mark = mark_of(chunk, number - read_plan.batch, self._splitter)
             whole = not chunk.place.skip  # else it cannot be started again from its first row
-            bookmark = bookmark_of(chunk, batch=number, row=start) if whole else None
-            trace = Trace(bookmark=bookmark)
+            resume_point = bookmark_of(chunk, batch=number, row=start) if whole else None
+            trace = Trace(resume_point=resume_point)
             for cut in self._splitter.cuts(chunk.num_rows)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
@@ -58,7 +58,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | Notes]):
     def _chunks(self) -> Iterator[Chunk]:
         """The batches of all legs, without the rows to pass over."""
         owed = 0
-        for leg in self._route.legs:
+        for leg in self._read_plan.legs:
             owed += leg.skip
             for chunk in self._read(leg):
                 passed = min(owed, chunk.num_rows)
@@ -67,7 +67,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | Notes]):
                     place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
-    def _read(self, leg: Leg) -> Iterator[Chunk]:
+    def _read(self, leg: ReadSegment) -> Iterator[Chunk]:
         chunks = self._stream.chunks(leg.shard, leg.start)
         if not leg.shard.watched:
             return chunks
@@ -80,48 +80,48 @@ class PlayedDataset(IterableDataset[LocalStep]):
     """Plays replica batches that are the user's own: as many elements a step as local replicas."""
 
     def __init__(
-        self, streams: Sequence[ReadyStream], *, splitter: Splitter, route: Route
+        self, streams: Sequence[ReadyStream], *, splitter: Splitter, read_plan: ReadPlan
     ) -> None:
         """Take one stream for the worker, or one for each of its replicas."""
         self._streams = streams
-        self._route = route
+        self._read_plan = read_plan
         self._per_stream = splitter.topology.replicas_per_worker // len(streams)
         self._lent = self._per_stream > 1 or outlives_the_source(splitter)
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
-        (leg,) = self._route.legs
+        (leg,) = self._read_plan.legs
         starts = leg.start or ((),) * len(self._streams)
         started = [
             stream.chunks(leg.shard, tuple(start))
             for stream, start in zip(self._streams, starts, strict=True)
         ]
-        for number in itertools.count(self._route.num_batches):
+        for number in itertools.count(self._read_plan.num_batches):
             taken = [
                 [self._kept(chunk) for chunk in islice(stream, self._per_stream)]
                 for stream in started
             ]
             if not any(taken):
                 return
-            if number >= self._route.batch:
+            if number >= self._read_plan.batch:
                 yield self._step(number, taken)
 
     def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
         parts = [part for chunks in taken for part in self._parts(chunks)]
         sizes = tuple(0 if part is None else len(part.ids) for part in parts)
         starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
-        bookmark = None
+        resume_point = None
         if all(starts):  # each stream can be started again from here
-            bookmark = Bookmark(batch=number, row=0, segment=0, start=starts)
-        return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(bookmark=bookmark))
+            resume_point = ResumePoint(batch=number, row=0, segment=0, start=starts)
+        return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(resume_point=resume_point))
 
     def _kept(self, chunk: Chunk) -> Chunk:
         """A batch that outlives the next one, which may be in the same buffer."""
         return replace(chunk, data=rows.copied(chunk.data)) if self._lent else chunk
 
-    def _parts(self, chunks: list[Chunk]) -> list[Part | None]:
+    def _parts(self, chunks: list[Chunk]) -> list[ReplicaBatch | None]:
         """The replica batches of a stream; None where it has ended."""
-        taken: list[Part | None] = [part_of(chunk.data, chunk.ids) for chunk in chunks]
+        taken: list[ReplicaBatch | None] = [part_of(chunk.data, chunk.ids) for chunk in chunks]
         return taken + [None] * (self._per_stream - len(taken))
 
 

@@ -23,9 +23,9 @@ from torch_distinput.data.steps.local_step import (
     part_of,
 )
 from torch_distinput.data.steps.prebatched import NUM_MARKED, mark_of, outlives_the_source
-from torch_distinput.data.stream.bad_records import Notes
+from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Shard, Stream
-from torch_distinput.data.stream.segments import ChainReader, Route, bookmark_of
+from torch_distinput.data.stream.segments import ChainReader, ReadPlan, bookmark_of
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.assignment.batching import Cut, Splitter
@@ -126,12 +126,12 @@ class CutRows:
     trace: Trace = NO_TRACE
 
 
-class RebatchDataset(IterableDataset[CutRows | Notes]):
+class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     """Cuts a stream into global batches, and those into this worker's steps.
 
     Args:
         stream: examples that arrive in order.
-        route: which parts of the stream this worker plays, and from where on.
+        read_plan: which parts of the stream this worker plays, and from where on.
         splitter: the cuts of a global batch; holds the global batch size.
         drop_last: leave the last partial global batch out.
         known: the steps, where they are known beforehand.
@@ -140,7 +140,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
     def __init__(
         self,
         stream: Stream,
-        route: Route,
+        read_plan: ReadPlan,
         *,
         splitter: Splitter,
         drop_last: bool = False,
@@ -149,18 +149,18 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
         """See the class."""
         assert splitter.global_batch_size is not None, "streams of examples have a batch size"
         self._stream = stream
-        self._route = route
+        self._read_plan = read_plan
         self._splitter = splitter
         self._drop_last = drop_last
         self._known = known
         self._size = splitter.global_batch_size
 
-    def __iter__(self) -> Iterator[CutRows | Notes]:
+    def __iter__(self) -> Iterator[CutRows | ReadReport]:
         """Yield this worker's steps, and between them what there is to say about the reading."""
-        return self._annotated(ChainReader(self._stream, self._route.legs))
+        return self._annotated(ChainReader(self._stream, self._read_plan.legs))
 
-    def _annotated(self, reader: ChainReader) -> Iterator[CutRows | Notes]:
-        reader.skip(self._route.batch * self._size - self._route.row)
+    def _annotated(self, reader: ChainReader) -> Iterator[CutRows | ReadReport]:
+        reader.skip(self._read_plan.batch * self._size - self._read_plan.row)
         for step in self._cut(reader):
             yield step
             yield from iter(reader.notes, None)
@@ -177,7 +177,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
         """All lengths are known: take the rows of each step, and pass over those of the others."""
         if known.num_dropped:
             _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
-        position = self._route.batch * self._size
+        position = self._read_plan.batch * self._size
         for piece in known.pieces():
             wanted = sum(piece.sizes)
             if not wanted:
@@ -194,7 +194,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
 
     def _held(self, reader: ChainReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
-        first_step = self._route.step
+        first_step = self._read_plan.step
         for number in itertools.count() if limit is None else range(limit):
             chunk = reader.take(self._size)
             if chunk is None:
@@ -214,7 +214,7 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
     def _flowing(self, reader: ChainReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cuts(self._size)
-        first_step = self._route.step
+        first_step = self._read_plan.step
         reader.skip(sum(cut.num_rows for cut in cuts[:first_step]))
         for number in itertools.count(first_step):
             batch, step = divmod(number, len(cuts))
@@ -256,9 +256,9 @@ class RebatchDataset(IterableDataset[CutRows | Notes]):
 
     def _trace(self, chunk: Chunk, number: int, *, first: bool = True) -> Trace:
         """Where a batch was read, of which the chunk is the beginning if ``first``."""
-        batch = self._route.batch + number
-        bookmark = bookmark_of(chunk, batch=batch, row=batch * self._size) if first else None
-        return Trace(bookmark=bookmark, reach=chunk.place.reach)
+        batch = self._read_plan.batch + number
+        resume_point = bookmark_of(chunk, batch=batch, row=batch * self._size) if first else None
+        return Trace(resume_point=resume_point, num_touched=chunk.place.num_touched)
 
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
@@ -286,9 +286,9 @@ class Finish:
     splitter: Splitter
     lent: bool = False
 
-    def __call__(self, item: CutRows | Notes) -> LocalStep | Notes:
+    def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step."""
-        if isinstance(item, Notes):
+        if isinstance(item, ReadReport):
             return item
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)

@@ -1,8 +1,8 @@
 """What is not in the data: records that were skipped, and how often a storage was asked again.
 
-A :class:`ReadLog` lives where files are read, perhaps in a loader process; :class:`Notes` travel
-with the steps; a :class:`Tally` adds them up where the training loop runs. What a ``Witness`` has
-seen of a stream that all workers read travels in the same way.
+A :class:`ReadLog` lives where files are read, perhaps in a loader process; each :class:`ReadReport`
+travels with a step; a :class:`ReadCounter` adds them up where the training loop runs. What a
+``Witness`` has seen of a stream that all workers read travels in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Notes:
+class ReadReport:
     """What was skipped and retried since the notes before.
 
     Attributes:
@@ -61,12 +61,12 @@ class ReadLog:
             self._skipped[path] += 1
             self._words.setdefault(path, f"{where}: {reason}")
 
-    def drain(self) -> Notes | None:
+    def drain(self) -> ReadReport | None:
         """Hand over what has been noted since the last call; None if there is nothing."""
         if not self._skipped and not self.retries.count:
             return None
         with self._lock:
-            notes = Notes(
+            notes = ReadReport(
                 skipped=dict(self._skipped), words=dict(self._words), retries=self.retries.count
             )
             self._skipped.clear()
@@ -75,7 +75,7 @@ class ReadLog:
         return notes
 
 
-class Tally:
+class ReadCounter:
     """Adds up the notes of one iterator. Filled by the thread that reads, read by any."""
 
     def __init__(self, worker: int) -> None:
@@ -86,15 +86,15 @@ class Tally:
         self._retries = 0
         self._reading: Reading | None = None
 
-    def sift(self, items: Iterable[T | Notes]) -> Iterator[T]:
+    def sift(self, items: Iterable[T | ReadReport]) -> Iterator[T]:
         """Keep the notes, pass on the rest."""
         for item in items:
-            if isinstance(item, Notes):
+            if isinstance(item, ReadReport):
                 self.add(item)
             else:
                 yield item
 
-    def add(self, notes: Notes | None) -> None:
+    def add(self, notes: ReadReport | None) -> None:
         """Count; say once per file that records are left out."""
         if notes is None:
             return

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch, Examples
-from torch_distinput.data.stream.bad_records import Notes, ReadLog
+from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.witness import Witness
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import SourceRun
@@ -28,33 +28,33 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Cursor:
     """Where rows stand in their stream.
 
     Attributes:
         start: from where the stream can be started again; () is its beginning.
         skip: how many rows come between that and these.
-        reach: how many of the shard's files the rows up to here are from.
+        num_touched: how many of the shard's files the rows up to here are from.
     """
 
     start: Start = ()
     skip: int = 0
-    reach: int = 0
+    num_touched: int = 0
 
-    def within(self, *state: Any) -> Place:
+    def within(self, *state: Any) -> Cursor:
         """Where rows stand behind an operation that needs ``state`` to be started here."""
-        return Place(start=(*self.start, self.skip, *state), reach=self.reach)
+        return Cursor(start=(*self.start, self.skip, *state), num_touched=self.num_touched)
 
-    def behind_nothing(self) -> Place:
+    def behind_nothing(self) -> Cursor:
         """As :meth:`within`, for an operation that will keep all rows."""
         return replace(self, start=(*self.start, 0))
 
-    def before(self, num_states: int) -> Place:
+    def before(self, num_states: int) -> Cursor:
         """Undo :meth:`within`; rows of the beginning stand at the beginning."""
         if not self.start:
             return self
         inner = len(self.start) - num_states - 1
-        return Place(start=self.start[:inner], skip=self.start[inner])
+        return Cursor(start=self.start[:inner], skip=self.start[inner])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Chunk:
 
     data: Batch
     ids: Ids
-    place: Place = field(default_factory=Place)
+    place: Cursor = field(default_factory=Cursor)
 
     @property
     def num_rows(self) -> int:
@@ -97,7 +97,7 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     return Chunk(
         data=rows.concat_rows([chunk.data for chunk in chunks]),
         ids=np.concatenate([chunk.ids for chunk in chunks]),
-        place=replace(chunks[0].place, reach=chunks[-1].place.reach),
+        place=replace(chunks[0].place, num_touched=chunks[-1].place.num_touched),
     )
 
 
@@ -140,7 +140,7 @@ class RowReader(Protocol):
     def skip(self, num_rows: int) -> int:
         """Pass over the next rows without mapping or collating them; return how many there were."""
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """What has been skipped and retried since the last call; None if nothing has."""
 
 
@@ -149,7 +149,7 @@ class Stream(ABC):
 
     @abstractmethod
     def open(self, shard: Shard, start: Start = ()) -> RowReader:
-        """Start reading a shard, from its beginning or from a :attr:`Place.start` of its rows."""
+        """Start reading a shard, from its beginning or from a :attr:`Cursor.start` of its rows."""
 
     @abstractmethod
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
@@ -160,7 +160,7 @@ class Stream(ABC):
         """Whether :meth:`finish` is worth another process."""
         return True
 
-    def share(self, worker: int, num_workers: int) -> tuple[Any, Notes | None] | None:
+    def share(self, worker: int, num_workers: int) -> tuple[Any, ReadReport | None] | None:
         """Find out what this worker can find out for all; None if that is nothing, for all alike.
 
         Returns plain values to be sent to the others, and notes on what went wrong.
@@ -178,10 +178,10 @@ class Stream(ABC):
         del shards
         return None
 
-    def locate(self, shard: Shard, row: int) -> Place:
+    def locate(self, shard: Shard, row: int) -> Cursor:
         """Where a row stands, found without reading; asked only where lengths are known."""
         del shard
-        return Place(skip=row)
+        return Cursor(skip=row)
 
     def all_ids(self, worker: int, num_workers: int) -> Iterable[Ids] | None:
         """A share of the ids of all rows of an epoch; None where they are not known."""
@@ -193,7 +193,7 @@ class Stream(ABC):
         """Whether what was dealt out to a worker can be dealt out again, file by file."""
         return False
 
-    def reach(self, shard: Shard, num_rows: int) -> int:
+    def num_touched(self, shard: Shard, num_rows: int) -> int:
         """How many files of the shard its first rows are from.
 
         Asked only where lengths are known and the stream has parts.
@@ -223,7 +223,7 @@ class ExampleReader:
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
         first = self._position
-        place = Place(start=self._start, skip=first - self._skipped)
+        place = Cursor(start=self._start, skip=first - self._skipped)
         taken = Examples(self._next(num_rows))
         if not taken:
             return None
@@ -235,7 +235,7 @@ class ExampleReader:
         """Pass over the next examples; return how many there were."""
         return sum(1 for _ in self._next(num_rows))
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """Nothing is skipped; but there may be a witness of all that was read."""
         return self._witness.notes() if self._witness else None
 
@@ -268,7 +268,7 @@ class ChunkReader:
         """Pass over the next rows, without joining chunks; return how many there were."""
         return sum(chunk.num_rows for chunk in self._next(num_rows))
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """What has been skipped and retried since the last call."""
         return self._log.drain() if self._log else None
 

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torch_distinput.data.stream.bad_records import Notes
-from torch_distinput.data.stream.chunk import Chunk, Place, RowReader, Shard, Stream, concat_chunks
-from torch_distinput.plan.progress.position import Bookmark, Start
+from torch_distinput.data.stream.bad_records import ReadReport
+from torch_distinput.data.stream.chunk import Chunk, Cursor, RowReader, Shard, Stream, concat_chunks
+from torch_distinput.plan.progress.position import ResumePoint, Start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leg:
+class ReadSegment:
     """A shard from a place on.
 
     Attributes:
@@ -30,7 +30,7 @@ class Leg:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
+class ReadPlan:
     """All that a worker reads in an epoch, and where on the grid that is.
 
     Attributes:
@@ -41,7 +41,7 @@ class Route:
         step: the first of its steps that is still to be delivered.
     """
 
-    legs: tuple[Leg, ...]
+    legs: tuple[ReadSegment, ...]
     row: int = 0
     num_batches: int = 0
     batch: int = 0
@@ -51,7 +51,7 @@ class Route:
 class ChainReader:
     """Rows of legs, one after another; they stand behind the number of their segment."""
 
-    def __init__(self, stream: Stream, legs: Sequence[Leg]) -> None:
+    def __init__(self, stream: Stream, legs: Sequence[ReadSegment]) -> None:
         """Open nothing yet."""
         self._stream = stream
         self._waiting = deque(legs)
@@ -76,7 +76,7 @@ class ChainReader:
                 self._leave(reader)
         return num_rows - left
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """What a leg has skipped and retried since the last call; ask until there is nothing."""
         while self._ended:
             if (notes := self._ended[0].notes()) is not None:
@@ -93,10 +93,10 @@ class ChainReader:
             num_rows -= chunk.num_rows
             yield replace(chunk, place=self._placed(chunk.place))
 
-    def _placed(self, place: Place) -> Place:
+    def _placed(self, place: Cursor) -> Cursor:
         """Files of earlier dealings are not dealt out again, so only the last leg reaches any."""
-        reach = place.reach if self._number == self._last else 0
-        return Place(start=(self._number, *place.start), skip=place.skip, reach=reach)
+        num_touched = place.num_touched if self._number == self._last else 0
+        return Cursor(start=(self._number, *place.start), skip=place.skip, num_touched=num_touched)
 
     def _open(self) -> RowReader | None:
         """The leg that is read, or the next one that has rows beyond those to pass over."""
@@ -116,26 +116,24 @@ class ChainReader:
         self._reader = None
 
 
-def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> Bookmark | None:
+def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
     """The place of a batch that begins with a chunk; None where it is the beginning of all."""
     segment, *start = chunk.place.start
     if not segment and not start:
         return None
-    return Bookmark(
-        batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start)
-    )
+    return ResumePoint(batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start))
 
 
-def located(stream: Stream, route: Route, batch_size: int) -> Route:
+def located(stream: Stream, read_plan: ReadPlan, batch_size: int) -> ReadPlan:
     """Turn rows to pass over into places to start from; lengths are known, so nothing is read."""
-    lengths = stream.lengths([leg.shard for leg in route.legs]) if route.legs else ()
+    lengths = stream.lengths([leg.shard for leg in read_plan.legs]) if read_plan.legs else ()
     assert lengths is not None, "asked where lengths are known"
-    row = route.batch * batch_size
-    owed, legs = row - route.row, []
-    for leg, length in zip(route.legs, lengths, strict=True):
+    row = read_plan.batch * batch_size
+    owed, legs = row - read_plan.row, []
+    for leg, length in zip(read_plan.legs, lengths, strict=True):
         owed += leg.skip
         if owed < length:
             place = stream.locate(leg.shard, owed)
             legs.append(replace(leg, start=place.start, skip=place.skip))
         owed = max(0, owed - length)
-    return replace(route, legs=tuple(legs), row=row)
+    return replace(read_plan, legs=tuple(legs), row=row)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.batch.fingerprint import Digest, say_unchecked
-from torch_distinput.data.stream.bad_records import Notes
+from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.plan.progress.checksum import MOST_WINDOWS, Reading, joined
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Witness:
             yield chunk
         self._has_ended = True
 
-    def notes(self) -> Notes | None:
+    def notes(self) -> ReadReport | None:
         """Tell, once all was seen, what it was; and only once."""
         if not self._has_ended or self._has_told:
             return None
@@ -66,7 +66,7 @@ class Witness:
             width=self._width,
             windows=self._windows,
         )
-        return Notes(reading=reading)
+        return ReadReport(reading=reading)
 
     def _see(self, item: Any, num_rows: int) -> None:
         self._digest.add(item)

@@ -67,7 +67,7 @@ class Splitter:
         return -(-self._full_size() // self.topology.num_replicas_in_sync)
 
     @property
-    def spread(self) -> int:
+    def steps_per_batch(self) -> int:
         """Steps that one batch is played in."""
         return 1 if self.shared else self.topology.num_workers
 

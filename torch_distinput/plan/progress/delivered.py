@@ -10,27 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.plan.progress.end_of_data import Vote
-from torch_distinput.plan.progress.position import Bookmark, Position, StreamPosition
+from torch_distinput.plan.progress.position import Position, ResumePoint, StreamPosition
 
-Bookmarks = tuple[Bookmark, ...]
+ResumePoints = tuple[ResumePoint, ...]
 
 
-class Standing(NamedTuple):
+class Progress(NamedTuple):
     """Where the workers stand after one step.
 
     Attributes:
-        rounds: steps of the grid that are over.
+        steps_done: steps of the grid that are over.
         batch: the global batch of the grid that the next step is of.
         rows: rows delivered by each worker since the grid began.
-        reaches: how many files of its own lane each worker has touched.
-        bookmarks: the places that each worker has told of, in order; perhaps ahead of the step.
+        files_touched: how many files of its own lane each worker has touched.
+        resume_points: the places that each worker has told of, in order; perhaps ahead of the step.
     """
 
-    rounds: int
+    steps_done: int
     batch: int
     rows: Sequence[int] | NDArray[np.int64]
-    reaches: Sequence[int] | NDArray[np.int64]
-    bookmarks: Sequence[Bookmarks]
+    files_touched: Sequence[int] | NDArray[np.int64]
+    resume_points: Sequence[ResumePoints]
 
     def position(self, before: Position, *, shared: bool) -> Position:
         """Where the epoch stands, given where it was started.
@@ -39,14 +39,16 @@ class Standing(NamedTuple):
         """
         rows = [int(number) for number in self.rows]
         streams = tuple(
-            _last(bookmarks, self.batch, stream)
-            for stream, bookmarks in zip(before.streams, self.bookmarks, strict=True)
+            _last(resume_points, self.batch, stream)
+            for stream, resume_points in zip(before.streams, self.resume_points, strict=True)
         )
         return replace(
             before,
-            rounds=self.rounds,
+            steps_done=self.steps_done,
             rows=(sum(rows) + before.rows[0],) if shared else tuple(rows),
-            reaches=() if shared else tuple(int(reach) for reach in self.reaches),
+            files_touched=()
+            if shared
+            else tuple(int(num_touched) for num_touched in self.files_touched),
             streams=streams,
         )
 
@@ -55,7 +57,7 @@ class Ledger:
     """Adds up the votes of one epoch. All workers keep the same one."""
 
     def __init__(
-        self, before: Position, num_workers: int, *, shared: bool, spread: int
+        self, before: Position, num_workers: int, *, shared: bool, steps_per_batch: int
     ) -> None:
         """Start where the epoch is started.
 
@@ -63,55 +65,69 @@ class Ledger:
             before: the position there.
             num_workers: how many vote.
             shared: all of them read one stream; worker 0 tells its places for all.
-            spread: steps that one batch is played in.
+            steps_per_batch: steps that one batch is played in.
         """
-        self._spread = spread
-        self._rounds = before.rounds
+        self._steps_per_batch = steps_per_batch
+        self._steps_done = before.steps_done
         zeros = np.zeros(num_workers, dtype=np.int64)
         self._rows = zeros if shared else np.array(before.rows, dtype=np.int64)
-        self._reaches = np.array(before.reaches or zeros, dtype=np.int64)
-        self._bookmarks: list[Bookmarks] = [()] * len(before.streams)
+        self._files_touched = np.array(before.files_touched or zeros, dtype=np.int64)
+        self._resume_points: list[ResumePoints] = [()] * len(before.streams)
 
     def enter(
-        self, votes: Sequence[Vote], news: Sequence[Bookmarks], num_steps: int
-    ) -> list[Standing]:
+        self, votes: Sequence[Vote], news: Sequence[ResumePoints], num_steps: int
+    ) -> list[Progress]:
         """Note the steps agreed on in one round, and what the workers told in it."""
-        told = zip(self._bookmarks, news[: len(self._bookmarks)], strict=True)
+        told = zip(self._resume_points, news[: len(self._resume_points)], strict=True)
         kept = tuple((*known, *new) for known, new in told)
         rows = self._rows + np.cumsum(_columns([vote.counts for vote in votes], num_steps), axis=0)
-        reaches = _columns([vote.reaches for vote in votes], num_steps)
-        reaches = np.maximum(self._reaches, np.maximum.accumulate(reaches, axis=0))
-        standings = [
-            Standing(rounds, rounds // self._spread, rows[step], reaches[step], kept)
-            for step, rounds in enumerate(range(self._rounds + 1, self._rounds + 1 + num_steps))
+        files_touched = _columns([vote.files_touched for vote in votes], num_steps)
+        files_touched = np.maximum(
+            self._files_touched, np.maximum.accumulate(files_touched, axis=0)
+        )
+        after_steps = [
+            Progress(
+                steps_done,
+                steps_done // self._steps_per_batch,
+                rows[step],
+                files_touched[step],
+                kept,
+            )
+            for step, steps_done in enumerate(
+                range(self._steps_done + 1, self._steps_done + 1 + num_steps)
+            )
         ]
-        if standings:
-            self._rounds, self._rows, self._reaches = standings[-1].rounds, rows[-1], reaches[-1]
-        batch = self._rounds // self._spread
-        self._bookmarks = [_not_passed(bookmarks, batch) for bookmarks in kept]
-        return standings
+        if after_steps:
+            self._steps_done, self._rows, self._files_touched = (
+                after_steps[-1].steps_done,
+                rows[-1],
+                files_touched[-1],
+            )
+        batch = self._steps_done // self._steps_per_batch
+        self._resume_points = [_not_passed(resume_points, batch) for resume_points in kept]
+        return after_steps
 
 
 class OwnLedger:
     """The same for a single worker, which has nobody to vote with: a step at a time."""
 
-    def __init__(self, before: Position, *, shared: bool, spread: int) -> None:
+    def __init__(self, before: Position, *, shared: bool, steps_per_batch: int) -> None:
         """Start where the epoch is started."""
-        self._spread = spread
-        self._rounds = before.rounds
+        self._steps_per_batch = steps_per_batch
+        self._steps_done = before.steps_done
         self._row = 0 if shared else before.rows[0]
-        self._reach = max(before.reaches, default=0)
-        self._bookmarks: Bookmarks = ()
+        self._num_touched = max(before.files_touched, default=0)
+        self._resume_points: ResumePoints = ()
 
-    def enter(self, count: int, reach: int, bookmark: Bookmark | None) -> Standing:
+    def enter(self, count: int, num_touched: int, resume_point: ResumePoint | None) -> Progress:
         """Note a step."""
-        self._rounds += 1
+        self._steps_done += 1
         self._row += count
-        self._reach = max(self._reach, reach)
-        batch = self._rounds // self._spread
-        kept = self._bookmarks if bookmark is None else (*self._bookmarks, bookmark)
-        self._bookmarks = _not_passed(kept, batch)
-        return Standing(self._rounds, batch, (self._row,), (self._reach,), (kept,))
+        self._num_touched = max(self._num_touched, num_touched)
+        batch = self._steps_done // self._steps_per_batch
+        kept = self._resume_points if resume_point is None else (*self._resume_points, resume_point)
+        self._resume_points = _not_passed(kept, batch)
+        return Progress(self._steps_done, batch, (self._row,), (self._num_touched,), (kept,))
 
 
 def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:
@@ -122,16 +138,16 @@ def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int
     return matrix.T
 
 
-def _not_passed(bookmarks: Bookmarks, batch: int) -> Bookmarks:
+def _not_passed(resume_points: ResumePoints, batch: int) -> ResumePoints:
     """The last bookmark that is not after a batch, and those after it."""
-    return bookmarks[max(0, _num_passed(bookmarks, batch) - 1) :]
+    return resume_points[max(0, _num_passed(resume_points, batch) - 1) :]
 
 
-def _last(bookmarks: Bookmarks, batch: int, stream: StreamPosition) -> StreamPosition:
+def _last(resume_points: ResumePoints, batch: int, stream: StreamPosition) -> StreamPosition:
     """What is to be read of a stream from the last bookmark on that is not after a batch."""
-    passed = _num_passed(bookmarks, batch)
-    return bookmarks[passed - 1].position(stream) if passed else stream
+    passed = _num_passed(resume_points, batch)
+    return resume_points[passed - 1].position(stream) if passed else stream
 
 
-def _num_passed(bookmarks: Bookmarks, batch: int) -> int:
-    return sum(bookmark.batch <= batch for bookmark in bookmarks)
+def _num_passed(resume_points: ResumePoints, batch: int) -> int:
+    return sum(resume_point.batch <= batch for resume_point in resume_points)

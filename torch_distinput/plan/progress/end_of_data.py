@@ -53,14 +53,14 @@ class Vote:
         state: what follows the ready steps.
         counts: examples this worker brings to each ready step; at most ``WINDOW`` of them.
         marks: for each ready step a fingerprint of what all workers should have read alike, or 0.
-        reaches: for each ready step how many of the files dealt to this worker were touched.
+        files_touched: for each ready step how many of the files dealt to this worker were touched.
         has_news: this worker has noted a place from which its stream can be read again.
     """
 
     state: State
     counts: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
-    reaches: tuple[int, ...] = ()
+    files_touched: tuple[int, ...] = ()
     has_news: bool = False
 
     def encoded(self) -> NDArray[np.int64]:
@@ -68,7 +68,9 @@ class Vote:
         vector = np.zeros(3 + 3 * WINDOW, dtype=np.int64)
         vector[:3] = self.state, self.has_news, len(self.counts)
         columns = vector[3:].reshape(3, WINDOW)
-        for column, values in zip(columns, (self.counts, self.marks, self.reaches), strict=True):
+        for column, values in zip(
+            columns, (self.counts, self.marks, self.files_touched), strict=True
+        ):
             column[: len(values)] = values
         return vector
 
@@ -76,12 +78,12 @@ class Vote:
     def decoded(vector: NDArray[np.int64]) -> Vote:
         """The vote in a vector."""
         state, has_news, ready = vector[:3].tolist()
-        counts, marks, reaches = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()
+        counts, marks, files_touched = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()
         return Vote(
             state=State(state),
             counts=tuple(counts),
             marks=tuple(marks),
-            reaches=tuple(reaches),
+            files_touched=tuple(files_touched),
             has_news=bool(has_news),
         )
 

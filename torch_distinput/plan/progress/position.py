@@ -5,8 +5,8 @@ an index and for a shared stream (DATA) a number of examples. Where every worker
 own (FILE), it holds for each of them how many rows were delivered, and from where it can be read
 again.
 
-    grid        how batches are cut. ``rounds`` steps on it are over, and ``rows`` of each stream
-                delivered. On another grid, batches begin anew where delivery stopped.
+    layout      how batches are cut. ``steps_done`` steps of it are over, and ``rows`` of each
+                stream delivered. With another one, batches begin anew where delivery stopped.
     streams     what each worker reads: segments, one after another
     lane        what was dealt out to one worker: files, or parts of files
     dealing     all files are dealt out at the start of an epoch: generation 0. On another number of
@@ -34,7 +34,7 @@ beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
+class BatchLayout:
     """How batches are cut: what must be equal for the same steps to go on."""
 
     num_workers: int
@@ -50,14 +50,14 @@ class Segment:
     Attributes:
         generation: the dealing that the lane is from.
         index: the worker that it was dealt to.
-        taken: how many of the lane's files belong to the segment, or ``ALL``.
+        num_files: how many of the lane's files belong to the segment, or ``ALL``.
         skip: rows to pass over, from ``start`` on; they may reach into the segments that follow.
         start: where to start reading.
     """
 
     generation: int = 0
     index: int = 0
-    taken: int = ALL
+    num_files: int = ALL
     skip: int = 0
     start: Start = ()
 
@@ -76,7 +76,7 @@ class StreamPosition:
     row: int = 0
     segments: tuple[Segment, ...] = (Segment(),)
 
-    def rebased(self, row: int) -> StreamPosition:
+    def restarted(self, row: int) -> StreamPosition:
         """Make ``row`` the first one of a new grid."""
         if not self.segments:
             return self
@@ -86,7 +86,7 @@ class StreamPosition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bookmark:
+class ResumePoint:
     """A place from which a worker's stream can be read again, noted while it was read.
 
     Attributes:
@@ -116,56 +116,58 @@ class Position:
         epoch: which epoch.
         steps: steps delivered.
         examples: examples delivered, over all replicas in sync.
-        grid: how the batches are cut.
-        rounds: steps of the grid that are over, also those that nobody had an example in.
+        layout: how the batches are cut.
+        steps_done: steps of the grid that are over, also those that nobody had an example in.
         rows: rows delivered of each stream, since the grid began.
-        reaches: how many files of its own lane each worker has touched; empty for a shared stream,
-            and where known lengths tell it from the rows.
+        files_touched: how many files of its own lane each worker has touched; empty for a shared
+            stream, and where known lengths tell it from the rows.
         streams: what each worker reads, or all of them together; empty for sources with an index.
-        deals: for each dealing before, how many files each worker had touched.
+        reassignments: for each dealing before, how many files each worker had touched.
     """
 
     epoch: int
-    grid: Grid
+    layout: BatchLayout
     steps: int = 0
     examples: int = 0
-    rounds: int = 0
+    steps_done: int = 0
     rows: tuple[int, ...] = ()
-    reaches: tuple[int, ...] = ()
+    files_touched: tuple[int, ...] = ()
     streams: tuple[StreamPosition, ...] = ()
-    deals: tuple[tuple[int, ...], ...] = field(default=())
+    reassignments: tuple[tuple[int, ...], ...] = field(default=())
 
     @property
     def generation(self) -> int:
         """The number of the dealing that holds."""
-        return len(self.deals)
+        return len(self.reassignments)
 
-    def recut(self, grid: Grid) -> Position:
+    def with_layout(self, layout: BatchLayout) -> Position:
         """Begin another grid where delivery stopped; everybody goes on with the same stream."""
-        return self if grid == self.grid else self.rebased(grid)
+        return self if layout == self.layout else self.restarted(layout)
 
-    def rebased(self, grid: Grid) -> Position:
+    def restarted(self, layout: BatchLayout) -> Position:
         """Begin a grid where delivery stopped, also if it is the same."""
         streams = tuple(
-            stream.rebased(row) for stream, row in zip(self.streams, self.rows, strict=True)
+            stream.restarted(row) for stream, row in zip(self.streams, self.rows, strict=True)
         )
         nothing = (0,) * len(self.rows)
-        return replace(self, grid=grid, rounds=0, rows=nothing, streams=streams)
+        return replace(self, layout=layout, steps_done=0, rows=nothing, streams=streams)
 
-    def redealt(self, grid: Grid, reaches: tuple[int, ...]) -> Position:
+    def reassigned(self, layout: BatchLayout, files_touched: tuple[int, ...]) -> Position:
         """Go on with another number of workers, each with a stream of its own.
 
         Args:
-            grid: how the new workers cut.
-            reaches: how many files of its own lane each old worker has touched; ``ALL`` where what
-                was dealt out cannot be parted.
+            layout: how the new workers cut.
+            files_touched: how many files of its own lane each old worker has touched; ``ALL``
+                where what was dealt out cannot be parted.
         """
         begun = [
-            _begun(stream.segments, reach)
-            for stream, reach in zip(self.rebased(grid).streams, reaches, strict=True)
+            _begun(stream.segments, num_touched)
+            for stream, num_touched in zip(
+                self.restarted(layout).streams, files_touched, strict=True
+            )
         ]
         chains = [chain for chain in begun if chain]
-        num_workers, generation = grid.num_workers, self.generation + 1
+        num_workers, generation = layout.num_workers, self.generation + 1
         streams = tuple(
             StreamPosition(
                 segments=(
@@ -177,19 +179,19 @@ class Position:
         )
         return replace(
             self,
-            grid=grid,
-            rounds=0,
+            layout=layout,
+            steps_done=0,
             rows=(0,) * num_workers,
-            reaches=(0,) * num_workers,
+            files_touched=(0,) * num_workers,
             streams=streams,
-            deals=(*self.deals, reaches),
+            reassignments=(*self.reassignments, files_touched),
         )
 
 
-def grid_of(splitter: Splitter) -> Grid:
+def layout_of(splitter: Splitter) -> BatchLayout:
     """The grid that a splitter cuts."""
     topology = splitter.topology
-    return Grid(
+    return BatchLayout(
         num_workers=topology.num_workers,
         replicas_per_worker=topology.replicas_per_worker,
         global_batch_size=splitter.global_batch_size,
@@ -197,42 +199,48 @@ def grid_of(splitter: Splitter) -> Grid:
     )
 
 
-def first_position(epoch: int, grid: Grid, num_streams: int) -> Position:
+def first_position(epoch: int, layout: BatchLayout, num_streams: int) -> Position:
     """The beginning of an epoch with as many streams: none, one for all, or one for each worker."""
     streams = tuple(
         StreamPosition(segments=(Segment(index=worker),)) for worker in range(num_streams)
     )
     nothing = (0,) * num_streams
-    return Position(epoch=epoch, grid=grid, rows=nothing, reaches=nothing, streams=streams)
+    return Position(
+        epoch=epoch, layout=layout, rows=nothing, files_touched=nothing, streams=streams
+    )
 
 
-def _begun(segments: tuple[Segment, ...], reach: int) -> tuple[Segment, ...]:
+def _begun(segments: tuple[Segment, ...], num_touched: int) -> tuple[Segment, ...]:
     """What a worker had begun: of its own lane, the last segment, the files that it touched."""
     *before, own = segments
-    return (*before, replace(own, taken=reach)) if reach else tuple(before)
+    return (*before, replace(own, num_files=num_touched)) if num_touched else tuple(before)
 
 
-def dealt_files(
-    num_files: int, *, deals: tuple[tuple[int, ...], ...], segment: Segment, num_workers: int
+def assigned_files(
+    num_files: int,
+    *,
+    reassignments: tuple[tuple[int, ...], ...],
+    segment: Segment,
+    num_workers: int,
 ) -> NDArray[np.int64]:
     """The places, in the order of the epoch, of the files of a segment.
 
     ``num_workers``: of the generation that the segment is from.
     """
     rest = np.arange(num_files)
-    for reaches in deals[: segment.generation]:
-        turn, worker = np.divmod(np.arange(len(rest)), len(reaches))
-        rest = rest[turn >= np.array(reaches)[worker]]
-    return rest[segment.index :: num_workers][: segment.taken]
+    for files_touched in reassignments[: segment.generation]:
+        turn, worker = np.divmod(np.arange(len(rest)), len(files_touched))
+        rest = rest[turn >= np.array(files_touched)[worker]]
+    return rest[segment.index :: num_workers][: segment.num_files]
 
 
-def not_elastic(position: Position, grid: Grid, what: str) -> ConfigurationError:
+def not_elastic(position: Position, layout: BatchLayout, what: str) -> ConfigurationError:
     """The error for a state that only the cluster it is from can continue."""
-    before = position.grid
+    before = position.layout
     msg = (
         f"Expected the workers and replicas that the state is from ({before.num_workers} x "
         f"{before.replicas_per_worker}), because with {what} each worker has a stream of its own "
-        f"that no other can continue; got {grid.num_workers} x {grid.replicas_per_worker}. Start "
-        "as many, or start a new epoch without the state."
+        f"that no other can continue; got {layout.num_workers} x {layout.replicas_per_worker}. "
+        "Start as many, or start a new epoch without the state."
     )
     return ConfigurationError(msg)

@@ -17,13 +17,13 @@ class Piece:
         start: the row of the stream at which it begins.
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
-        rounds: steps that are over after this one, also those that nobody had an example in.
+        steps_done: steps that are over after this one, also those that nobody had an example in.
     """
 
     start: int
     sizes: tuple[int, ...]
     num_examples: int
-    rounds: int
+    steps_done: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,38 +34,38 @@ class KnownSteps:
         splitter: cuts global batches for this worker; knows their size.
         lengths: examples in the stream of each worker; where the stream is shared, in that one.
         drop_last: leave out each stream's last partial batch.
-        rounds: steps that are over already.
+        steps_done: steps that are over already.
     """
 
     splitter: Splitter
     lengths: tuple[int, ...]
     drop_last: bool
-    rounds: int = 0
+    steps_done: int = 0
 
     def pieces(self) -> Iterator[Piece]:
         """Yield this worker's part of each step to come that has an example in sync."""
         cut_sizes, steps = None, []
-        first_batch, first_step = divmod(self.rounds, self.splitter.spread)
+        first_batch, first_step = divmod(self.steps_done, self.splitter.steps_per_batch)
         for number in range(first_batch, self._num_batches):
             sizes = self._batch_sizes(number)
             if sizes != cut_sizes:  # else it is a full batch like the one before
                 cuts = self.splitter.cuts(sizes[self._own])
                 steps = list(enumerate(zip(cuts, _totals(self.splitter, sizes), strict=True), 1))
                 cut_sizes = sizes
-            first_row, rounds = number * self._full, number * self.splitter.spread
+            first_row, steps_done = number * self._full, number * self.splitter.steps_per_batch
             for step, (cut, total) in steps[first_step:]:
                 if total:
                     yield Piece(
                         start=first_row + cut.start,
                         sizes=cut.sizes,
                         num_examples=total,
-                        rounds=rounds + step,
+                        steps_done=steps_done + step,
                     )
             first_step = 0
 
-    def delivered(self, rounds: int) -> tuple[int, ...]:
+    def delivered(self, steps_done: int) -> tuple[int, ...]:
         """How many rows of each stream are delivered when so many steps are over."""
-        batch, step = divmod(rounds, self.splitter.spread)
+        batch, step = divmod(steps_done, self.splitter.steps_per_batch)
         return tuple(
             min(self._kept(length), batch * self._full) + self._rows_before(worker, batch, step)
             for worker, length in enumerate(self.lengths)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.progress.position import Grid, Position, Segment, StreamPosition
+from torch_distinput.plan.progress.position import BatchLayout, Position, Segment, StreamPosition
 
 VERSION = 1
 SETTINGS = "seeds and shards of the stream"
@@ -21,7 +21,7 @@ Recipe = Mapping[str, Any]
 
 def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
     """A position of a recipe as a dict for JSON."""
-    grid = position.grid
+    layout = position.layout
     return {
         "version": VERSION,
         "recipe": [[name, value] for name, value in recipe.items()],
@@ -29,19 +29,19 @@ def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
         "steps": position.steps,
         "examples": position.examples,
         "grid": [
-            grid.num_workers,
-            grid.replicas_per_worker,
-            grid.global_batch_size,
-            grid.rebatch,
+            layout.num_workers,
+            layout.replicas_per_worker,
+            layout.global_batch_size,
+            layout.rebatch,
         ],
-        "rounds": position.rounds,
+        "rounds": position.steps_done,
         "rows": list(position.rows),
-        "reaches": list(position.reaches),
+        "reaches": list(position.files_touched),
         "streams": [
             [stream.batch, stream.row, *map(_listed, stream.segments)]
             for stream in position.streams
         ],
-        "deals": [list(reaches) for reaches in position.deals],
+        "deals": [list(files_touched) for files_touched in position.reassignments],
     }
 
 
@@ -103,22 +103,22 @@ def _position(state: Mapping[str, Any]) -> Position:
         epoch=_count(state["epoch"]),
         steps=_count(state["steps"]),
         examples=_count(state["examples"]),
-        grid=Grid(
+        layout=BatchLayout(
             num_workers=_count(num_workers),
             replicas_per_worker=_count(num_replicas),
             global_batch_size=None if size is None else _count(size),
             rebatch=str(rebatch),
         ),
-        rounds=_count(state["rounds"]),
+        steps_done=_count(state["rounds"]),
         rows=tuple(map(_count, state["rows"])),
-        reaches=tuple(map(int, state["reaches"])),
+        files_touched=tuple(map(int, state["reaches"])),
         streams=tuple(
             StreamPosition(
                 batch=_count(batch), row=int(row), segments=tuple(map(_segment, segments))
             )
             for batch, row, *segments in state["streams"]
         ),
-        deals=tuple(tuple(map(int, reaches)) for reaches in state["deals"]),
+        reassignments=tuple(tuple(map(int, files_touched)) for files_touched in state["deals"]),
     )
 
 
@@ -131,7 +131,7 @@ def _count(value: Any) -> int:
 
 
 def _listed(segment: Segment) -> list[Any]:
-    numbers = [segment.generation, segment.index, segment.taken, segment.skip]
+    numbers = [segment.generation, segment.index, segment.num_files, segment.skip]
     return [*numbers, *map(_with_lists, segment.start)]
 
 
@@ -145,11 +145,11 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _segment(listed: Sequence[Any]) -> Segment:
-    generation, index, taken, skip, *start = listed
+    generation, index, num_files, skip, *start = listed
     return Segment(
         generation=_count(generation),
         index=_count(index),
-        taken=int(taken),
+        num_files=int(num_files),
         skip=_count(skip),
         start=tuple(map(_with_tuples, start)),
     )

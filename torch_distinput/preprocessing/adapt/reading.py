@@ -16,7 +16,7 @@ from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import map_leaves
 from torch_distinput.data.sources.resolve import gives_examples, has_ready_batches, open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, StreamSource
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.errors import TooFewFilesError, UsageError
@@ -167,12 +167,12 @@ def whole(
         for start in range(0, len(indices), batch_size):
             yield opened.fetch(indices[start : start + batch_size])
     elif isinstance(opened, StreamSource):
-        stream, shard, tally = opened.prepare().stream, Shard(), Tally(0)
+        stream, shard, read_counter = opened.prepare().stream, Shard(), ReadCounter(0)
         reader = stream.open(shard)
         while (chunk := reader.take(batch_size)) is not None:
             yield stream.finish(chunk, shard)
-            tally.add(reader.notes())
-        tally.add(reader.notes())
+            read_counter.add(reader.notes())
+        read_counter.add(reader.notes())
     else:
         assert isinstance(opened, ReadySource), "the three kinds of source"
         yield from (chunk.data for chunk in opened.stream.chunks(Shard()))

@@ -16,7 +16,7 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.data.stream.bad_records import Tally
+from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.sharding import dealt
@@ -146,7 +146,7 @@ def _counted(features: Features, plan: _Plan, workers: Communicator) -> States:
         if kept is not None and number in plan.known:
             states = kept.load(listing[number], layers)
         if states is None:
-            states, skipped = _read(features, plan.stream, number, Tally(workers.rank))
+            states, skipped = _read(features, plan.stream, number, ReadCounter(workers.rank))
             if kept is not None and not skipped:  # who reads the rest again is told again
                 kept.store(listing[number], states)
         for name, state in states.items():
@@ -159,7 +159,7 @@ def _share(numbers: list[int], workers: Communicator) -> list[int]:
 
 
 def _read(
-    features: Features, stream: FileStream, number: int, tally: Tally
+    features: Features, stream: FileStream, number: int, read_counter: ReadCounter
 ) -> tuple[States, dict[str, int]]:
     """Count one file; return its states, and how many records of it were left out."""
     layers = dict(features.adaptive())
@@ -168,9 +168,9 @@ def _read(
     reader = stream.open(shard)
     while (chunk := reader.take(ROWS)) is not None:
         count_batch(states, layers, features.columns_of, stream.finish(chunk, shard))
-        tally.add(reader.notes())
-    tally.add(reader.notes())
-    return states, tally.skipped
+        read_counter.add(reader.notes())
+    read_counter.add(reader.notes())
+    return states, read_counter.skipped
 
 
 def _check_recipe(features: Any, dataset: Any) -> None:

@@ -10,7 +10,7 @@ from torch_distinput.data.user_sources.states import next_epoch
 from torch_distinput.plan.progress.position import Position, StreamPosition
 
 
-class Progress:
+class EpochRecord:
     """Outlives its iterator, so that a loop that was left can still be saved."""
 
     def __init__(self, before: Position) -> None:
