@@ -10,11 +10,10 @@ import pytest
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
-from torch_distinput.cluster import agreement
 from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending
+from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending
 from torch_distinput.plan.progress.delivered import Ledger
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, first_position
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
@@ -154,12 +153,12 @@ def test_closing_reaches_the_others():
 
 
 def test_closing_inside_the_lock():
-    """A collection of garbage may do so in any thread, also in one that is at the desk."""
-    desk = Desk[Step]()
+    """A collection of garbage may do so in any thread, also in one that holds the lock."""
+    queue = AgreementQueue[Step]()
 
     def work():
-        with desk.lock:
-            desk.close()
+        with queue._lock:
+            queue.close()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -309,11 +308,11 @@ def test_votes_are_shared_by_many_steps(monkeypatch):
         dataset = strategy.distribute_dataset(stream_of(range(4000)), global_batch_size=4)
         iterator = iter(dataset)
         next(iterator)
-        desk = iterator._feed._agreement._desk
+        queue = iterator._feed._agreement._queue
         steps = 1
         while True:
             # A slow training step: the reader fills its room meanwhile.
-            while not desk._reader_waits and desk.state is agreement.State.RUNNING:
+            while not queue._reader_waits and queue._state is State.RUNNING:
                 os.sched_yield()
             if next(iterator, None) is None:
                 return steps

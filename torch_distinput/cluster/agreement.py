@@ -1,14 +1,14 @@
 """How many steps may everybody play? Votes ahead of use, where lengths are not known.
 
-Three threads meet in one :class:`Desk`:
+Three threads share one :class:`AgreementQueue`:
 
-    the reader     pulls this worker's steps and lays them on the pile of *ready* steps
-    the voter      tells the others what is ready, hears what they have, and moves the steps that
-                   all can play to the pile of *agreed* ones; the only user of the channel
+    the reader     pulls this worker's steps and puts them there, *ready* to be played
+    the voter      tells the others what is ready, hears what they have, and passes on the steps
+                   that all can play, as *agreed*; the only user of the channel
     the consumer   the caller of ``next``; takes agreed steps
 
-The reader's work and the voter's waiting overlap the training step. Both threads hold the desk,
-never the :class:`Agreement`, so that an abandoned iterator is collected and closes the desk.
+The reader's work and the voter's waiting overlap the training step. Both threads hold the queue,
+never the :class:`Agreement`, so that an abandoned iterator is collected and closes the queue.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, Generic
 
-from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending, S
+from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending, News, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import Ledger
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote, decide
-from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.end_of_data import Outcome, Vote, decide
 from torch_distinput.threads import start_thread
 
 
@@ -51,53 +49,44 @@ class Agreement(Generic[S]):
         ledger: Ledger,
     ) -> None:
         """Start reading and voting."""
-        self._desk = desk = Desk[S]()
-        stop = desk.close
+        self._queue = queue = AgreementQueue[S]()
+        stop = queue.close
         self._threads = (
-            start_thread(_read, desk, steps, name="reader", stop=stop),
+            start_thread(_read, queue, steps, name="reader", stop=stop),
             start_thread(
-                partial(_vote, shared=shared, introduce=introduce, ledger=ledger), desk, channel,
+                partial(_vote, shared=shared, introduce=introduce, ledger=ledger), queue, channel,
                 name="voter", stop=stop, give_up=channel.abandon,
             ),
         )  # fmt: skip
 
     def next(self, timeout: float) -> Agreed[S] | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
-        return self._desk.take(timeout)
+        return self._queue.get(timeout)
 
     @property
     def ending(self) -> Ending | None:
         """Why there will be no more agreed steps; None while there may be."""
-        return self._desk.ending
+        return self._queue.ending
 
     @property
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
-        desk = self._desk
-        with desk.lock:
-            if desk.agreed:
-                return False
-            return not (desk.may_vote() if desk.introduced else desk.can_introduce())
+        return self._queue.lacks_steps
 
     def introductions(self, timeout: float) -> list[Any] | None:
         """What each worker's first step introduced, None for one that had none.
 
         Returns None altogether if the introductions did not take place in time.
         """
-        desk = self._desk
-        with desk.lock:
-            desk.news_for_consumer.wait_for(
-                lambda: desk.introduced is not None or desk.ending, timeout
-            )
-            return desk.introduced
+        return self._queue.introductions(timeout)
 
     def fail(self, error: BaseException) -> None:
         """Take an error for one of the source; all workers hear of it, then it comes as the end."""
-        self._desk.leave(State.FAILED, error)
+        self._queue.fail(error)
 
     def close(self) -> None:
         """Tell the threads to leave; the other workers hear of it in their next vote."""
-        self._desk.close()
+        self._queue.close()
 
     @property
     def is_reading(self) -> bool:
@@ -117,24 +106,24 @@ class Agreement(Generic[S]):
         return not any(thread.is_alive() for thread in self._threads)
 
 
-def _read(desk: Desk[S], steps: Iterator[S]) -> None:
+def _read(queue: AgreementQueue[S], steps: Iterator[S]) -> None:
     """The reader: pull steps while there is room."""
-    while desk.wait_for_room():
+    while queue.wait_for_room():
         try:
             step = next(steps, None)
             num_bytes = 0 if step is None else step.num_bytes
         except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
             let_go(error)
-            desk.leave(State.FAILED, error)
+            queue.fail(error)
             break
         if step is None:
-            desk.leave(State.ENDED)
+            queue.end_reading()
             break
-        desk.lay(step, num_bytes)
+        queue.put(step, num_bytes)
 
 
 def _vote(
-    desk: Desk[S],
+    queue: AgreementQueue[S],
     channel: Channel,
     *,
     shared: bool,
@@ -143,79 +132,62 @@ def _vote(
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
-        going_on = _introduce(desk, channel, introduce)
+        going_on = _introduce(queue, channel, introduce)
         while going_on:
-            going_on = _round(desk, channel, ledger, shared=shared)
+            going_on = _vote_once(queue, channel, ledger, shared=shared)
     except ChannelBrokenError as error:
-        desk.end(Ending(outcome=Outcome.LEFT, error=error))
+        queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
-        desk.end(Ending(outcome=Outcome.FAILED, error=error))
+        queue.end(Ending(outcome=Outcome.FAILED, error=error))
 
 
-def _introduce(desk: Desk[S], channel: Channel, introduce: Callable[[S], Any]) -> bool:
+def _introduce(
+    queue: AgreementQueue[S], channel: Channel, introduce: Callable[[S], Any]
+) -> bool:
     """Introduce the workers' first steps to each other; whether all of them could."""
-    with desk.lock:
-        desk.votable.wait_for(desk.can_introduce)
-        first = next((step for step, _ in desk.ready if step.count), None)
+    first = queue.wait_for_first()
     own, words, failure = b"", "", None
-    try:  # before the collective, in which the others would wait
+    # Pickled here and not by the channel: what cannot be must not keep this worker from the
+    # collective, in which the others would wait for it.
+    try:
         own = pickle.dumps(None if first is None else introduce(first))
     except Exception as error:  # noqa: BLE001 - it is raised again where next() is called
-        failure, words = error, _said(error)
+        failure, words = error, _describe(error)
     rows = channel.gather_objects((own, words))
     failed = tuple(worker for worker, (pickled, _) in enumerate(rows) if not pickled)
     if failed:
         said = tuple(words for _, words in rows)
-        desk.end(Ending(outcome=Outcome.FAILED, workers=failed, words=said, error=failure))
+        queue.end(Ending(outcome=Outcome.FAILED, workers=failed, words=said, error=failure))
         return False
-    introduced = [pickle.loads(pickled) for pickled, _ in rows]  # noqa: S301 - from our own workers
-    with desk.lock:
-        desk.introduced = introduced
-        desk.news_for_consumer.notify_all()
+    queue.introduce([pickle.loads(pickled) for pickled, _ in rows])  # noqa: S301 - our own workers'
     return True
 
 
-def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> bool:
-    """Vote once; whether the voting goes on."""
-    with desk.lock:
-        desk.votable.wait_for(desk.may_vote)
-        news = desk.news()
-        vote = _vote_of(desk, has_news=bool(news))
+def _vote_once(
+    queue: AgreementQueue[S], channel: Channel, ledger: Ledger, *, shared: bool
+) -> bool:
+    """Vote, and move on what all can play; whether the voting goes on."""
+    vote, news = queue.wait_for_vote()
     votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
     verdict = decide(votes, shared=shared)
-    told: list[tuple[ResumePoint, ...]] = [()] * len(votes)
+    told: list[News] = [()] * len(votes)
     if any(vote.has_news for vote in votes):
         told = channel.gather_objects(news)
-    words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
-    after_steps = ledger.enter(votes, told, len(verdict.totals))
-    with desk.lock:
-        desk.told = news[-1] if news else desk.told
-        desk.move(verdict.totals, after_steps)
+    failed = verdict.outcome is Outcome.FAILED
+    words = _gather_words(queue, channel) if failed else ()
+    queue.agree(verdict.totals, ledger.enter(votes, told, len(verdict.totals)))
     if verdict.outcome is Outcome.GO_ON:
         return True
-    error = desk.failure if verdict.outcome is Outcome.FAILED else None
-    desk.end(Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
+    error = queue.failure if failed else None
+    queue.end(Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
     return False
 
 
-def _vote_of(desk: Desk[S], *, has_news: bool) -> Vote:
-    spoken_of = [step for step, _ in islice(desk.ready, WINDOW)]
-    # An end is told only when all that comes before it fits into the window.
-    known = desk.state if len(desk.ready) <= WINDOW else State.RUNNING
-    return Vote(
-        state=State.CLOSED if desk.state is State.CLOSED else known,
-        counts=tuple(step.count for step in spoken_of),
-        marks=tuple(step.mark for step in spoken_of),
-        files_touched=tuple(step.num_touched for step in spoken_of),
-        has_news=has_news,
-    )
-
-
-def _words(desk: Desk[S], channel: Channel) -> tuple[str, ...]:
+def _gather_words(queue: AgreementQueue[S], channel: Channel) -> tuple[str, ...]:
     """Every worker hears what the failed ones have to say."""
-    failure = desk.failure
-    return tuple(channel.gather_objects("" if failure is None else _said(failure)))
+    failure = queue.failure
+    return tuple(channel.gather_objects("" if failure is None else _describe(failure)))
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -1,14 +1,28 @@
-"""Where the threads of an agreement meet: piles of ready and agreed steps, and how it ends."""
+"""Where the three threads of an agreement meet: steps that are ready, steps agreed on, the end.
+
+    thread     writes                              reads                      waits for
+    reader     _ready (right), _state at the end   bytes and steps held       _room
+    voter      _ready (left) -> _agreed (right),   _ready, _state             _votable
+               _introduced, _told, _ending
+    consumer   _agreed (left), _taken_bytes        _introduced, _ending       _news
+    any        _state, _failure, by ``close`` and ``fail``: also a collection of garbage
+
+All under one lock, but for what the consumer does per step: it takes from its end of a deque, which
+is safe by itself, and wakes the others only where that lets them go on. A lock and a switch of
+threads for each step would cost more than the votes. A method with a leading underscore expects the
+lock to be held, or only reads.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch_distinput.plan.progress.delivered import Progress
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.threads import new_condition, new_rlock
 
@@ -49,13 +63,6 @@ _BURST = 32
 """Steps for which there is room again before a reader is woken: to wake it costs some steps."""
 
 
-class Ready(NamedTuple, Generic[S]):
-    """A step that this worker could play, and its bytes."""
-
-    step: S
-    num_bytes: int
-
-
 class Agreed(NamedTuple, Generic[S]):
     """A step that all workers play.
 
@@ -89,27 +96,26 @@ class Ending:
     error: BaseException | None = None
 
 
-class Desk(Generic[S]):
-    """What the three threads share. Each waits for a condition of its own, under one lock.
+News = tuple[ResumePoint, ...]
+"""Resume points that a worker tells the others."""
 
-    The consumer takes a step without the lock, since a deque's ends are safe by themselves, and
-    wakes the others only where that lets them go on: a lock and a switch of threads for each step
-    would cost more than the votes.
-    """
+
+class AgreementQueue(Generic[S]):
+    """Steps on their way from the reader over the voter to the consumer; bounded by host memory."""
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self.lock = new_rlock()  # a collection of garbage, at any moment, may call close()
-        self.room = new_condition(self.lock)  # the reader's
-        self.votable = new_condition(self.lock)  # the voter's
-        self.news_for_consumer = new_condition(self.lock)
-        self.ready: deque[Ready[S]] = deque()
-        self.agreed: deque[Agreed[S]] = deque()
-        self.state = State.RUNNING
-        self.failure: BaseException | None = None
-        self.introduced: list[Any] | None = None
-        self.ending: Ending | None = None
-        self.told: ResumePoint | None = None
+        self._lock = new_rlock()  # a collection of garbage, at any moment, may call close()
+        self._room = new_condition(self._lock)
+        self._votable = new_condition(self._lock)
+        self._news = new_condition(self._lock)
+        self._ready: deque[tuple[S, int]] = deque()  # with the bytes that a step holds
+        self._agreed: deque[Agreed[S]] = deque()
+        self._state = State.RUNNING
+        self._failure: BaseException | None = None
+        self._introduced: list[Any] | None = None
+        self._ending: Ending | None = None
+        self._told: ResumePoint | None = None
         self._reader_waits = False
         self._kept_bytes = 0  # by ready and agreed steps, written under the lock, and
         self._taken_bytes = 0  # by those taken since, written by the consumer
@@ -118,112 +124,178 @@ class Desk(Generic[S]):
 
     def wait_for_room(self) -> bool:
         """Return True as soon as another step may be read; False when nobody will play it."""
-        if not self.has_room() and not self.is_over():
-            with self.lock:
+        if not self._has_room() and not self._is_over():
+            with self._lock:
                 self._reader_waits = True  # before it looks: the consumer looks after it took
-                self.room.wait_for(lambda: self.has_room() or self.is_over())
+                self._room.wait_for(lambda: self._has_room() or self._is_over())
                 self._reader_waits = False
-        return not self.is_over()
+        return not self._is_over()
 
-    def lay(self, step: S, num_bytes: int) -> None:
-        """Add a ready step."""
-        with self.lock:
-            self.ready.append(Ready(step, num_bytes))
+    def put(self, step: S, num_bytes: int) -> None:
+        """Add a step that this worker could play."""
+        with self._lock:
+            self._ready.append((step, num_bytes))
             self._kept_bytes += num_bytes
-            if self.introduced is None or self.may_vote():
-                self.votable.notify()
+            if self._introduced is None or self._may_vote():
+                self._votable.notify()
+
+    def end_reading(self) -> None:
+        """Say that this worker's data has ended."""
+        self._leave(State.ENDED)
 
     # ------------------------------------------------------------------ the voter
 
-    def news(self) -> tuple[ResumePoint, ...]:
-        """The last bookmark among the steps that can be voted on, if the others do not know it.
+    def wait_for_first(self) -> S | None:
+        """Return the first step with examples; None when none will come soon."""
+        with self._lock:
+            self._votable.wait_for(self._can_introduce)
+            return next((step for step, _ in self._ready if step.count), None)
 
-        At first also the first one, so that a state of an early step has one.
-        """
-        steps = list(self.ready)[:WINDOW]
-        known = [step.resume_point for step, _ in steps if step.resume_point]
-        told = [known[0], known[-1]] if known and self.told is None else known[-1:]
-        return tuple(
-            dict.fromkeys(resume_point for resume_point in told if resume_point != self.told)
-        )
+    def introduce(self, introduced: list[Any]) -> None:
+        """Leave what the workers' first steps introduced, in worker order."""
+        with self._lock:
+            self._introduced = introduced
+            self._news.notify_all()
 
-    def can_introduce(self) -> bool:
-        """A step with examples is there, or none will come soon."""
-        if self.state is not State.RUNNING or len(self.ready) >= WINDOW:
-            return True
-        return any(step.count for step, _ in self.ready)
+    def wait_for_vote(self) -> tuple[Vote, News]:
+        """Return what this worker has to say, as soon as it may vote."""
+        with self._lock:
+            self._votable.wait_for(self._may_vote)
+            news = self._news_to_tell()
+            if news:
+                self._told = news[-1]
+            return self._vote(has_news=bool(news)), news
 
-    def may_vote(self) -> bool:
-        """Not while many agreed steps wait, or a vote could wait for a worker that is busy."""
-        if self.state is State.CLOSED:
-            return True
-        news = bool(self.ready) or self.state is not State.RUNNING
-        return news and len(self.agreed) <= _LOW_WATER
-
-    def move(self, totals: Sequence[int], after_steps: Sequence[Progress]) -> None:
+    def agree(self, totals: Sequence[int], after_steps: Sequence[Progress]) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
-        for total, progress in zip(totals, after_steps, strict=True):
-            step, num_bytes = self.ready.popleft() if self.ready else (None, 0)
-            if total:
-                self.agreed.append(Agreed(step, num_bytes, total, progress))
-            else:
-                self._kept_bytes -= num_bytes
-        self.room.notify()
-        self.news_for_consumer.notify_all()
+        with self._lock:
+            for total, progress in zip(totals, after_steps, strict=True):
+                step, num_bytes = self._ready.popleft() if self._ready else (None, 0)
+                if total:
+                    self._agreed.append(Agreed(step, num_bytes, total, progress))
+                else:
+                    self._kept_bytes -= num_bytes
+            self._room.notify()
+            self._news.notify_all()
 
     def end(self, ending: Ending) -> None:
         """Say why there are no more steps."""
-        with self.lock:
-            self.ending = ending
+        with self._lock:
+            self._ending = ending
             self._wake_all()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong with this worker's data."""
+        return self._failure
 
     # ------------------------------------------------------------------ the consumer
 
-    def take(self, timeout: float) -> Agreed[S] | Ending | None:
+    def get(self, timeout: float) -> Agreed[S] | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
-        if not self.agreed:
-            with self.lock:
-                self.news_for_consumer.wait_for(lambda: self.agreed or self.ending, timeout)
-                if not self.agreed:
-                    return self.ending
-        taken = self.agreed.popleft()
+        if not self._agreed:
+            with self._lock:
+                self._news.wait_for(lambda: self._agreed or self._ending, timeout)
+                if not self._agreed:
+                    return self._ending
+        taken = self._agreed.popleft()
         self._taken_bytes += taken.num_bytes
-        if len(self.agreed) == _LOW_WATER or (self._reader_waits and self._may_read_on()):
-            with self.lock:
-                self.votable.notify()
-                self.room.notify()
+        if len(self._agreed) == _LOW_WATER or (self._reader_waits and self._may_read_on()):
+            with self._lock:
+                self._votable.notify()
+                self._room.notify()
         return taken
 
-    # ------------------------------------------------------------------ all
+    def introductions(self, timeout: float) -> list[Any] | None:
+        """What :meth:`introduce` left; None if that is not there within ``timeout`` seconds."""
+        with self._lock:
+            self._news.wait_for(lambda: self._introduced is not None or self._ending, timeout)
+            return self._introduced
 
-    def has_room(self) -> bool:
-        """Something is always read ahead; more only within the limits."""
-        held = len(self.ready) + len(self.agreed)
-        return not held or (held < _HELD_STEPS and self._held_bytes < _HELD_BYTES)
+    @property
+    def ending(self) -> Ending | None:
+        """Why there will be no more agreed steps; None while there may be."""
+        return self._ending
 
-    def is_over(self) -> bool:
-        """Nobody will play what is read from now on."""
-        return self.state is State.CLOSED or self.ending is not None
+    @property
+    def lacks_steps(self) -> bool:
+        """Whether this worker itself has nothing to vote on, since its source is still at it."""
+        with self._lock:
+            if self._agreed:
+                return False
+            return not (self._may_vote() if self._introduced else self._can_introduce())
+
+    # ------------------------------------------------------------------ any thread
 
     def close(self) -> None:
         """Let both threads leave; the other workers hear of it in the next vote."""
-        self.leave(State.CLOSED)
+        self._leave(State.CLOSED)
 
-    def leave(self, state: State, failure: BaseException | None = None) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Take an error for one of this worker's data; all workers hear of it."""
+        self._leave(State.FAILED, error)
+
+    # ------------------------------------------------------------------ with the lock
+
+    def _leave(self, state: State, failure: BaseException | None = None) -> None:
         """Say what follows the ready steps; closing overrules the rest."""
-        with self.lock:
-            if self.state is not State.CLOSED:
-                self.state, self.failure = state, failure
+        with self._lock:
+            if self._state is not State.CLOSED:
+                self._state, self._failure = state, failure
             self._wake_all()
+
+    def _vote(self, *, has_news: bool) -> Vote:
+        steps = [step for step, _ in islice(self._ready, WINDOW)]
+        # An end is told only when all that comes before it fits into the window.
+        known = self._state if len(self._ready) <= WINDOW else State.RUNNING
+        return Vote(
+            state=State.CLOSED if self._state is State.CLOSED else known,
+            counts=tuple(step.count for step in steps),
+            marks=tuple(step.mark for step in steps),
+            files_touched=tuple(step.num_touched for step in steps),
+            has_news=has_news,
+        )
+
+    def _news_to_tell(self) -> News:
+        """The last resume point among the steps to be voted on, if the others do not know it.
+
+        At first also the first one, so that a state of an early step has one.
+        """
+        steps = islice(self._ready, WINDOW)
+        known = [step.resume_point for step, _ in steps if step.resume_point]
+        told = [known[0], known[-1]] if known and self._told is None else known[-1:]
+        return tuple(dict.fromkeys(point for point in told if point != self._told))
+
+    def _can_introduce(self) -> bool:
+        """A step with examples is there, or none will come soon."""
+        if self._state is not State.RUNNING or len(self._ready) >= WINDOW:
+            return True
+        return any(step.count for step, _ in self._ready)
+
+    def _may_vote(self) -> bool:
+        """Not while many agreed steps wait, or a vote could wait for a worker that is busy."""
+        if self._state is State.CLOSED:
+            return True
+        has_something = bool(self._ready) or self._state is not State.RUNNING
+        return has_something and len(self._agreed) <= _LOW_WATER
+
+    def _has_room(self) -> bool:
+        """Something is always read ahead; more only within the limits."""
+        held = len(self._ready) + len(self._agreed)
+        return not held or (held < _HELD_STEPS and self._held_bytes < _HELD_BYTES)
+
+    def _may_read_on(self) -> bool:
+        held = len(self._ready) + len(self._agreed)
+        return self._has_room() and (held <= _HELD_STEPS - _BURST or not self._agreed)
+
+    def _is_over(self) -> bool:
+        """Nobody will play what is read from now on."""
+        return self._state is State.CLOSED or self._ending is not None
 
     @property
     def _held_bytes(self) -> int:
         return self._kept_bytes - self._taken_bytes
 
-    def _may_read_on(self) -> bool:
-        held = len(self.ready) + len(self.agreed)
-        return self.has_room() and (held <= _HELD_STEPS - _BURST or not self.agreed)
-
     def _wake_all(self) -> None:
-        for condition in (self.room, self.votable, self.news_for_consumer):
+        for condition in (self._room, self._votable, self._news):
             condition.notify_all()
