@@ -77,7 +77,7 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
-    "signal.signal": ("cluster/stop_signal.py",),
+    "signal.signal": ("cluster/coordinated_stop.py",),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 

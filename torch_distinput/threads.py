@@ -10,7 +10,13 @@ threads, but all of their locks, held as they were. So in the child the locks ar
 nothing to end, and what needed the threads is kept but never used: see :func:`call_in_child`.
 
 This module alone registers anything with the process, with the first thread, lock or group of ours:
-an import leaves no trace.
+an import leaves no trace. Its own tables need no lock, which a child could inherit held: each
+change is one operation on a dict or list, which CPython does not interrupt.
+
+    when                 runs                what
+    before a fork        ``_count_fork``     counts it
+    in a forked child    ``_begin_as_child`` forgets threads, makes locks anew, keeps their owners
+    at exit              ``_end_all``        stops threads, waits, frees those that wait for others
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from torch_distinput.cluster import heartbeat, patience
+from torch_distinput.cluster import heartbeat, wait_limit
 from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.own_process import Process, has_died, own_process
-from torch_distinput.cluster.patience import Patience
+from torch_distinput.cluster.process_identity import ProcessIdentity, has_died, identify_process
+from torch_distinput.cluster.wait_limit import WaitLimit
 
 
 @pytest.fixture
@@ -24,35 +24,35 @@ def other():
 
 def named(process):
     """The name that a process of this machine has for others."""
-    own = own_process()
+    own = identify_process()
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return Process(own.machine, process.pid, fields[19])
+    return ProcessIdentity(own.machine, process.pid, fields[19])
 
 
 def test_a_process_that_runs_has_not_died(other):
-    assert not has_died(named(other), own_process())
-    assert not has_died(own_process(), own_process())
+    assert not has_died(named(other), identify_process())
+    assert not has_died(identify_process(), identify_process())
 
 
 def test_a_killed_process_has_died_before_its_parent_asks_for_it(other):
     name = named(other)
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert has_died(name, own_process())
+    assert has_died(name, identify_process())
     other.wait()
-    assert has_died(name, own_process())
+    assert has_died(name, identify_process())
 
 
 def test_a_later_process_of_the_same_number_is_another_one(other):
-    assert has_died(named(other)._replace(started="1"), own_process())
+    assert has_died(named(other)._replace(started="1"), identify_process())
 
 
 def test_a_process_of_another_machine_cannot_be_looked_up(other):
     name = named(other)
     other.kill()
     other.wait()
-    assert not has_died(name._replace(machine="another"), own_process())
-    assert not has_died(name._replace(machine=""), Process("", 1, ""))
+    assert not has_died(name._replace(machine="another"), identify_process())
+    assert not has_died(name._replace(machine=""), ProcessIdentity("", 1, ""))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_a_process_of_another_machine_cannot_be_looked_up(other):
 )
 def test_time_in_which_a_process_was_stopped_is_no_waiting(monkeypatch, looks, expected):
     now = [0.0]
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
-    waiting = Patience(3.0)
+    monkeypatch.setattr(wait_limit.time, "monotonic", lambda: now[0])
+    waiting = WaitLimit(3.0)
     for now[0] in looks:
         is_over = waiting.is_over
     assert expected == is_over

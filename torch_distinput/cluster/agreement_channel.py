@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.patience import Patience
-from torch_distinput.cluster.sign import Stage
+from torch_distinput.cluster.status import Activity
+from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerTimeoutError
 
@@ -46,7 +46,7 @@ class Meeting:
         # Imported here, because where lengths are known nobody has to agree.
         from torch_distinput.cluster.agreement import Agreement  # noqa: PLC0415
 
-        here = self._heartbeat.outside = Stage(
+        here = self._heartbeat.outside = Activity(
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
         )
         gone = partial(self._heartbeat.gone, timeout)
@@ -70,9 +70,9 @@ class Meeting:
 
 def _has_left(last: Agreement[Any], timeout: float, gone: Gone) -> bool:
     """Wait for the threads of an agreement, as long as the other workers are there."""
-    patience = Patience(timeout)
+    wait_limit = WaitLimit(timeout)
     while not last.join(min(_SLICE_SECONDS, timeout)):
-        if patience.is_over:
+        if wait_limit.is_over:
             return False
         if not last.is_reading:
             check_company("the end of the epoch before", gone())

@@ -1,10 +1,14 @@
 """One step at which all workers stop, though a signal reaches them at different ones.
 
-Two threads meet here without a lock, because a step must not pay for it:
+Two threads and no lock, because a step must not pay for it:
 
-    main        claims a step before it delivers it, and counts it afterwards
-    heartbeat   hears of a request, votes how far this worker may have come, and hears the votes
+    thread      writes                                 reads
+    main        claimed before a step, delivered       is_asked, vote, at
+                after it
+    heartbeat   is_asked, vote, at, and sets settled   claimed, is_requested
+    any         is_requested, also a signal handler
 
+Each value has one writer; ``is_asked`` and ``claimed`` are each written before the other is read.
 A worker votes its claimed steps: the last step for which it may not have looked at the votes. All
 stop one step after the highest vote, since whoever voted highest may already have found no request
 at that step. Who would go beyond its own vote waits for all votes; they come from threads, so also
@@ -13,9 +17,14 @@ from a worker that is held up in a collective of the training step by the one th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection
+from types import FrameType
 
-from torch_distinput.threads import new_event
+from torch_distinput.errors import UsageError
+from torch_distinput.threads import is_loader_process, new_event
 
 
 class Stop:
@@ -71,3 +80,31 @@ class Stop:
         self.is_requested = True
         if self.at is None:
             self.at = self.claimed
+
+
+def handle_signal(signum: int, request: Callable[[], None]) -> None:
+    """Call ``request()`` when the signal comes, and then the function that handled it before.
+
+    Not the one that raises KeyboardInterrupt: the step that it tears would be lost. In a child that
+    was forked meanwhile the function before is all there is; a loader process of ours goes on until
+    its parent ends it, since a signal may be sent to both.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        msg = (
+            "stop_on_signal must be called in the main thread, as signal.signal must, but was "
+            f"called in {threading.current_thread().name!r}. Call request_stop() there instead."
+        )
+        raise UsageError(msg)
+    before, process = signal.getsignal(signum), os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            if not is_loader_process():
+                signal.signal(number, before or signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        request()
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+
+    signal.signal(signum, handle)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.sign import Stage
+from torch_distinput.cluster.status import Activity
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
@@ -42,7 +42,7 @@ def shake_hands(
     """
     heartbeat.begin(topic)
     gone = partial(heartbeat.gone, timeout)
-    heartbeat.outside = Stage("opening its data for", topic, None, time.monotonic())
+    heartbeat.outside = Activity("opening its data for", topic, None, time.monotonic())
     try:
         facts, share = prepare()
     except Exception as error:
@@ -51,7 +51,9 @@ def shake_hands(
         raise
     text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
     now = time.monotonic()
-    heartbeat.outside = Stage("waiting for the others at the start of", topic, None, now, timeout)
+    heartbeat.outside = Activity(
+        "waiting for the others at the start of", topic, None, now, timeout
+    )
     try:
         texts = communicator.exchange(topic, text, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
@@ -59,7 +61,7 @@ def shake_hands(
             raise
         raise _late(error, heartbeat, topic, name, timeout) from error
     heartbeat.survive()
-    heartbeat.outside = Stage("before the first step of", topic, None, time.monotonic())
+    heartbeat.outside = Activity("before the first step of", topic, None, time.monotonic())
     shown = [json.loads(text) for text in texts]
     _check_prepared(shown)
     _check_equal([worker["facts"] for worker in shown], name)

@@ -1,11 +1,20 @@
 """Signs of life: each worker says once a second where it is, and hears where the others are.
 
-One thread for each strategy, started by its first ``iter()``. It alone talks to the store; the
-threads that work write what they do into plain attributes, and read what it has heard.
+One thread for each strategy, started by its first ``iter()``. It alone talks to the store. No lock:
+each attribute has one writer, and what is written is replaced as a whole, never changed in place.
 
-What a worker shows is one note: how often its heart has beaten, how many steps it has delivered,
-its :class:`Stage`, its vote on a stop, and its failure. A worker whose note does not change any
-more has been stopped, has lost its machine, or is inside C code that holds the interpreter.
+    thread      writes                                      reads
+    heartbeat   _heard, _heard_at, _failed_at, _beats,      outside, inside, failed, stop,
+                steps_of_left, lost; sets _fresh            _is_closed
+    main        outside, failed, _begun, _ended, interval   _heard, _heard_at, _failed_at,
+                (before the thread starts)                  steps_of_left, lost; waits for _fresh
+    puller      inside, failed: whoever pulls steps, the    _heard, lost
+                main thread or one that reads ahead
+    any         _is_closed and a word into the queue _wake, also in a signal handler or a finalizer
+
+What a worker shows is one status: how often its heart has beaten, how many steps it has delivered,
+its activity, its vote on a stop, and its failure. A worker whose status does not change any more
+has been stopped, has lost its machine, or is inside C code that holds the interpreter.
 """
 
 from __future__ import annotations
@@ -19,8 +28,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from torch_distinput.cluster.coordinated_stop import Stop
-from torch_distinput.cluster.own_process import has_died, own_process
-from torch_distinput.cluster.sign import Sign, Stage
+from torch_distinput.cluster.process_identity import has_died, identify_process
+from torch_distinput.cluster.status import Activity, Status
 from torch_distinput.communicator import Board, BoardClosedError, Communicator
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.threads import Thread, new_event, start_thread
@@ -49,29 +58,30 @@ _RETURN_SECONDS = 1.0
 
 
 class Heartbeat:
-    """This worker's heart, and what it has heard of the others.
+    """This worker's signs of life, and what it has heard of the others.
 
-    The main thread writes ``outside``; ``inside`` is written by whoever pulls steps, which may be
-    a thread that reads ahead, and counts while ``outside`` is None.
+    ``outside`` is what it does outside of a step; while that is None, ``inside`` counts.
     """
 
     def __init__(self, communicator: Communicator) -> None:
         """Beat nothing yet."""
         self.stop = Stop()
-        self.outside: Stage | None = Stage("before the first", "iter()", None, time.monotonic())
+        self.outside: Activity | None = Activity(
+            "before the first", "iter()", None, time.monotonic()
+        )
         self.inside = self.outside
         self.failed: tuple[str, str] | None = None
         self.lost: BoardClosedError | None = None
         self.interval = max(_BEAT_SECONDS, communicator.size / _NOTES_PER_SECOND)
         self._communicator = communicator
-        self._process = own_process()
+        self._process = identify_process()
         self._thread: Thread | None = None
         self._is_closed = False
-        self._warned: Stage | None = None
+        self._warned: Activity | None = None
         # A queue, because putting into it is allowed in a signal handler and in a finalizer.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
-        self._heard: dict[int, tuple[Sign, float]] = {}  # with the time when it changed last
+        self._heard: dict[int, tuple[Status, float]] = {}  # with the time when it changed last
         # Of those who have left, how many they delivered: beside the signs, for each step asks.
         self.steps_of_left: dict[int, int] = {}
         self._failed_at: dict[int, float] = {}  # when it was heard that a worker failed
@@ -122,7 +132,7 @@ class Heartbeat:
         own = self._communicator.rank
         return [worker for worker in range(self._communicator.size) if worker != own]
 
-    def sign(self, worker: int) -> Sign | None:
+    def status(self, worker: int) -> Status | None:
         """What was heard of a worker last."""
         heard = self._heard.get(worker)
         return heard[0] if heard else None
@@ -132,8 +142,10 @@ class Heartbeat:
 
         Who has only heard of a failure is named while nothing was heard of the culprit itself.
         """
-        signs = {worker: self.sign(worker) for worker in self.others}
-        told = {worker: sign.failed for worker, sign in signs.items() if sign and sign.failed}
+        statuses = {worker: self.status(worker) for worker in self.others}
+        told = {
+            worker: status.failed for worker, status in statuses.items() if status and status.failed
+        }
         failed = {worker: words for worker, (where, words) in told.items() if where == topic}
         culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
         return culprits or failed
@@ -150,37 +162,39 @@ class Heartbeat:
         """Note that all workers have come to a new iteration, whatever happened before."""
         self._ended.clear()
 
-    def gone(self, patience: float) -> dict[int, str]:
+    def gone(self, wait_limit: float) -> dict[int, str]:
         """Who will not come to where all workers have to come, and why.
 
-        Workers that have left, died, or given no sign of life for ``patience`` seconds; those that
-        failed in the iteration that has begun here; and those that failed in one that ended well
-        here, and did not come back from it soon.
+        Workers that have left, died, or given no sign of life for ``wait_limit`` seconds; those
+        that failed in the iteration that has begun here; and those that failed in one that ended
+        well here, and did not come back from it soon.
         """
-        why = {worker: self._why_gone(worker, patience) for worker in self.others}
+        why = {worker: self._why_gone(worker, wait_limit) for worker in self.others}
         return {worker: words for worker, words in why.items() if words}
 
-    def _why_gone(self, worker: int, patience: float) -> str:
-        sign = self.sign(worker)
-        if sign is None:
+    def _why_gone(self, worker: int, wait_limit: float) -> str:
+        status = self.status(worker)
+        if status is None:
             return ""
-        if sign.has_left:
+        if status.has_left:
             return self._said_of(worker)
         if self.has_died(worker):
             return f"its process has ended without a word ({self._said_of(worker)})"
-        if self.silence(worker) > patience:
-            return f"no sign of life within {patience:g} s ({self._said_of(worker)})"
-        if sign.failed is None:
+        if self.silence(worker) > wait_limit:
+            return f"no sign of life within {wait_limit:g} s ({self._said_of(worker)})"
+        if status.failed is None:
             return ""
-        topic, words = sign.failed
+        topic, words = status.failed
         ago = time.monotonic() - self._failed_at[worker]
         is_out = ago > _RETURN_SECONDS if topic in self._ended else topic == self._begun
         return f"it failed in {topic}: {words}" if is_out else ""
 
     def has_died(self, worker: int) -> bool:
         """Whether a worker of this machine was killed, or crashed."""
-        sign = self.sign(worker)
-        return sign is not None and not sign.has_left and has_died(sign.process, self._process)
+        status = self.status(worker)
+        return (
+            status is not None and not status.has_left and has_died(status.process, self._process)
+        )
 
     def misses_beat(self, worker: int) -> bool:
         """Whether nothing was heard of a worker when something should have been."""
@@ -214,10 +228,12 @@ class Heartbeat:
         self._fresh.clear()
         return not self._fresh.wait(2 * self.interval)
 
-    def late(self, place: Stage) -> tuple[int, ...]:
+    def late(self, place: Activity) -> tuple[int, ...]:
         """The other workers that do not wait where this one waits."""
-        signs = {worker: self.sign(worker) for worker in self.others}
-        return tuple(w for w, sign in signs.items() if sign is None or sign.stage != place.words)
+        statuses = {worker: self.status(worker) for worker in self.others}
+        return tuple(
+            w for w, status in statuses.items() if status is None or status.activity != place.words
+        )
 
     def describe(self, workers: Iterable[int]) -> str:
         """What was heard of workers last."""
@@ -227,14 +243,14 @@ class Heartbeat:
         heard = self._heard.get(worker)
         if heard is None:
             return "no sign of life yet"
-        sign, changed = heard
-        if sign.has_left:
-            failed = sign.failed
-            words = f": {failed[1]}" if failed and sign.stage.endswith(failed[0]) else ""
-            return f"left after {sign.steps} steps, {sign.stage}{words}"
+        status, changed = heard
+        if status.has_left:
+            failed = status.failed
+            words = f": {failed[1]}" if failed and status.activity.endswith(failed[0]) else ""
+            return f"left after {status.steps} steps, {status.activity}{words}"
         ago = time.monotonic() - changed
         return (
-            f"{sign.steps} steps delivered, {sign.stage} for {sign.seconds:.1f} s, "
+            f"{status.steps} steps delivered, {status.activity} for {status.seconds:.1f} s, "
             f"last heard of {ago:.1f} s ago"
         )
 
@@ -273,8 +289,8 @@ class Heartbeat:
         for worker, text in notes.items():
             self._hear(worker, text, now)
         self._heard_at = now
-        signs = [self.sign(worker) for worker in self.others]
-        votes = [(sign.vote, sign.has_left) if sign else (None, False) for sign in signs]
+        statuses = [self.status(worker) for worker in self.others]
+        votes = [(status.vote, status.has_left) if status else (None, False) for status in statuses]
         self.stop.hear([vote for vote, has_left in votes if vote is not None or not has_left])
         self._post(board)
         self._fresh.set()
@@ -287,48 +303,48 @@ class Heartbeat:
         """
         pause = now - self._heard_at - self.interval
         if pause > _PAUSED_BEATS * self.interval:
-            self._heard = {w: (sign, heard + pause) for w, (sign, heard) in self._heard.items()}
+            self._heard = {w: (status, heard + pause) for w, (status, heard) in self._heard.items()}
 
     def _hear(self, worker: int, text: str, now: float) -> None:
-        sign = Sign.read(text)
-        if sign.has_left:
-            self.steps_of_left[worker] = sign.steps
-        before = self.sign(worker)
-        if sign.failed and (before is None or before.failed != sign.failed):
+        status = Status.read(text)
+        if status.has_left:
+            self.steps_of_left[worker] = status.steps
+        before = self.status(worker)
+        if status.failed and (before is None or before.failed != status.failed):
             self._failed_at[worker] = now
-        if before is None or before.beat != sign.beat:
-            self._heard[worker] = (sign, now)
+        if before is None or before.beat != status.beat:
+            self._heard[worker] = (status, now)
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
-        stage = self.outside or self.inside
-        sign = Sign(
+        activity = self.outside or self.inside
+        status = Status(
             process=self._process,
             beat=self._beats,
             steps=self.stop.delivered,
-            stage=stage.words,
-            seconds=round(time.monotonic() - stage.since, 1),
+            activity=activity.words,
+            seconds=round(time.monotonic() - activity.since, 1),
             vote=self.stop.vote,
             failed=self.failed,
             has_left=has_left,
         )
         self._beats += 1
-        board.post(sign.written())
+        board.post(status.written())
 
     def _warn(self, now: float) -> None:
         """Once for each wait: after a quarter of the timeout, not before some seconds."""
-        stage = self.outside or self.inside
-        bound = max(stage.limit / 4, min(3.0, stage.limit / 2))
-        waited = now - stage.since
-        if stage == self._warned or waited < bound:
+        activity = self.outside or self.inside
+        bound = max(activity.limit / 4, min(3.0, activity.limit / 2))
+        waited = now - activity.since
+        if activity == self._warned or waited < bound:
             return
-        late = self.late(stage)
+        late = self.late(activity)
         if late:
-            self._warned = stage
+            self._warned = activity
             _log.warning(
                 "worker %d has been %s for %.1f s (%g s at most); late: %s",
                 self._communicator.rank,
-                stage.words,
+                activity.words,
                 waited,
-                stage.limit,
+                activity.limit,
                 self.describe(late),
             )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.patience import Patience
-from torch_distinput.cluster.sign import Stage
+from torch_distinput.cluster.status import Activity
 from torch_distinput.cluster.store_board import store_lost
+from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
@@ -43,14 +43,14 @@ class Watch:
         """Main thread, after each step."""
         self._stop.delivered += 1
         now = time.monotonic()
-        self._heartbeat.outside = Stage("training after", self._topic, step, now)
+        self._heartbeat.outside = Activity("training after", self._topic, step, now)
 
     def end(self, ending: BaseException) -> None:
         """Main thread: there are no more steps; an error is told."""
         self._stop.unclaim()
         is_well = isinstance(ending, StopIteration)
         verb = "at the end of" if is_well else "after an error in"
-        self._heartbeat.outside = Stage(verb, self._topic, None, time.monotonic())
+        self._heartbeat.outside = Activity(verb, self._topic, None, time.monotonic())
         if is_well:
             self._heartbeat.end_well(self._topic)
         else:
@@ -58,14 +58,14 @@ class Watch:
 
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""
-        self._heartbeat.inside = Stage("reading", self._topic, step, time.monotonic())
+        self._heartbeat.inside = Activity("reading", self._topic, step, time.monotonic())
 
     def waiting(self, step: int, *, is_reading: bool) -> None:
         """Whoever pulls steps: waiting for a vote, or first for this worker's own reader."""
         verb = "reading" if is_reading else _WAITING
         if (verb, self._topic, step) != self._heartbeat.inside[:3]:
             limit = math.inf if is_reading else self._timeout
-            self._heartbeat.inside = Stage(verb, self._topic, step, time.monotonic(), limit)
+            self._heartbeat.inside = Activity(verb, self._topic, step, time.monotonic(), limit)
 
     def tell(self, error: BaseException) -> None:
         """Tell the others that this worker failed."""
@@ -94,8 +94,8 @@ class Watch:
         self._look_for_failures()
         heartbeat, steps = self._heartbeat, self._stop.delivered
         # Who is further than this worker is not needed, and may have ended without a word.
-        signs = [(w, heartbeat.sign(w)) for w in heartbeat.others]
-        needed = [w for w, sign in signs if sign and sign.steps <= steps]
+        statuses = [(w, heartbeat.status(w)) for w in heartbeat.others]
+        needed = [w for w, status in statuses if status and status.steps <= steps]
         late = [w for w in needed if heartbeat.misses_beat(w)]
         if died := [w for w in late if heartbeat.has_died(w)]:
             msg = (
@@ -136,7 +136,7 @@ class Watch:
         Raises:
             PeerTimeoutError: always.
         """
-        late = self._heartbeat.late(Stage(_WAITING, self._topic, step))
+        late = self._heartbeat.late(Activity(_WAITING, self._topic, step))
         said = self._heartbeat.describe(late) if late else "the others wait there"
         own = self._heartbeat.inside.words
         msg = (
@@ -184,16 +184,18 @@ class Watch:
     def _settle(self, step: int) -> None:
         """Wait for everybody's vote on where to stop."""
         heartbeat, stop = self._heartbeat, self._stop
-        place = Stage(
+        place = Activity(
             "agreeing where to stop before", self._topic, step, time.monotonic(), self._timeout
         )
         heartbeat.outside = place
-        patience = Patience(self._timeout)
+        wait_limit = WaitLimit(self._timeout)
         while not stop.may_go():
             self.look()
-            if patience.is_over:
-                signs = {worker: heartbeat.sign(worker) for worker in heartbeat.others}
-                late = tuple(w for w, sign in signs.items() if sign is None or sign.vote is None)
+            if wait_limit.is_over:
+                statuses = {worker: heartbeat.status(worker) for worker in heartbeat.others}
+                late = tuple(
+                    w for w, status in statuses.items() if status is None or status.vote is None
+                )
                 msg = (
                     f"Expected all workers to agree where to stop within {self._timeout:g} s, but "
                     f"{named_workers(late)} did not answer. {heartbeat.describe(late)}."

@@ -17,8 +17,8 @@ class StoreBoard:
     def __init__(self, store: Store, rank: int, size: int) -> None:
         """Take a client of the store that nobody else uses."""
         self._store = store
-        self._own = f"signs/{rank}"
-        self._keys = {worker: f"signs/{worker}" for worker in range(size)}
+        self._own = f"statuses/{rank}"
+        self._keys = {worker: f"statuses/{worker}" for worker in range(size)}
         self._come: set[int] = set()
 
     def post(self, text: str) -> None:

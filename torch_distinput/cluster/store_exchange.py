@@ -1,9 +1,13 @@
 """Texts that all workers show each other in the store of torch.distributed.
 
-Two threads: the main one waits, and one for each exchange asks the store. For a store whose process
-is stopped does not answer, and nothing frees a thread from that wait. It polls, since torch writes
-lines of warnings for each wait of its own that runs out of time. The thread writes its fields
-before the event that the main one waits for.
+A store whose process is stopped does not answer, and nothing frees a thread from that wait. So one
+thread for each exchange asks the store, and the caller's waits for it, no longer than it may:
+
+    thread      writes              reads                       ordered by
+    exchange    _texts or _error    _is_abandoned, each pause   sets _done after its last write
+    caller      _is_abandoned       _texts, _error              waits for _done before it reads
+
+The thread polls, since torch writes lines of warnings for each wait of its own that times out.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.store_board import store_lost, texts_of
+from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import Gone, check_company, named_workers
 from torch_distinput.errors import DistinputError, PeerTimeoutError
 from torch_distinput.threads import new_event, start_thread
@@ -48,10 +52,10 @@ class StoreExchange:
     def texts(self, show: Callable[[], None]) -> list[str]:
         """Call ``show()``, which shows this worker's text, and wait for all."""
         start_thread(self._ask, show, name="exchange", stop=self._abandon)
-        patience = Patience(self._timeout + _ANSWER_SECONDS)
+        wait_limit = WaitLimit(self._timeout + _ANSWER_SECONDS)
         try:
             while not self._done.wait(_LOOK_SECONDS):
-                if patience.is_over:
+                if wait_limit.is_over:
                     self._raise_silent()
         finally:
             self._abandon()
@@ -88,14 +92,14 @@ class StoreExchange:
             self._done.set()
 
     def _wait(self) -> None:
-        pause, patience, looked_at = _FIRST_PAUSE, Patience(self._timeout), time.monotonic()
+        pause, wait_limit, looked_at = _FIRST_PAUSE, WaitLimit(self._timeout), time.monotonic()
         slowest = max(_LONGEST_PAUSE, len(self._keys) ** 2 / _KEYS_PER_SECOND)
         while not (self._store.check(self._keys) or self._is_abandoned):
             if time.monotonic() > looked_at + _LOOK_SECONDS:
                 looked_at = time.monotonic()
                 gone = self._gone().items()
                 check_company(self._topic, {w: said for w, said in gone if not self._has_come(w)})
-            if patience.is_over:
+            if wait_limit.is_over:
                 self._check_late()
             time.sleep(pause)
             pause = min(2 * pause, slowest)

@@ -4,6 +4,15 @@ With an accelerator, one thread pulls host steps and starts their copies, up to 
 steps beyond the one in use; the host work and the copies overlap the training step. With
 ``buffer_size=0`` everything happens at the call, in the caller's thread. On the CPU there is
 nothing to do, and nothing is done.
+
+    thread      does                                        waits for
+    prefetch    pulls a step, starts its copies on the      room: a token for each step that may
+                side stream, puts it into ``_left``         be ready (``_room``)
+    consumer    takes a step from ``_left``, puts a token   a step (``_left``); on the device, its
+                into ``_room``, hands the step over         current stream for the copies
+    any         ``stop`` puts a token and the end           nothing
+
+Two queues and no lock; a step belongs to one thread at a time, and the queue hands it on.
 """
 
 from __future__ import annotations

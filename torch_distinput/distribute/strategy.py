@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput import scope_registry
+from torch_distinput.cluster.coordinated_stop import handle_signal
 from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.cluster.membership import check_alone
-from torch_distinput.cluster.stop_signal import handle_signal
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, Ending
-from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
 from torch_distinput.data.steps.local_step import LocalStep
@@ -112,20 +112,20 @@ class VotedFeed:
         return None
 
     def _waited(self) -> Agreed[LocalStep] | Ending:
-        patience = Patience(self._timeout)
+        wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
             self._watch.look()
-            self._check_time(patience)
+            self._check_time(wait_limit)
         return taken
 
     def spec(self) -> Any:
         """What the workers' first steps introduced, in worker order."""
-        patience = Patience(self._timeout)
+        wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
             self._watch.look()
-            self._check_time(patience)
+            self._check_time(wait_limit)
             ending = self._agreement.ending
             if ending is not None:
                 self._end(ending)
@@ -197,9 +197,9 @@ class VotedFeed:
     def _note_wait(self) -> None:
         self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
 
-    def _check_time(self, patience: Patience) -> None:
+    def _check_time(self, wait_limit: WaitLimit) -> None:
         self._note_wait()
-        if patience.is_over:
+        if wait_limit.is_over:
             self._watch.give_up(
                 f"all workers to agree on step {self._number}",
                 self._number,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Process(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """Where a process runs.
 
     Attributes:
@@ -22,18 +22,18 @@ class Process(NamedTuple):
     started: str
 
 
-def own_process() -> Process:
+def identify_process() -> ProcessIdentity:
     """This process."""
     number = os.getpid()
     try:
         system = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         machine = f"{system}/{Path('/proc/self/ns/pid').readlink()}"
-        return Process(machine, number, _stat(number)[1])
+        return ProcessIdentity(machine, number, _stat(number)[1])
     except OSError:
-        return Process("", number, "")
+        return ProcessIdentity("", number, "")
 
 
-def has_died(process: Process, own: Process) -> bool:
+def has_died(process: ProcessIdentity, own: ProcessIdentity) -> bool:
     """Whether a process of this machine has ended; False for one that cannot be looked up."""
     if not own.machine or process.machine != own.machine:
         return False

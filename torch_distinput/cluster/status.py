@@ -1,4 +1,4 @@
-"""What a worker shows the others of itself: one note, its newest."""
+"""What a worker shows the others of itself: what it does, how far it is, whether it failed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from torch_distinput.cluster.own_process import Process
+from torch_distinput.cluster.process_identity import ProcessIdentity
 
 
-class Stage(NamedTuple):
+class Activity(NamedTuple):
     """What a worker is doing, since when, and how long it would wait for others there."""
 
     verb: str
@@ -27,35 +27,35 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    """A worker's note.
+class Status:
+    """What a worker posts, each time in place of the one before.
 
     Attributes:
         process: where it runs.
-        beat: how many notes it has left before.
+        beat: how many it has posted before.
         steps: how many steps it has delivered, over all iterators.
-        stage: what it was doing, in words.
+        activity: what it was doing, in words.
         seconds: for how long.
-        vote: see :class:`Stop`.
+        vote: see :mod:`.coordinated_stop`.
         failed: the iteration in which it failed last, and its words.
-        has_left: this was the last note: the worker has ended, or its strategy is gone.
+        has_left: this is the last one: the worker has ended, or its strategy is gone.
     """
 
-    process: Process
+    process: ProcessIdentity
     beat: int
     steps: int
-    stage: str
+    activity: str
     seconds: float
     vote: int | None
     failed: tuple[str, str] | None
     has_left: bool
 
     @classmethod
-    def read(cls, text: str) -> Sign:
-        """Read a note."""
+    def read(cls, text: str) -> Status:
+        """Parse what :meth:`written` made."""
         said = json.loads(text)
         said["failed"] = tuple(said["failed"]) if said["failed"] else None
-        said["process"] = Process(*said["process"])
+        said["process"] = ProcessIdentity(*said["process"])
         return cls(**said)
 
     def written(self) -> str:

@@ -8,7 +8,7 @@ _LONGEST_LOOK = 2.0
 """Seconds between two looks; what is more was no waiting."""
 
 
-class Patience:
+class WaitLimit:
     """Seconds that a wait may take while this process runs; to be asked several times a second.
 
     A process that was stopped, or its machine suspended, has not waited meanwhile: when it goes on,
