@@ -319,7 +319,7 @@ class TestAnAccelerator:
         monkeypatch.setattr(AcceleratorBackend, "copy", copy)
         self.backend = AcceleratorBackend(META)
         self.current = accelerator
-        return prefetch.Lane(self.backend, num_slots=2)
+        return prefetch.StagingRing(self.backend, num_slots=2)
 
     def start(self, lane, *leaves, owned=False):
         lane.open()

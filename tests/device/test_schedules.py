@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from torch_distinput.device import prefetch
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
-from torch_distinput.device.staging import Lane, Slot
+from torch_distinput.device.staging import StagingRing, StagingSlot
 from torch_distinput.testing.simulated_device import Machine, RaceError
 from torch_distinput.testing.tracing_backend import TracingBackend
 
@@ -221,7 +221,7 @@ def drops_without_waiting(lane):
         slot.drop()
 
 
-real_hand_over, real_start = prefetch._Copies.hand_over, Lane.start
+real_hand_over, real_start = prefetch._Copies.hand_over, StagingRing.start
 
 MUTANTS = {
     "the consumer does not wait for the copies": [(TracingBackend, "wait_on_consumer", nothing)],
@@ -229,15 +229,15 @@ MUTANTS = {
     "the host does not wait before it writes again": [(TracingBackend, "wait_on_host", nothing)],
     "the marker is in front of the copies": [(TracingBackend, "mark", marks_too_early)],
     "the producer is not waited for": [(TracingBackend, "wait_for_producer", nothing)],
-    "what is read in place is not kept": [(Slot, "keep", lambda _, source: source)],
+    "what is read in place is not kept": [(StagingSlot, "keep", lambda _, source: source)],
     "what is not owned is read in place": [
-        (Lane, "start", lambda lane, leaves, owned: real_start(lane, leaves, owned=True))
+        (StagingRing, "start", lambda lane, leaves, owned: real_start(lane, leaves, owned=True))
     ],
     "the thread waits instead of the consumer": [
         (prefetch._Copies, "start", waits_in_the_thread),
         (prefetch._Copies, "hand_over", lambda _, started: started.step),
     ],
-    "nobody waits when it is left": [(Lane, "drain", drops_without_waiting)],
+    "nobody waits when it is left": [(StagingRing, "drain", drops_without_waiting)],
 }
 
 

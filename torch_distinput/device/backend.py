@@ -1,8 +1,8 @@
 """What prefetching asks of a device: one operation for each copy, and one for each wait.
 
 :class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`CpuBackend` has
-nothing to wait for, and ``tracing.TracingBackend`` proves that no wait is missing. What has to wait
-for what is not decided here but in ``lanes``, which runs over any of the three.
+nothing to wait for, and the test kit's ``TracingBackend`` proves that no wait is missing. What has
+to wait for what is not decided here but in ``staging``, which runs over any of the three.
 """
 
 from __future__ import annotations

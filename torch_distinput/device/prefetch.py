@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from torch_distinput.device.backend import Backend, backend_for
-from torch_distinput.device.staging import Lane
+from torch_distinput.device.staging import StagingRing
 from torch_distinput.threads import Thread, start_thread
 
 
@@ -141,30 +141,30 @@ class _Copies:
         backends: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
         self._steps = steps
         self._first = next(backends[device] for device in devices if device.type != "cpu")
-        self._lanes = [Lane(backends[device], num_slots=num_slots) for device in devices]
+        self._rings = [StagingRing(backends[device], num_slots=num_slots) for device in devices]
 
     def enter_thread(self) -> None:
         """The source runs on the first accelerator, as in the thread of the caller."""
         self._first.enter_thread()
 
     def start(self) -> _Started:
-        for lane in self._lanes:
-            lane.open()
+        for ring in self._rings:
+            ring.open()
         step = next(self._steps)
-        pairs = zip(self._lanes, step.leaves, strict=True)
-        started = [lane.start(leaves, owned=step.owned) for lane, leaves in pairs]
+        pairs = zip(self._rings, step.leaves, strict=True)
+        started = [ring.start(leaves, owned=step.owned) for ring, leaves in pairs]
         moved = replace(step, leaves=tuple(leaves for leaves, _ in started))
         return _Started(step=moved, markers=tuple(marker for _, marker in started))
 
     def hand_over(self, started: _Started) -> ReplicaLeaves:
         step = started.step
-        for lane, leaves, marker in zip(self._lanes, step.leaves, started.markers, strict=True):
-            lane.hand_over(leaves, marker)
+        for ring, leaves, marker in zip(self._rings, step.leaves, started.markers, strict=True):
+            ring.hand_over(leaves, marker)
         return step
 
     def drain(self) -> None:
-        for lane in self._lanes:
-            lane.drain()
+        for ring in self._rings:
+            ring.drain()
 
 
 class _Ahead:

@@ -18,7 +18,7 @@ import torch
 from torch_distinput.device.backend import Backend
 
 
-class Slot:
+class StagingSlot:
     """The host memory of one step under way: buffers to stage leaves in, and leaves read in place.
 
     It serves one step after another, and opens for the next when the copies of the last are done.
@@ -70,13 +70,13 @@ class Slot:
         self._copied = None
 
 
-class Lane:
+class StagingRing:
     """The way of one replica to its device: a ring of slots, used in turn."""
 
     def __init__(self, backend: Backend, *, num_slots: int) -> None:
         """Make the ring."""
         self._backend = backend
-        self._slots = deque(Slot(backend) for _ in range(num_slots))
+        self._slots = deque(StagingSlot(backend) for _ in range(num_slots))
 
     def open(self) -> None:
         """Make the next slot free, before the step is pulled: the source may get a buffer back."""
