@@ -97,8 +97,8 @@ def test_who_wakes_first_does_not_take_the_others_for_gone(monkeypatch):
     heart = Heartbeat(board)
     for now[0] in (1.0, 2.0, 3.0, 603.0):
         heart._beat(board)
-    assert {} == heart.gone(120.0)
+    assert {} == heart.peers.gone(120.0)
     for step in range(130):
         now[0] = 604.0 + step
         heart._beat(board)
-    assert "no sign of life within 120 s" in heart.gone(120.0)[1]
+    assert "no sign of life within 120 s" in heart.peers.gone(120.0)[1]

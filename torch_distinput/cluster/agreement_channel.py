@@ -46,16 +46,17 @@ class Meeting:
         # Imported here, because where lengths are known nobody has to agree.
         from torch_distinput.cluster.agreement import Agreement  # noqa: PLC0415
 
+        peers = self._heartbeat.peers
         here = self._heartbeat.outside = Activity(
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
         )
-        gone = partial(self._heartbeat.gone, timeout)
+        gone = partial(peers.gone, timeout)
         if self._last is not None and not _has_left(self._last, timeout, gone):
-            late = self._heartbeat.late(here)
+            late = peers.late(here)
             why = (
                 "this worker's source has not returned from reading a step. Bound its waits"
                 if self._last.is_reading
-                else f"another worker is still in it ({self._heartbeat.describe(late)}). Every "
+                else f"another worker is still in it ({peers.describe(late)}). Every "
                 "worker must leave the loop at one step"
             )
             msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."

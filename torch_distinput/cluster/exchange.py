@@ -38,19 +38,19 @@ class Exchange:
             PeerTimeoutError: another worker did not come in time.
         """
         self._num_calls += 1
-        heartbeat = self._heartbeat
+        peers = self._heartbeat.peers
         try:
             texts = self._communicator.exchange(
                 f"examples of {self._topic}, {self._num_calls}",
                 json.dumps(value),
                 timeout=self._timeout,
-                gone=lambda: heartbeat.gone(self._timeout) | heartbeat.failures(self._topic),
+                gone=lambda: peers.gone(self._timeout) | peers.failures(self._topic),
             )
         except PeerTimeoutError as error:
             msg = (
                 f"Expected the first example of {self._name} from all workers within "
                 f"{self._timeout:g} s, but {named_workers(error.workers)} did not have it "
-                f"({heartbeat.describe(error.workers)}). Raise InputOptions.timeout if a dataset "
+                f"({peers.describe(error.workers)}). Raise InputOptions.timeout if a dataset "
                 "takes so long to begin."
             )
             raise PeerTimeoutError(msg, error.workers) from error

@@ -40,8 +40,9 @@ def shake_hands(
         PeerFailedError: another worker could not prepare, or is gone.
         PeerTimeoutError: another worker did not come within ``timeout`` seconds.
     """
-    heartbeat.begin(topic)
-    gone = partial(heartbeat.gone, timeout)
+    peers = heartbeat.peers
+    peers.begin(topic)
+    gone = partial(peers.gone, timeout)
     heartbeat.outside = Activity("opening its data for", topic, None, time.monotonic())
     try:
         facts, share = prepare()
@@ -59,8 +60,8 @@ def shake_hands(
     except PeerTimeoutError as error:
         if not error.workers:  # it is the store that does not answer
             raise
-        raise _late(error, heartbeat, topic, name, timeout) from error
-    heartbeat.survive()
+        raise _late(error, peers.describe(error.workers), topic, name, timeout) from error
+    peers.survive()
     heartbeat.outside = Activity("before the first step of", topic, None, time.monotonic())
     shown = [json.loads(text) for text in texts]
     _check_prepared(shown)
@@ -69,11 +70,11 @@ def shake_hands(
 
 
 def _late(
-    error: PeerTimeoutError, heartbeat: Heartbeat, topic: str, name: str, timeout: float
+    error: PeerTimeoutError, doing: str, topic: str, name: str, timeout: float
 ) -> PeerTimeoutError:
     msg = (
         f"Expected all workers to iterate {name} within {timeout:g} s ({topic}), but "
-        f"{named_workers(error.workers)} did not come ({heartbeat.describe(error.workers)}). Every "
+        f"{named_workers(error.workers)} did not come ({doing}). Every "
         "worker must call iter() on the same datasets in the same order, and leave a loop at the "
         "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
         "it is only slow, in an evaluation, say."

@@ -28,6 +28,7 @@ class Watch:
     def __init__(self, heartbeat: Heartbeat, topic: str, *, timeout: float) -> None:
         """Watch over the iteration named ``topic``."""
         self._heartbeat = heartbeat
+        self._peers = heartbeat.peers
         self._stop = heartbeat.stop
         self._topic = topic
         self._timeout = timeout
@@ -52,7 +53,7 @@ class Watch:
         verb = "at the end of" if is_well else "after an error in"
         self._heartbeat.outside = Activity(verb, self._topic, None, time.monotonic())
         if is_well:
-            self._heartbeat.end_well(self._topic)
+            self._peers.end_well(self._topic)
         else:
             self.tell(ending)
 
@@ -90,30 +91,30 @@ class Watch:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + _PAUSE_SECONDS * max(1.0, self._heartbeat.interval)
+        self._next_look = now + _PAUSE_SECONDS * max(1.0, self._peers.interval)
         self._look_for_failures()
-        heartbeat, steps = self._heartbeat, self._stop.delivered
+        peers, steps = self._peers, self._stop.delivered
         # Who is further than this worker is not needed, and may have ended without a word.
-        statuses = [(w, heartbeat.status(w)) for w in heartbeat.others]
+        statuses = [(w, peers.status(w)) for w in peers.others]
         needed = [w for w, status in statuses if status and status.steps <= steps]
-        late = [w for w in needed if heartbeat.misses_beat(w)]
-        if died := [w for w in late if heartbeat.has_died(w)]:
+        late = [w for w in needed if peers.misses_beat(w)]
+        if died := [w for w in late if peers.has_died(w)]:
             msg = (
                 f"Expected a step from every worker, but the process of {named_workers(died)} has "
-                f"ended without a word: it was killed, or it crashed. {heartbeat.describe(died)}. "
+                f"ended without a word: it was killed, or it crashed. {peers.describe(died)}. "
                 "Its own output, and the system's log, say why; restart the job."
             )
             raise PeerFailedError(msg)
-        silent = [w for w in late if heartbeat.silence(w) > self._timeout]
+        silent = [w for w in late if peers.silence(w) > self._timeout]
         if silent:
             msg = (
                 f"Expected a sign of life from every worker within {self._timeout:g} s, but "
                 f"{named_workers(silent)} gave none: the process was stopped, its machine is gone, "
-                f"or C code holds its interpreter. {heartbeat.describe(silent)}. Restart the job, "
+                f"or C code holds its interpreter. {peers.describe(silent)}. Restart the job, "
                 "or raise InputOptions.timeout."
             )
             raise PeerTimeoutError(msg, tuple(silent))
-        if heartbeat.has_silent_store(self._timeout):
+        if self._heartbeat.has_silent_store(self._timeout):
             msg = (
                 f"Expected an answer from the store of the process group within {self._timeout:g} "
                 "s, got none: the process that hosts it (torchrun's agent, or rank 0) is stopped "
@@ -123,7 +124,7 @@ class Watch:
 
     def check_company(self, step: int) -> None:
         """Raise if another worker has left for good and will not play this step, which there is."""
-        left, steps = self._heartbeat.steps_of_left, self._stop.delivered
+        left, steps = self._peers.steps_of_left, self._stop.delivered
         if not left:
             return
         gone = [worker for worker, delivered in left.items() if delivered <= steps]
@@ -136,8 +137,8 @@ class Watch:
         Raises:
             PeerTimeoutError: always.
         """
-        late = self._heartbeat.late(Activity(_WAITING, self._topic, step))
-        said = self._heartbeat.describe(late) if late else "the others wait there"
+        late = self._peers.late(Activity(_WAITING, self._topic, step))
+        said = self._peers.describe(late) if late else "the others wait there"
         own = self._heartbeat.inside.words
         msg = (
             f"Expected {expected} within {self._timeout:g} s, but it did not come. This worker: "
@@ -151,20 +152,20 @@ class Watch:
         Raises:
             PeerFailedError: always; names the workers that failed, or gave no sign of life.
         """
-        heartbeat = self._heartbeat
-        seconds = max(_ROLL_CALL_SECONDS, _ROLL_CALL_BEATS * heartbeat.interval)
+        peers = self._peers
+        seconds = max(_ROLL_CALL_SECONDS, _ROLL_CALL_BEATS * peers.interval)
         started = time.monotonic()
-        gone = heartbeat.others
+        gone = peers.others
         while gone and time.monotonic() < started + seconds:
             self._look_for_failures()
-            check_company("the next step", heartbeat.gone(math.inf))
+            check_company("the next step", peers.gone(math.inf))
             time.sleep(_POLL_SECONDS)
-            gone = [worker for worker in gone if not heartbeat.is_alive(worker, started)]
+            gone = [worker for worker in gone if not peers.is_alive(worker, started)]
         who = "a worker died or closed the connection"
         if gone:
             who = (
                 f"{named_workers(gone)} died or closed the connection: no sign of life within "
-                f"{seconds:g} s ({heartbeat.describe(gone)})"
+                f"{seconds:g} s ({peers.describe(gone)})"
             )
         msg = (
             f"Expected a step from every worker, but {who}. Its own output says why; restart the "
@@ -173,32 +174,31 @@ class Watch:
         raise PeerFailedError(msg) from error
 
     def _look_for_failures(self) -> None:
-        heartbeat = self._heartbeat
-        if failed := heartbeat.failures(self._topic):
+        if failed := self._peers.failures(self._topic):
             words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
             msg = f"Expected a step from every worker, but a worker failed. {words}"
             raise PeerFailedError(msg)
-        if heartbeat.lost is not None:
-            raise store_lost(heartbeat.lost) from heartbeat.lost
+        if (lost := self._heartbeat.lost) is not None:
+            raise store_lost(lost) from lost
 
     def _settle(self, step: int) -> None:
         """Wait for everybody's vote on where to stop."""
-        heartbeat, stop = self._heartbeat, self._stop
+        peers, stop = self._peers, self._stop
         place = Activity(
             "agreeing where to stop before", self._topic, step, time.monotonic(), self._timeout
         )
-        heartbeat.outside = place
+        self._heartbeat.outside = place
         wait_limit = WaitLimit(self._timeout)
         while not stop.may_go():
             self.look()
             if wait_limit.is_over:
-                statuses = {worker: heartbeat.status(worker) for worker in heartbeat.others}
+                statuses = {worker: peers.status(worker) for worker in peers.others}
                 late = tuple(
                     w for w, status in statuses.items() if status is None or status.vote is None
                 )
                 msg = (
                     f"Expected all workers to agree where to stop within {self._timeout:g} s, but "
-                    f"{named_workers(late)} did not answer. {heartbeat.describe(late)}."
+                    f"{named_workers(late)} did not answer. {peers.describe(late)}."
                 )
                 raise PeerTimeoutError(msg, late)
             stop.settled.wait(_POLL_SECONDS)

@@ -306,7 +306,7 @@ class DistributedDataset(Distributed):
             self._strategy.communicator,
             f"audit of {topic}",
             timeout=self._options.timeout,
-            gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
+            gone=partial(self._strategy.heartbeat.peers.gone, self._options.timeout),
             reading=lambda: read_counter.reading,
             expected=lambda: self._input.expected_ids(
                 record.before, record.position, read_counter.reading

@@ -41,7 +41,7 @@ def compare(
     """
     timeout = InputOptions().timeout
     heartbeat.start(timeout)
-    gone = partial(heartbeat.gone, timeout)
+    gone = partial(heartbeat.peers.gone, timeout)
     exchange = partial(workers.exchange, timeout=timeout, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
     shown = exchange(f"{topic}, what was made", kinds)

@@ -1,0 +1,188 @@
+"""What this worker has heard of the others, and what follows: who is late, has left, or died.
+
+    thread      writes                                  reads
+    heartbeat   _heard, _failed_at, steps_of_left,      all
+                heard_at (it alone hears)
+    main        _begun, _ended, interval (before the    all
+                thread starts)
+
+No lock: each attribute has one writer, a dict changes by one item at a time, and whoever reads
+copes with what was true a moment ago.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from torch_distinput.cluster.process_identity import ProcessIdentity, has_died
+from torch_distinput.cluster.status import Activity, Status
+from torch_distinput.errors import PEER_ERRORS
+
+_PAUSED_BEATS = 3
+"""A worker that has missed so many beats of its own was stopped."""
+_OF_PEERS = tuple(f"{kind.__name__}:" for kind in PEER_ERRORS)
+"""How the words of errors begin that are about another worker."""
+_RETURN_SECONDS = 1.0
+"""Time for a worker that failed to come to the next iteration: its script may have expected it."""
+
+
+class Peers:
+    """The other workers, by the last status of each."""
+
+    def __init__(self, rank: int, size: int, *, process: ProcessIdentity, interval: float) -> None:
+        """Nothing is heard yet; ``interval`` is the time between two statuses, in seconds."""
+        self.interval = interval
+        self.heard_at = 0.0
+        # Of those who have left, how many steps they delivered: a dict, for each step asks.
+        self.steps_of_left: dict[int, int] = {}
+        self._rank = rank
+        self._size = size
+        self._process = process
+        self._heard: dict[int, tuple[Status, float]] = {}  # with the time when it changed last
+        self._failed_at: dict[int, float] = {}  # when it was heard that a worker failed
+        self._begun = ""  # the iteration that began last here
+        self._ended: set[str] = set()  # iterations that ended well here, since the last handshake
+
+    # ------------------------------------------------------------------ the heartbeat's thread
+
+    def forget_pause(self, now: float) -> None:
+        """Time in which this process was stopped is no silence of the others.
+
+        Perhaps all of them were stopped: whoever wakes first has not heard the others yet.
+        """
+        pause = now - self.heard_at - self.interval
+        if pause > _PAUSED_BEATS * self.interval:
+            self._heard = {w: (status, heard + pause) for w, (status, heard) in self._heard.items()}
+
+    def hear(self, worker: int, text: str, now: float) -> None:
+        """Take what a worker has posted."""
+        status = Status.read(text)
+        if status.has_left:
+            self.steps_of_left[worker] = status.steps
+        before = self.status(worker)
+        if status.failed and (before is None or before.failed != status.failed):
+            self._failed_at[worker] = now
+        if before is None or before.beat != status.beat:
+            self._heard[worker] = (status, now)
+
+    # ------------------------------------------------------------------ the main thread
+
+    def begin(self, topic: str) -> None:
+        """Note that an iteration begins here."""
+        self._begun = topic
+
+    def end_well(self, topic: str) -> None:
+        """Note that an iteration came to its end of data here."""
+        self._ended.add(topic)
+
+    def survive(self) -> None:
+        """Note that all workers have come to a new iteration, whatever happened before."""
+        self._ended.clear()
+
+    # ------------------------------------------------------------------ questions
+
+    @property
+    def others(self) -> list[int]:
+        """All workers but this one."""
+        return [worker for worker in range(self._size) if worker != self._rank]
+
+    def status(self, worker: int) -> Status | None:
+        """What was heard of a worker last."""
+        heard = self._heard.get(worker)
+        return heard[0] if heard else None
+
+    def failures(self, topic: str) -> dict[int, str]:
+        """Who else failed in an iteration, and with what words.
+
+        Who has only heard of a failure is named while nothing was heard of the culprit itself.
+        """
+        statuses = {worker: self.status(worker) for worker in self.others}
+        told = {
+            worker: status.failed for worker, status in statuses.items() if status and status.failed
+        }
+        failed = {worker: words for worker, (where, words) in told.items() if where == topic}
+        culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
+        return culprits or failed
+
+    def gone(self, wait_limit: float) -> dict[int, str]:
+        """Who will not come to where all workers have to come, and why.
+
+        Workers that have left, died, or given no sign of life for ``wait_limit`` seconds; those
+        that failed in the iteration that has begun here; and those that failed in one that ended
+        well here, and did not come back from it soon.
+        """
+        why = {worker: self._why_gone(worker, wait_limit) for worker in self.others}
+        return {worker: words for worker, words in why.items() if words}
+
+    def _why_gone(self, worker: int, wait_limit: float) -> str:
+        status = self.status(worker)
+        if status is None:
+            return ""
+        if status.has_left:
+            return self._said_of(worker)
+        if self.has_died(worker):
+            return f"its process has ended without a word ({self._said_of(worker)})"
+        if self.silence(worker) > wait_limit:
+            return f"no sign of life within {wait_limit:g} s ({self._said_of(worker)})"
+        if status.failed is None:
+            return ""
+        topic, words = status.failed
+        ago = time.monotonic() - self._failed_at[worker]
+        is_out = ago > _RETURN_SECONDS if topic in self._ended else topic == self._begun
+        return f"it failed in {topic}: {words}" if is_out else ""
+
+    def has_died(self, worker: int) -> bool:
+        """Whether a worker of this machine was killed, or crashed."""
+        status = self.status(worker)
+        return (
+            status is not None and not status.has_left and has_died(status.process, self._process)
+        )
+
+    def misses_beat(self, worker: int) -> bool:
+        """Whether nothing was heard of a worker when something should have been."""
+        return self.silence(worker) > 1.5 * self.interval
+
+    def is_alive(self, worker: int, since: float) -> bool:
+        """Whether a worker has beaten after a time: it was heard later than one beat after it.
+
+        Sooner, a note may be heard that was left before.
+        """
+        heard = self._heard.get(worker)
+        if heard is None or heard[0].has_left:
+            return False
+        return heard[1] > since + 1.5 * self.interval
+
+    def silence(self, worker: int) -> float:
+        """Seconds without a sign of life, as far as we listened; 0 of who was not heard yet.
+
+        If this process itself was stopped, it has not listened.
+        """
+        heard = self._heard.get(worker)
+        return 0.0 if heard is None or heard[0].has_left else self.heard_at - heard[1]
+
+    def late(self, place: Activity) -> tuple[int, ...]:
+        """The other workers that do not wait where this one waits."""
+        statuses = {worker: self.status(worker) for worker in self.others}
+        return tuple(
+            w for w, status in statuses.items() if status is None or status.activity != place.words
+        )
+
+    def describe(self, workers: Iterable[int]) -> str:
+        """What was heard of workers last."""
+        return "; ".join(f"worker {worker}: {self._said_of(worker)}" for worker in workers)
+
+    def _said_of(self, worker: int) -> str:
+        heard = self._heard.get(worker)
+        if heard is None:
+            return "no sign of life yet"
+        status, changed = heard
+        if status.has_left:
+            failed = status.failed
+            words = f": {failed[1]}" if failed and status.activity.endswith(failed[0]) else ""
+            return f"left after {status.steps} steps, {status.activity}{words}"
+        ago = time.monotonic() - changed
+        return (
+            f"{status.steps} steps delivered, {status.activity} for {status.seconds:.1f} s, "
+            f"last heard of {ago:.1f} s ago"
+        )
