@@ -18,7 +18,7 @@ import torch_distinput
 
 PAGE = Path(__file__).with_name("api.md")
 WIDTH = 100
-MODULES = ("preprocessing", "readers", "testing")
+Named = tuple[str, ModuleType]
 RETURNED = {
     "DistributedDataset",
     "DistributedIterator",
@@ -61,18 +61,40 @@ Signatures show names and defaults; types, arguments, results and errors are in 
 
 def page() -> str:
     """Return the whole page."""
-    modules = {f"tdi.{name}": getattr(torch_distinput, name) for name in MODULES}
-    sections = [HEAD, *section("tdi", torch_distinput, set(MODULES))]
-    for name, module in modules.items():
-        sections += section(name, module, set())
-    return "\n".join(sections)
+    sections = [part for name, module in modules() for part in section(name, module)]
+    return "\n".join([HEAD, *sections])
 
 
-def section(name: str, module: ModuleType, left_out: set[str]) -> Iterator[str]:
+def modules(name: str = "tdi", module: ModuleType = torch_distinput) -> Iterator[Named]:
+    """Yield the front door and the public modules behind it, however deep."""
+    yield name, module
+    for own, value in public_names(module).items():
+        if is_module(value):
+            yield from modules(f"{name}.{own}", value)
+
+
+def public_names(module: ModuleType) -> dict[str, Any]:
+    """Return what a module lists in ``__all__``; without a list, what it defines."""
+    defined = [own for own, value in vars(module).items() if is_defined(own, value, module)]
+    return {own: getattr(module, own) for own in sorted(getattr(module, "__all__", defined))}
+
+
+def is_defined(own: str, value: Any, module: ModuleType) -> bool:
+    """Tell a public name that a module does not import from another."""
+    return not own.startswith("_") and getattr(value, "__module__", None) == module.__name__
+
+
+def is_module(value: Any) -> bool:
+    """Tell a module with a section; the errors are listed at the front door."""
+    return isinstance(value, ModuleType) and value is not torch_distinput.errors
+
+
+def section(name: str, module: ModuleType) -> Iterator[str]:
     """Yield the heading of a module and its names in order, with the errors at the end."""
-    yield f"## {name}\n"
-    public = {own: getattr(module, own) for own in sorted(set(module.__all__) - left_out)}
+    public = {own: held for own, held in public_names(module).items() if not is_module(held)}
     errors = {own: value for own, value in public.items() if is_error(value)}
+    if public:
+        yield f"## {name}\n"
     for own in [own for own in public if own not in errors]:
         yield from entry(f"{name}.{own}", public[own])
     if errors:
@@ -129,8 +151,7 @@ def members_of(kind: type) -> Iterator[str]:
 
 def public_parents(kind: type) -> list[type]:
     """Return the classes above a class that have an entry of their own."""
-    modules = [torch_distinput, *(getattr(torch_distinput, name) for name in MODULES)]
-    public = {id(getattr(module, name)) for module in modules for name in module.__all__}
+    public = {id(value) for _, module in modules() for value in public_names(module).values()}
     return [base for base in kind.__mro__[1:] if id(base) in public]
 
 
