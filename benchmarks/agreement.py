@@ -1,13 +1,13 @@
-"""Two ranks that do not know how many batches there will be agree on every step.
+"""Two ranks agree on every step of a stream of unknown length.
 
     python benchmarks/agreement.py [--quick] [--json] [--rounds 5]
 
-Each rank has a stream of batches that are ready; figures are microseconds that a step takes longer.
-Ours is compared with the same dataset on one worker, which has nobody to agree with; a second
-figure is for all that the input does, compared with a plain loop over the batches. Peers are what
-scripts do by hand in such a loop: an all-reduce in each step, or one that was started a step ahead.
-The clock runs from the first batch to the end of the data: to start an epoch is not its matter. A
-step of a device is played by ``time.sleep``, for which both ranks leave the processor.
+Each rank has a stream of ready batches. The figures are the microseconds that agreement adds to a
+step. Ours is compared with the same dataset on one worker, which has no peer to agree with; a
+second figure is for everything that the input does, compared with a plain loop over the batches.
+Peers are what scripts do by hand in such a loop: an all-reduce in each step, or one started a step
+ahead. The clock runs from the first batch to the end of the data, so the start of an epoch is not
+included. ``time.sleep`` stands for the work of a device: both ranks release the processor.
 """
 
 from __future__ import annotations

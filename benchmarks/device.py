@@ -1,4 +1,4 @@
-"""How long a training step takes with batches from the host, beside what others do.
+"""How long a training step takes with batches from the host, beside other inputs.
 
     python benchmarks/device.py [--quick] [--json] [--rounds 5]
 

@@ -2,13 +2,13 @@
 
     python benchmarks/files.py [--quick] [--json] [--rounds 5] [--formats text,jsonl]
 
-The same records {id: int64, label: int64, text: 600 to 1400 bytes}, 100,000 of them in 8
-uncompressed files of each format, in the page cache, read in batches of 256 with one thread per
-rank. The floor hands out the records with the least code (see FLOORS). With two ranks each reads
-half of the files. Shuffled, the list of files is, and the records in a buffer of 10,000. Memory is
-what the process holds at its peak above its state before the first epoch. The best peers of other
-formats that we know of, as ratios to the same floors: tf.data 7.7 for TFRecord, datasets 1.5 for
-Arrow, SPDL 1.06 for tar.
+The same 100,000 records {id: int64, label: int64, text: 600 to 1400 bytes} lie in 8 uncompressed
+files of each format, in the page cache, and are read in batches of 256 with one thread per rank.
+The floor hands out the records with the least code (see FLOORS). With two ranks each reads half of
+the files. *Shuffled* permutes the list of files, and the records in a buffer of 10,000. *Memory* is
+the peak of the process above its state before the first epoch. The best peers of other formats that
+we know of, as ratios to the same floors: tf.data 7.7 for TFRecord, datasets 1.5 for Arrow, SPDL
+1.06 for tar.
 """
 
 from __future__ import annotations

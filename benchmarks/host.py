@@ -2,15 +2,16 @@
 
     python benchmarks/host.py [--quick] [--json] [--rounds 5]
 
-Three workloads. *tensors*: 200,000 rows of 64 float32 with a label, in global batches of 1,024.
-*images*: 20,000 of 3 x 64 x 64 bytes with a label, likewise. *Python examples*: a ``__getitem__``
-that returns ``row * 2 + 1`` and a label, 100,000 of them in batches of 256. The floor of the first
-two draws a permutation and gathers into two buffers that are used in turn; that of the third is a
-plain loop over the examples with one ``np.stack`` for each batch, in one process.
+There are three workloads. *tensors*: 200,000 rows of 64 float32 with a label, in global batches of
+1,024. *images*: 20,000 of 3 x 64 x 64 bytes with a label, in the same batches. *Python examples*:
+100,000 from a ``__getitem__`` that returns ``row * 2 + 1`` and a label, in batches of 256. The
+floor of the first two draws a permutation and gathers into two buffers used in turn. The floor of
+the third is a plain loop over the examples with one ``np.stack`` per batch, in one process.
 
-Peers get the best we know: for tensors and images a dataset that fetches *by batch*
-(``__getitems__``). DataLoader is measured without it too, as most scripts have it. For Python
-examples all have the floor's own collate function, and loader processes that outlive an epoch.
+Peers get the best setup that we know: for tensors and images a dataset that fetches *by batch*
+(``__getitems__``). DataLoader is also measured without it, as most scripts use it. For Python
+examples all contenders have the floor's own collate function, and loader processes that outlive an
+epoch.
 """
 
 from __future__ import annotations

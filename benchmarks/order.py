@@ -1,12 +1,13 @@
-"""The shuffled order of an epoch: how long until it can be used, and what it holds in memory.
+"""The shuffled order of an epoch: time until the first batch, and memory.
 
     python benchmarks/order.py [--quick] [--json] [--rounds 5]
 
 Ours is of 10^9 examples. *First batch*: from nothing to the indices of one rank's share of a batch
 of 1,024 among eight ranks; ours is the slowest of 24, on three ranks at eight places of the epoch,
-and the peers begin at its start. *Index*: what one more costs, ours in blocks of 65,536. *Memory*:
-what the process holds at its peak above its state before. The peers make a table, so they get
-10^6 and 10^7 examples; time and memory grow with that number. Each case has a process of its own.
+and the peers begin at its start. *Index*: the cost of one more index, ours in blocks of 65,536.
+*Memory*: the peak of the process above its state before. The peers make a table, so they get 10^6
+and 10^7 examples; their time and memory grow with that number. Each case runs in a separate
+process.
 """
 
 from __future__ import annotations

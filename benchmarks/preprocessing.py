@@ -1,23 +1,23 @@
-"""Preprocessing layers: what adapt() takes for a value, and a lookup for a string.
+"""Preprocessing layers: the time of adapt() per value, and of a lookup per string.
 
     python benchmarks/preprocessing.py [--quick] [--json] [--rounds 5]
 
-One core and batches of 8,192 rows. *Normalization* adapts to 64 columns of normal numbers; its
-floor is NumPy's sum and sum of squares in float64. *Discretization* adapts to the same numbers; its
-floor is a sort of all of them. The *rank error* is the farthest that one of its 99 boundaries is
-from its place among them, in millionths of their number. *Counting* is of 100,000 tokens, some much
-more often than others (Zipf); its floor is `Counter.update`, and pyarrow leaves the counts of its
-batches apart. *Four layers* adapt to dicts of four columns in one pass, until they can be used; the
-floor only sums, sorts and counts.
+All cases use one core and batches of 8,192 rows. *Normalization* adapts to 64 columns of normal
+numbers; its floor is NumPy's sum and sum of squares in float64. *Discretization* adapts to the same
+numbers; its floor is a sort of all of them. The *rank error* is the largest distance of one of its
+99 boundaries from its place among them, in millionths of their number. *Counting* is of 100,000
+tokens, some much more frequent than others (Zipf); its floor is `Counter.update`, and pyarrow does
+not join the counts of its batches. *Four layers* adapt to dicts of four columns in one pass, until
+they can be used; the floor only sums, sorts and counts.
 
-*Lookup* is of 100,000 tokens of 8 to 16 bytes and 1 % other strings. Of host strings, some much
-more often than others, or *all as often*, the floor is a list comprehension over `dict.get`;
-pyarrow makes its table in each call. They are made anew for each turn, a batch right before it is
-looked up and off the clock: none is the vocabulary's own object, or has been hashed before. Strings
-*of a table* are the same in all turns, as those of a table in memory are in all epochs. Packed
-strings are all as often, and their floor is `torch.searchsorted`, with the hashes given. A *file*
-has 3,000,000 tokens; *memory* is what a spawned process holds alone, that has got a layer with it
-and has looked up a batch.
+*Lookup* is of 100,000 tokens of 8 to 16 bytes and 1 % other strings. For host strings, some much
+more frequent than others or *all as often*, the floor is a list comprehension over `dict.get`;
+pyarrow makes its table in each call. The strings are made again for each turn, each batch right
+before its lookup and off the clock: none is the vocabulary's own object, or has been hashed before.
+Strings *of a table* are the same in all turns, as those of a table in memory are in all epochs.
+Packed strings are all equally frequent; their floor is `torch.searchsorted`, with the hashes given.
+A *file* has 3,000,000 tokens; *memory* is what a spawned process holds alone after it has received
+a layer and looked up a batch.
 """
 
 from __future__ import annotations

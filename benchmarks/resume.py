@@ -1,11 +1,11 @@
-"""What it costs to go on inside an epoch: from iter() to the first batch, after a load.
+"""What it costs to resume inside an epoch: from load_state_dict to the first batch.
 
     python benchmarks/resume.py [--quick] [--json] [--rounds 5]
 
-A million shuffled examples in batches of 100, of which 0, 50 or 90 % are over; one rank, files in
-the page cache. The time is that from ``load_state_dict`` to the first batch. The floor is a fresh
-start of the same dataset in the same run; what a source must read again comes on top of that. Peers
-resume the map-style dataset: by a state where they have one, else by passing over the batches.
+A million shuffled examples in batches of 100, of which 0, 50 or 90 % were delivered; one rank,
+files in the page cache. The floor is a fresh start of the same dataset in the same run; what a
+source must read again is added to that. Peers resume the map-style dataset: by a state where they
+have one, otherwise by skipping the batches.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/split.py [--quick] [--json] [--rounds 5]
 
 Two batches of 256 rows: a tuple of 2 tensors, and a nested one of 12. The floor calls ``split`` on
-each leaf and does nothing with the pieces; ours also puts the structure together again, with a
-``PerReplica`` in the place of each leaf. A zero-row batch is what a replica without data gets.
+each leaf and does nothing with the pieces. Ours also rebuilds the structure, with a ``PerReplica``
+in place of each leaf. A zero-row batch is what a replica without data gets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of the tutorial and of DESIGN 5, through the whole street."""
+"""The tables of the tutorial and of docs/semantics.md, through the whole street."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPLIT_TABLE = [
 @pytest.mark.parametrize("kind", [range, lambda n: stream_of(range(n))], ids=["index", "stream"])
 @pytest.mark.parametrize(("rebatch", "count", "size", "num_replicas", "expected"), SPLIT_TABLE)
 def test_splitting(kind, rebatch, count, size, num_replicas, expected):
-    """DESIGN 5.1, on local replicas of one worker."""
+    """docs/semantics.md, Splitting: on local replicas of one worker."""
     (steps,) = play(kind(count), size, 1, num_replicas, options=options(rebatch=rebatch))
     assert expected == steps
 

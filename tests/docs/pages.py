@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-_FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([a-z_]+\.py)$", re.MULTILINE)
 
 
@@ -56,7 +56,7 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     """Return the Python blocks of a page, in order."""
-    found = list(_FENCED.finditer(page))
+    found = list(FENCED.finditer(page))
     ends = [page[one.end() : other.start()] for one, other in pairwise(found)]
     blocks = []
     for number, fence in enumerate(found):

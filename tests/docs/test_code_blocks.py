@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, Block, blocks_of
+from tests.docs.pages import FENCED, PAGES, ROOT, Block, blocks_of
 from torch_distinput.testing import run_ranks
 
 
@@ -61,7 +61,7 @@ def run_tests(file: Path) -> None:
 def headings(file: Path) -> set[str]:
     """The names by which GitHub links to the headings of a page."""
     lines = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in lines}
+    return {re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 def run_block(block: Block, name: str, folder: Path, namespace: dict[str, Any]) -> None:
@@ -95,6 +95,20 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = [(page.parent / path if path else page, heading) for path, heading in links]
     assert not [file for file, _ in targets if not file.exists()]
     assert not [heading for file, heading in targets if heading and heading not in headings(file)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped(page: Path) -> None:
+    """Tables cannot be, nor what code prints."""
+    prose = FENCED.sub("", page.read_text())
+    assert not [line for line in prose.splitlines() if len(line) > 110 and line[0] != "|"]
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = set(re.findall(r"\]\(([^)#]*)", index.read_text()))
+    missing = [page.name for page in PAGES if page.parent == index.parent and page != index]
+    assert not sorted(set(missing) - listed), "Add these pages to docs/index.md."
 
 
 class TestTheRules:

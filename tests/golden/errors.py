@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.golden.values import Json
 
 CALLER = ("ValueError", "TypeError")
-"""What a caller wrote is wrong: DESIGN's two classes for that."""
+"""What a caller wrote is wrong: the two classes for that."""
 
 UNFIT_BATCH = ("SourceError from ValueError",)
 """What the source gave is no batch: known when it is read, so the rank and the place are added."""

@@ -2,6 +2,7 @@
 
 A rule is a pure function of the recorded case: it rewrites the *expected* side into what we
 promise. It never sees what was observed. The runner counts the cases that each rule changes.
+A word in brackets, such as (Sharding), is the section of docs/semantics.md that has the rule.
 """
 
 from __future__ import annotations
@@ -186,39 +187,47 @@ def _end_is_stop_iteration(case: Json) -> Json:
 RULES = (
     Rule(
         "FILE needs files",
-        "FILE on a source without files is an error (5.2)",
+        "FILE on a source without files is an error (Sharding)",
         _file_policy_needs_files,
     ),
     Rule(*program_rules.SCALARS),
     Rule(
-        "rows must agree", "the leaves of a batch have one number of rows (5.4)", _rows_must_agree
+        "rows must agree",
+        "the leaves of a batch have one number of rows (Zero rows)",
+        _rows_must_agree,
     ),
     Rule(
         "too few files fail everywhere",
-        "on every rank, before the first step (5.2)",
+        "on every rank, before the first step (Sharding)",
         _too_few_files_everywhere,
     ),
     Rule(
-        "errors reach all ranks", "no rank waits for one that failed (5.3)", _errors_reach_all_ranks
+        "errors reach all ranks",
+        "no rank waits for one that failed (Failure)",
+        _errors_reach_all_ranks,
     ),
     Rule(
         "pieces rotate",
-        "a worker's own batches are cut rotated, by every splitter (5.2)",
+        "a worker's own batches are cut rotated, by every splitter (Sharding)",
         _pieces_rotate,
     ),
-    Rule("pieces in order", "under DATA piece p goes to replica p in sync (5.2)", _pieces_in_order),
+    Rule(
+        "pieces in order",
+        "under DATA piece p goes to replica p in sync (Sharding)",
+        _pieces_in_order,
+    ),
     Rule(
         "no empty step",
-        "a step in which no replica has an example is not delivered (5.1)",
+        "a step in which no replica has an example is not delivered (Splitting)",
         _no_empty_step,
     ),
     *(Rule(*row) for row in program_rules.FROM_FUNCTION),
     Rule(
         "zero rows keep trailing",
-        "a zero-row batch looks like the last real one (5.4)",
+        "a zero-row batch looks like the last real one (Zero rows)",
         _zero_rows_keep_trailing,
     ),
-    Rule("end is StopIteration", "get_next() ends as next() does (4)", _end_is_stop_iteration),
+    Rule("end is StopIteration", "get_next() ends as next() does (Steps)", _end_is_stop_iteration),
     *(Rule(*row) for row in spec_rules.ROWS),
 )
 

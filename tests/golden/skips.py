@@ -55,7 +55,7 @@ def _crash(case: Json) -> bool:
 
 
 SKIPS = (
-    Skip("hint", "no HINT policy: dataset_fn gets an InputContext to shard by (5.5)", _hint),
+    Skip("hint", "no HINT policy: dataset_fn gets an InputContext to shard by", _hint),
     Skip(
         "graph mode",
         "TensorFlow only: what tf.function cannot trace",

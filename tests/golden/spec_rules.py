@@ -169,29 +169,33 @@ def _our_options(case: Json) -> Json:
 
 
 ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
-    ("one spec", "a leaf has one spec, the same for any R (5.4)", _one_spec),
+    ("one spec", "a leaf has one spec, the same for any R (Zero rows)", _one_spec),
     ("ragged is jagged", "a ragged batch is a jagged tensor", _ragged_is_jagged),
     (
         "no spec without examples",
-        "an empty source has shown no structure to anybody (5.4)",
+        "an empty source has shown no structure to anybody (Zero rows)",
         _no_spec_without_examples,
     ),
     (
         "measured dimensions",
-        "sizes are seen in the data, not in a graph (5.4)",
+        "sizes are seen in the data, not in a graph (Zero rows)",
         _measured_dimensions,
     ),
     (
         "bare for one replica",
-        "with R = 1 a leaf is the bare value, for any W (4)",
+        "with R = 1 a leaf is the bare value, for any W (Steps)",
         _bare_for_one_replica,
     ),
     (
         "bare value is everybody's",
-        "a bare value stands for the same value on each replica (4)",
+        "a bare value stands for the same value on each replica (Steps)",
         _bare_value_is_everybodys,
     ),
-    ("integer mean", "integers average to float32 (4)", _integer_mean),
-    ("no default context", "outside run() there is no replica context (4)", _no_default_context),
-    ("our options", "the closed list of options; no HINT (4)", _our_options),
+    ("integer mean", "integers average to float32 (Steps)", _integer_mean),
+    (
+        "no default context",
+        "outside run() there is no replica context (Steps)",
+        _no_default_context,
+    ),
+    ("our options", "the closed list of options; no HINT (Steps)", _our_options),
 )

@@ -51,7 +51,7 @@ def shared_sizes(rule, count, size, num_replicas):
     ],
 )
 def test_table(rule, count, size, num_replicas, expected):
-    """The rows of DESIGN 5.1."""
+    """The rows of docs/semantics.md, Splitting."""
     assert expected == shared_sizes(rule, count, size, num_replicas)
 
 

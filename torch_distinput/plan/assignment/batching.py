@@ -1,7 +1,8 @@
 """How a global batch is cut into replica batches, and which pieces are this worker's.
 
 A global batch of n examples becomes N pieces, one for each replica in sync. Rows keep their order:
-piece i holds the rows from ``bound(i)`` to ``bound(i + 1)``. The three rules (DESIGN 5.1):
+piece i holds the rows from ``bound(i)`` to ``bound(i + 1)``. The three rules are those of
+docs/semantics.md, Splitting:
 
     split   pieces of ceil(n / N); the last ones are short or empty
     even    sizes differ by at most one

@@ -2,7 +2,7 @@
 
 A vote says, for the next steps that a worker has *ready*, how many examples it brings to each,
 and what it knows about what follows. The votes of one round are the same on every worker, and so
-is the verdict. The table (DESIGN 5.3):
+is the verdict. The table (docs/semantics.md, End of data):
 
     some worker ...                          steps agreed on             then
     closed its loop                          none                        LEFT, on all
