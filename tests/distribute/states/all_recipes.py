@@ -1,4 +1,4 @@
-"""All recipes by name."""
+"""All recipes by name. What is added is recorded in the file of the version that is written."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """States as a release wrote them, and what must still be delivered: a recording for good.
 
-    python -m tests.distribute.states.record OUT.json              record
-    python -m tests.distribute.states.record --compare IN.json     play anew, compare the bytes
+    python -m tests.distribute.states.record PATH.json             record
+    python -m tests.distribute.states.record --compare PATH.json   play anew, compare the bytes
 
-``version_1.json`` was recorded once, with the release that wrote version 1, and is never recorded
-again: the states of that release must load for good (``test_version_1``). A release that writes
-another version records another file beside it.
+``version_1.json`` was recorded with the release that wrote version 1, and its states must load for
+good (``test_version_1``). So what is in a file stays as it is: recording again adds only the cases
+that it lacks, and only as long as that version is written. Another version gets a file of its own.
 
 ``--compare`` is for changes that promise the same bytes. It ends with 1 and names the cases whose
 states are others now. It says nothing of a later version: when the version changes, the bytes may.
@@ -32,36 +32,48 @@ _PACKAGES = ("torch", "torchdata", "numpy")
 """What a source says of its place may be in words of theirs."""
 
 
-def cases(folder: Path) -> Iterator[Case]:
-    """Play all recipes, and all chains of them."""
-    for name, recipe in RECIPES.items():
-        for stop, (said, rest) in stops.stops_of(recipe, folder).items():
-            case = {"name": f"{name}: {stop}", "recipe": name, "cluster": recipe.home}
-            yield {**case, "stop": stop, **_expected(said, rest)}
-    for saved in legs.saved(folder):
-        case = {"name": saved.name, "recipe": saved.recipe, "cluster": saved.cluster}
-        yield {**case, "stop": "elsewhere", **_expected(saved.state, saved.rest)}
+def played(parquets: list[str]) -> Iterator[Case]:
+    """Play all recipes at all of their stops, and all epochs that go on elsewhere."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        written.write_all(folder, parquets)
+        for recipe in RECIPES:
+            for stop, (said, rest) in stops.stops_of(RECIPES[recipe], folder).items():
+                case = {"name": f"{recipe}: {stop}", "recipe": recipe}
+                yield {**case, "cluster": list(RECIPES[recipe].home), **_told(stop, said, rest)}
+        for saved in legs.saved(folder):
+            case = {"name": saved.name, "recipe": saved.recipe, "cluster": list(saved.cluster)}
+            yield {**case, **_told("elsewhere", saved.state, saved.rest)}
 
 
-def _expected(said: str, rest: Rest) -> Case:
+def _told(stop: str, said: str, rest: Rest) -> Case:
     state = json.loads(said)
-    return {"state": state, **expected_of(state, rest)}
+    return {"stop": stop, "state": state, **expected_of(state, rest)}
 
 
 def record(path: Path) -> int:
-    """Write a recording."""
-    parquets = [
-        base64.b64encode(written.parquet(written.numbers_of(file))).decode()
-        for file in range(len(written.LENGTHS))
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        written.write_all(Path(folder), parquets)
-        lines = [_line(case) for case in cases(Path(folder))]
-    head = {"packages": {name: version(name) for name in _PACKAGES}, "parquet": parquets}
-    text = _line(head)[:-1] + ',"cases":[\n' + ",\n".join(lines) + "\n]}\n"
-    path.write_text(text)
-    print(f"{len(lines)} cases, {len(text)} bytes")
+    """Write a recording, or add to one what it lacks."""
+    recording = json.loads(path.read_text()) if path.exists() else _new()
+    cases = {case["name"]: case for case in recording["cases"]}
+    new = [case for case in played(recording["parquet"]) if case["name"] not in cases]
+    versions = {case["state"]["version"] for case in (*cases.values(), *new)}
+    if len(versions) > 1:
+        print(f"{path} has states of one version, and there would be {sorted(versions)}.")
+        return 1
+    lines = ",\n".join(map(_line, (*cases.values(), *new)))
+    head = _line({name: value for name, value in recording.items() if name != "cases"})
+    path.write_text(f'{head[:-1]},"cases":[\n{lines}\n]}}\n')
+    print(f"{len(cases)} cases kept, {len(new)} added")
     return 0
+
+
+def _new() -> dict[str, Any]:
+    parquets = map(written.parquet, map(written.numbers_of, range(len(written.LENGTHS))))
+    return {
+        "packages": {name: version(name) for name in _PACKAGES},
+        "parquet": [base64.b64encode(content).decode() for content in parquets],
+        "cases": [],
+    }
 
 
 def compare(path: Path) -> int:
@@ -69,15 +81,16 @@ def compare(path: Path) -> int:
     recording = json.loads(path.read_text())
     known = {case["name"]: case for case in recording["cases"]}
     counts = {"equal": 0, "of another version": 0, "with other bytes": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        written.write_all(Path(folder), recording["parquet"])
-        for case in cases(Path(folder)):
-            expected = known.pop(case["name"])
-            found = difference(expected, case)
-            counts[found or "equal"] += 1
-            if found == "with other bytes":
-                shown = (json.dumps(one["state"]) for one in (expected, case))
-                print(case["name"], *shown, sep="\n  ")
+    for case in played(recording["parquet"]):
+        expected = known.pop(case["name"], None)
+        if expected is None:
+            print(f"not recorded: {case['name']}")
+            continue
+        found = difference(expected, case) or "equal"
+        counts[found] += 1
+        if found == "with other bytes":
+            shown = (json.dumps(one["state"]) for one in (expected, case))
+            print(case["name"], *shown, sep="\n  ")
     print(*(f"{count} {what}" for what, count in counts.items()), sep=", ")
     if known:
         print(f"not played: {', '.join(known)}")
@@ -86,13 +99,12 @@ def compare(path: Path) -> int:
 
 def difference(expected: Case, case: Case) -> str:
     """How a state differs from the recorded one; empty if it does not."""
-    states = expected["state"], case["state"]
-    if states[0]["version"] != states[1]["version"]:
+    before, now = expected["state"], case["state"]
+    if before["version"] != now["version"]:
         return "of another version"
     if RECIPES[case["recipe"]].is_timed:  # where the streams can be read again is told in votes
-        states = tuple({**state, "streams": []} for state in states)
-    before, now = map(json.dumps, states)
-    return "" if before == now else "with other bytes"
+        before, now = ({**state, "streams": []} for state in (before, now))
+    return "" if json.dumps(before) == json.dumps(now) else "with other bytes"
 
 
 def _line(value: Any) -> str:
