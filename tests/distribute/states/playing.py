@@ -60,7 +60,7 @@ class Rest:
     Attributes:
         workers: the steps of each worker.
         following: its first steps of the next epoch.
-        state: the state after the steps.
+        state: the state after what was played.
     """
 
     workers: list[Steps]
@@ -75,20 +75,19 @@ def play(
     *,
     state: Any = None,
     num_steps: int | None = None,
-    num_next: int = 0,
+    num_next: int | None = None,
 ) -> Rest:
-    """Play the rest of an epoch or its first steps, and some steps of the next epoch."""
+    """Play the rest of an epoch, or its first steps; begin the next epoch, if steps of it count."""
 
     def work(strategy: tdi.Strategy) -> tuple[Steps, Steps, str]:
         dataset = recipe.distribute(strategy, Place(folder=folder))
         if state is not None:
             dataset.load_state_dict(state)
         steps = list(islice(steps_of(strategy, iter(dataset)), num_steps))
-        said = json.dumps(dataset.state_dict())
         following: Steps = []
-        if num_next:
+        if num_next is not None:
             following = list(islice(steps_of(strategy, iter(dataset)), num_next))
-        return steps, following, said
+        return steps, following, json.dumps(dataset.state_dict())
 
     results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
     workers, following, states = map(list, zip(*results, strict=True))

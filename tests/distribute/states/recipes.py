@@ -5,7 +5,7 @@ Never change one, nor its name: a state must go on in what it was recorded of. A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -100,6 +100,10 @@ class Recipe:
         return strategy.distribute_dataset(
             source, global_batch_size=self.size, options=options, **keywords
         )
+
+    def other_than(self, cluster: Sequence[int]) -> Cluster:
+        """Where to go on elsewhere."""
+        return self.home if self.elsewhere == tuple(cluster) else self.elsewhere
 
 
 def numbers(batch: Any, count: int | None = None) -> list[int]:
@@ -229,10 +233,11 @@ STREAMS = {
 STATEFUL = {
     "its state": _of(streams.Stateful, positions=ALL),
     "its state, alone": _of(
-        streams.Stateful, home=(1, 1), elsewhere=(2, 1), positions=(*EPOCHS, "older")
+        streams.Stateful, home=(1, 1), elsewhere=(2, 1), positions=(*EPOCHS, "ended", "older")
     ),
     "its state, OFF": _of(
-        streams.Stateful, options=_OFF, is_elastic=False, elsewhere=(3, 1), positions=EPOCHS
+        streams.Stateful, options=_OFF, is_elastic=False, elsewhere=(3, 1),
+        positions=(*EPOCHS, "ended"),
     ),
     "its state, cycle": _of(streams.Stateful, options={"rebatch": "cycle"}, size=3),
     "its state, no JSON": _of(streams.Packed, positions=("step 1", "epoch 1 step 1")),
@@ -246,7 +251,7 @@ STATEFUL = {
     "SamplerWrapper": _of(
         lambda: nodes.SamplerWrapper(streams.Keyed()), positions=("middle", "epoch 1 step 1")
     ),
-    "ready, its state": Recipe(source=_batches, size=None, positions=(*EPOCHS, "older")),
+    "ready, its state": Recipe(source=_batches, size=None, positions=(*EPOCHS, "ended", "older")),
     "ready, its state, OFF": Recipe(
         source=_batches, size=None, options=_OFF, is_elastic=False, home=(1, 1), elsewhere=(2, 1)
     ),
@@ -269,12 +274,14 @@ FUNCTIONS = {
     "function, per replica": _FUNCTION(
         source=_own, home=(2, 2), elsewhere=(1, 2), options={"replication_mode": "per_replica"}
     ),
-    "function, its state": _FUNCTION(source=lambda at: lambda _: _batches(at), positions=EPOCHS),
+    "function, its state": _FUNCTION(
+        source=lambda at: lambda _: _batches(at), positions=(*EPOCHS, "ended")
+    ),
     "function, StatefulDataLoader": _FUNCTION(
         source=lambda at: lambda _: _loader_with_state(at), positions=("middle", "epoch 1 step 1")
     ),
     "function, states per replica": _FUNCTION(
         source=lambda _: lambda _: streams.Stateful(streams.batch_of), home=(1, 2),
-        elsewhere=(2, 2), options={"replication_mode": "per_replica"}, positions=EPOCHS,
+        elsewhere=(2, 2), options={"replication_mode": "per_replica"}, positions=(*EPOCHS, "ended"),
     ),
 }  # fmt: skip

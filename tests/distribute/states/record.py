@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.distribute.states import legs, stops, written
 from tests.distribute.states.all_recipes import RECIPES
-from tests.distribute.states.playing import Rest, expected_of
+from tests.distribute.states.playing import Rest, expected_of, play
 
 Case = dict[str, Any]
 _PACKAGES = ("torch", "torchdata", "numpy")
@@ -39,16 +39,20 @@ def played(parquets: list[str]) -> Iterator[Case]:
         written.write_all(folder, parquets)
         for recipe in RECIPES:
             for stop, (said, rest) in stops.stops_of(RECIPES[recipe], folder).items():
-                case = {"name": f"{recipe}: {stop}", "recipe": recipe}
-                yield {**case, "cluster": list(RECIPES[recipe].home), **_told(stop, said, rest)}
+                case = {"name": f"{recipe}: {stop}", "recipe": recipe, "stop": stop}
+                yield _told({**case, "cluster": RECIPES[recipe].home}, said, rest, folder)
         for saved in legs.saved(folder):
-            case = {"name": saved.name, "recipe": saved.recipe, "cluster": list(saved.cluster)}
-            yield {**case, **_told("elsewhere", saved.state, saved.rest)}
+            case = {"name": saved.name, "recipe": saved.recipe, "stop": "elsewhere"}
+            yield _told({**case, "cluster": saved.cluster}, saved.state, saved.rest, folder)
 
 
-def _told(stop: str, said: str, rest: Rest) -> Case:
-    state = json.loads(said)
-    return {"stop": stop, "state": state, **expected_of(state, rest)}
+def _told(case: Case, said: str, rest: Rest, folder: Path) -> Case:
+    state, recipe = json.loads(said), RECIPES[case["recipe"]]
+    told = {**case, "state": state, **expected_of(state, rest)}
+    there = recipe.other_than(case["cluster"])
+    if "workers" in told and recipe.is_elastic and there[0] > 1:  # who gets what was left over
+        told["elsewhere"] = play(recipe, there, folder, state=state).workers
+    return told
 
 
 def record(path: Path) -> int:

@@ -52,9 +52,7 @@ def going_on(name, cluster, folder, **keywords):
 
 def elsewhere_of(name):
     """Another cluster than that of the state."""
-    case = CASES[name]
-    recipe = RECIPES[case["recipe"]]
-    return recipe.home if list(recipe.elsewhere) == case["cluster"] else recipe.elsewhere
+    return RECIPES[CASES[name]["recipe"]].other_than(CASES[name]["cluster"])
 
 
 def compare_examples(name, *parts):
@@ -70,7 +68,7 @@ def compare_examples(name, *parts):
 def test_on_the_same_cluster(name, folder):
     """The steps that were to come, and the beginning of the next epoch."""
     case = CASES[name]
-    rest = going_on(name, case["cluster"], folder, num_next=NUM_NEXT if "next" in case else 0)
+    rest = going_on(name, case["cluster"], folder, num_next=NUM_NEXT if "next" in case else None)
 
     expected = {key: case[key] for key in ("batches", "workers", "next") if key in case}
     assert expected == expected_of(case["state"], rest)
@@ -82,6 +80,7 @@ def test_elsewhere(name, folder):
     rest = going_on(name, elsewhere_of(name), folder)
 
     compare_examples(name, rest.workers)
+    assert CASES[name].get("elsewhere", rest.workers) == rest.workers
 
 
 @pytest.mark.parametrize("name", [name for name in ELASTIC if CASES[name]["stop"] == "elsewhere"])
@@ -91,6 +90,17 @@ def test_elsewhere_and_back(name, folder):
     back = going_on(name, CASES[name]["cluster"], folder, state=json.loads(there.state))
 
     compare_examples(name, there.workers, back.workers)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["stop"] == "ended"])
+def test_the_next_epoch_saved_again(name, folder):
+    """The beginning of what follows the end of a recorded epoch is in a state of today."""
+    case = CASES[name]
+    begun = going_on(name, case["cluster"], folder, num_next=0)
+    state = json.loads(begun.state)
+    rest = going_on(name, case["cluster"], folder, state=state, num_steps=NUM_NEXT)
+
+    assert case["next"] == (in_order(rest.workers) if "batches" in case else rest.workers)
 
 
 @pytest.mark.parametrize("name", FIRM)
@@ -112,7 +122,7 @@ def test_every_kind_is_recorded():
     stops = {f"{name}: {stop}" for name, recipe in RECIPES.items() for stop in recipe.positions}
 
     assert {*stops, *legs.names()} == {*CASES}
-    assert len(CASES) >= 298
+    assert len(CASES) >= 303
     assert {*ALL, "older", "elsewhere"} <= {case["stop"] for case in CASES.values()}
     assert {1} == {case["state"]["version"] for case in CASES.values()}
     assert {0, 1, 2, 3} <= {len(case["state"]["deals"]) for case in CASES.values()}
