@@ -24,7 +24,7 @@ from typing import Any, Generic
 from torch_distinput.cluster.agreement_queue import Agreed, Desk, Ending, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
-from torch_distinput.plan.progress.delivered import Ledger
+from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote, decide
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.threads import start_thread
@@ -48,7 +48,7 @@ class Agreement(Generic[S]):
         *,
         shared: bool,
         introduce: Callable[[S], Any],
-        ledger: Ledger,
+        ledger: DeliveryCounter,
     ) -> None:
         """Start reading and voting."""
         self._desk = desk = Desk[S]()
@@ -139,7 +139,7 @@ def _vote(
     *,
     shared: bool,
     introduce: Callable[[S], Any],
-    ledger: Ledger,
+    ledger: DeliveryCounter,
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
@@ -175,19 +175,19 @@ def _introduce(desk: Desk[S], channel: Channel, introduce: Callable[[S], Any]) -
     return True
 
 
-def _round(desk: Desk[S], channel: Channel, ledger: Ledger, *, shared: bool) -> bool:
+def _round(desk: Desk[S], channel: Channel, ledger: DeliveryCounter, *, shared: bool) -> bool:
     """Vote once; whether the voting goes on."""
     with desk.lock:
         desk.votable.wait_for(desk.may_vote)
         news = desk.news()
         vote = _vote_of(desk, has_news=bool(news))
-    votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
+    votes = [Vote.decode(row) for row in channel.gather_ints(vote.encode())]
     verdict = decide(votes, shared=shared)
     told: list[tuple[ResumePoint, ...]] = [()] * len(votes)
     if any(vote.has_news for vote in votes):
         told = channel.gather_objects(news)
     words = _words(desk, channel) if verdict.outcome is Outcome.FAILED else ()
-    after_steps = ledger.enter(votes, told, len(verdict.totals))
+    after_steps = ledger.add_round(votes, told, len(verdict.totals))
     with desk.lock:
         desk.told = news[-1] if news else desk.told
         desk.move(verdict.totals, after_steps)
