@@ -34,7 +34,6 @@ FLOORS_INSIDE = {
 }
 UPWARD = {  # arrows that still run upward: no new ones
     ("data/storage/filesystem.py", "data.formats.reader.InputFile"),
-    ("plan/assignment/order.py", "plan.progress.position.Position"),
     ("preprocessing/adapt/adapt.py", "preprocessing.layers.layer.AdaptiveLayer"),
     ("preprocessing/adapt/adapt.py", "preprocessing.layers.layer.Layer"),
     ("preprocessing/adapt/merging.py", "preprocessing.layers.layer.AdaptiveLayer"),

@@ -12,9 +12,9 @@ import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending
-from torch_distinput.plan.progress.delivered import Ledger
+from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State
-from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, first_position
+from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
 
@@ -42,8 +42,8 @@ def agree(strategy, steps, **keywords):
         global_batch_size=4,
         rebatch="split",
     )
-    before = first_position(0, layout, 1 if keywords["shared"] else strategy.num_workers)
-    keywords["ledger"] = Ledger(
+    before = begin_epoch(0, layout, 1 if keywords["shared"] else strategy.num_workers)
+    keywords["ledger"] = DeliveryCounter(
         before, strategy.num_workers, shared=keywords["shared"], steps_per_batch=1
     )
     return Agreement(iter(steps), channel, **keywords)

@@ -14,11 +14,11 @@ from tests.distribute.street import options, play, stream_of
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.steps.prebatched import RebatchReadyDataset
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Shard
-from torch_distinput.data.stream.segments import ReadPlan, ReadSegment
+from torch_distinput.data.stream.chunk import Chunk, ChunkReader
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.plan.progress.route import ReadPlan, ReadSegment, Shard
 from torch_distinput.testing import simulate
 
 
@@ -71,7 +71,7 @@ def test_a_buffer_of_replica_batches(cluster):
         assert [list(range(k, k + 4)) for k in range(0, 24, 4)] == worker
 
 
-ROUTE = ReadPlan(legs=(ReadSegment(shard=Shard()),))
+ROUTE = ReadPlan(segments=(ReadSegment(shard=Shard()),))
 
 
 class Columns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torch_distinput.data.stream.witness import Witness
-from torch_distinput.plan.progress.checksum import MOST_WINDOWS, others_than
+from torch_distinput.plan.progress.checksum import MOST_WINDOWS, find_others
 
 COUNTS = [0, 1, 2, 31, 63, 64, 65, 127, 128, 129, 200]
 
@@ -43,9 +43,9 @@ def test_where_streams_part(count, more):
             continue
         here, there = reading(one, 100), reading(other, 100)
         assert here.digest != there.digest
-        assert here.parting(there) == there.parting(here)
-        assert 100 + at in here.parting(there)
-        assert len(here.parting(there)) <= max(1, longer / (MOST_WINDOWS // 4))
+        assert here.find_difference(there) == there.find_difference(here)
+        assert 100 + at in here.find_difference(there)
+        assert len(here.find_difference(there)) <= max(1, longer / (MOST_WINDOWS // 4))
 
 
 def test_order_counts():
@@ -70,4 +70,4 @@ def test_a_stream_that_was_left():
 )  # fmt: skip
 def test_who_read_something_else(digests, expected):
     """Most are right; where there is no majority, worker 0 is."""
-    assert expected == others_than(digests)
+    assert expected == find_others(digests)

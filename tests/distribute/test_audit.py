@@ -10,7 +10,7 @@ from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
 from torch_distinput.engine import feeds, streamed_feeds
-from torch_distinput.plan.progress.checksum import IdSum, summed
+from torch_distinput.plan.progress.checksum import IdSum, sum_ids
 from torch_distinput.testing import simulate
 
 SHARDS = Shards([[1, 2, 3], [4], [], [5, 6]])
@@ -125,10 +125,10 @@ def test_everybody_plays_everything(source):
 def test_sums():
     """They do not depend on order or grouping, and tell rows and columns apart."""
     ids = torch.randint(1 << 40, (50, 2)).numpy()
-    total = summed(ids)
-    assert total == summed(ids[::-1].copy()) == summed(ids[:20]) + summed(ids[20:])
+    total = sum_ids(ids)
+    assert total == sum_ids(ids[::-1].copy()) == sum_ids(ids[:20]) + sum_ids(ids[20:])
     assert total == IdSum() + total
     assert 50 == total.count
     for other in (ids[:, ::-1].copy(), ids ^ 1, ids[[*range(49), 0]]):
-        assert total != summed(other)
-    assert summed(ids[:, 0].copy()) == summed(ids[:, 0])  # strided
+        assert total != sum_ids(other)
+    assert sum_ids(ids[:, 0].copy()) == sum_ids(ids[:, 0])  # strided

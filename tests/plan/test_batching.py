@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.batching import Cut, Splitter, totals
+from torch_distinput.plan.assignment.batching import Cut, Splitter, count_in_sync
 from torch_distinput.plan.assignment.topology import Topology
 
 RULES = list(Rebatch)
@@ -31,7 +31,7 @@ def splitters(rule, size, num_workers, num_replicas, *, shared):
 def shared_sizes(rule, count, size, num_replicas):
     """Sizes over all replicas in sync of a batch that all workers see."""
     (splitter,) = splitters(rule, size, 1, num_replicas, shared=True)
-    (cut,) = splitter.cuts(count)
+    (cut,) = splitter.cut(count)
     return cut.sizes
 
 
@@ -65,7 +65,7 @@ def test_shared_batches_are_covered_exactly_once(rule):
         count = min(num, size)
         position = 0
         for splitter in splitters(rule, size, num_workers, num_replicas, shared=True):
-            (cut,) = splitter.cuts(count)
+            (cut,) = splitter.cut(count)
             if cut.num_rows:
                 assert position == cut.start
             position += cut.num_rows
@@ -78,7 +78,7 @@ def test_own_batches_are_played_in_order(rule):
     for num, size, num_workers, num_replicas in CASES:
         count = min(num, size)
         for splitter in splitters(rule, size, num_workers, num_replicas, shared=False):
-            cuts = splitter.cuts(count)
+            cuts = splitter.cut(count)
             assert num_workers == len(cuts)
             starts = list(itertools.accumulate((c.num_rows for c in cuts), initial=0))
             assert starts[:-1] == [cut.start for cut in cuts]
@@ -90,7 +90,7 @@ def test_rotation_fills_each_step_with_one_global_batch(rule):
     """Where all workers have full batches, each step holds exactly G, whatever N."""
     for size, num_workers, num_replicas in itertools.product(range(1, 12), range(1, 5), (1, 2, 3)):
         first = splitters(rule, size, num_workers, num_replicas, shared=False)[0]
-        assert totals(first, size) == (size,) * num_workers
+        assert count_in_sync(first, (size,)) == (size,) * num_workers
 
 
 def test_split_pieces_are_equal_but_for_the_last_ones():
@@ -110,7 +110,7 @@ def test_even_idles_nobody_while_there_is_enough():
 
 def test_filled_stops_where_the_rows_end():
     """A cut filled with fewer rows keeps the front."""
-    assert (2, 1, 0) == Cut(start=5, sizes=(2, 2, 1)).filled(3)
+    assert (2, 1, 0) == Cut(start=5, sizes=(2, 2, 1)).fill(3)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -119,7 +119,7 @@ def test_most_rows_are_those_of_the_largest_piece(rule):
     for count, size, num_workers, num_replicas in CASES:
         for shared in (True, False):
             found = splitters(rule, size, num_workers, num_replicas, shared=shared)
-            cuts = [cut for splitter in found for cut in splitter.cuts(min(count, size))]
+            cuts = [cut for splitter in found for cut in splitter.cut(min(count, size))]
             largest = max(rows for cut in cuts for rows in cut.sizes)
             assert largest <= found[0].most_rows
             assert count < size or largest == found[0].most_rows

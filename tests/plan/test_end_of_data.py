@@ -59,8 +59,8 @@ def test_a_vote_survives_the_wire():
     counts, marks, files_touched = (tuple(range(n, n + WINDOW)) for n in (0, 1000, 2000))
     full = Vote(state=FAIL, counts=counts, marks=marks, files_touched=files_touched, has_news=True)
     for sent in (full, vote(END), vote(RUN, 3, 4)):
-        assert sent == Vote.decoded(sent.encoded())
-    assert len(full.encoded()) == len(vote(END).encoded())
+        assert sent == Vote.decode(sent.encode())
+    assert len(full.encode()) == len(vote(END).encode())
 
 
 def test_rounds_play_every_step_of_every_worker():

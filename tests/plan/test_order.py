@@ -16,8 +16,7 @@ from torch_distinput.plan.assignment.order import (
     Run,
     UniformBatches,
 )
-from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, FeistelNetwork, permutation
-from torch_distinput.plan.progress.position import BatchLayout, Position
+from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, FeistelNetwork, permute
 
 
 def shuffled(num_examples, seed=0, epoch=0):
@@ -164,9 +163,9 @@ def test_given_batches():
 
 def test_permutation_is_keyed():
     """A few items, by any key."""
-    assert sorted(permutation(9, key=(1, 2, 3)).tolist()) == list(range(9))
-    assert permutation(9, key=(1, 2, 3)).tolist() == permutation(9, key=(1, 2, 3)).tolist()
-    assert permutation(9, key=(1, 2, 3)).tolist() != permutation(9, key=(1, 2, 4)).tolist()
+    assert sorted(permute(9, key=(1, 2, 3)).tolist()) == list(range(9))
+    assert permute(9, key=(1, 2, 3)).tolist() == permute(9, key=(1, 2, 3)).tolist()
+    assert permute(9, key=(1, 2, 3)).tolist() != permute(9, key=(1, 2, 4)).tolist()
 
 
 @pytest.mark.parametrize("batches", [
@@ -176,7 +175,6 @@ def test_permutation_is_keyed():
 ])  # fmt: skip
 def test_what_is_left_of_an_epoch(batches):
     """Nothing at its end; behind it there is no position."""
-    layout = BatchLayout(num_workers=1, replicas_per_worker=1, global_batch_size=2, rebatch="split")
-    assert 0 == batches.after(Position(epoch=0, layout=layout, examples=5, steps=5)).num_batches
+    assert 0 == batches.skip(steps=5, examples=5).num_batches
     with pytest.raises(ConfigurationError, match="which has 5 .*, got one after 6"):
-        batches.after(Position(epoch=0, layout=layout, examples=6, steps=6))
+        batches.skip(steps=6, examples=6)

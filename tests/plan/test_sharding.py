@@ -8,7 +8,11 @@ import pytest
 
 from torch_distinput import InputContext, TooFewFilesError, Topology, ValueContext
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.assignment.sharding import check_enough_shards, dealt, resolve_policy
+from torch_distinput.plan.assignment.sharding import (
+    assign_items,
+    check_enough_shards,
+    resolve_policy,
+)
 
 AUTO, FILE, DATA, OFF = AutoShardPolicy
 
@@ -46,7 +50,7 @@ def test_too_few_files_names_the_counts():
 def test_dealing_is_exact():
     """Item i goes to shard i modulo the number of shards."""
     for items, shards in itertools.product(range(9), range(1, 5)):
-        parts = [list(dealt(items, shards, index)) for index in range(shards)]
+        parts = [list(assign_items(items, shards, index)) for index in range(shards)]
         assert list(range(items)) == sorted(itertools.chain.from_iterable(parts))
         assert all(i % shards == index for index, part in enumerate(parts) for i in part)
 

@@ -23,7 +23,7 @@ from typing import Any, Generic
 from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending, News, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
-from torch_distinput.plan.progress.delivered import Ledger
+from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import Outcome, Vote, decide
 from torch_distinput.threads import start_thread
 
@@ -46,7 +46,7 @@ class Agreement(Generic[S]):
         *,
         shared: bool,
         introduce: Callable[[S], Any],
-        ledger: Ledger,
+        ledger: DeliveryCounter,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
@@ -128,7 +128,7 @@ def _vote(
     *,
     shared: bool,
     introduce: Callable[[S], Any],
-    ledger: Ledger,
+    ledger: DeliveryCounter,
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
@@ -164,18 +164,18 @@ def _introduce(
 
 
 def _vote_once(
-    queue: AgreementQueue[S], channel: Channel, ledger: Ledger, *, shared: bool
+    queue: AgreementQueue[S], channel: Channel, ledger: DeliveryCounter, *, shared: bool
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
     vote, news = queue.wait_for_vote()
-    votes = [Vote.decoded(row) for row in channel.gather_ints(vote.encoded())]
+    votes = [Vote.decode(row) for row in channel.gather_ints(vote.encode())]
     verdict = decide(votes, shared=shared)
     told: list[News] = [()] * len(votes)
     if any(vote.has_news for vote in votes):
         told = channel.gather_objects(news)
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
-    queue.agree(verdict.totals, ledger.enter(votes, told, len(verdict.totals)))
+    queue.agree(verdict.totals, ledger.add_round(votes, told, len(verdict.totals)))
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = queue.failure if failed else None

@@ -16,7 +16,7 @@ from torch_distinput.errors import PeerTimeoutError
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement import Agreement
     from torch_distinput.cluster.agreement_queue import S
-    from torch_distinput.plan.progress.delivered import Ledger
+    from torch_distinput.plan.progress.delivered import DeliveryCounter
 
 
 _SLICE_SECONDS = 0.2
@@ -39,7 +39,7 @@ class Meeting:
         *,
         shared: bool,
         introduce: Callable[[S], Any],
-        ledger: Ledger,
+        ledger: DeliveryCounter,
         timeout: float,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""

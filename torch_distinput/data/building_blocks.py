@@ -17,10 +17,10 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.stream.bad_records import ReadCounter
-from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.options import check_count
+from torch_distinput.plan.progress.route import Shard
 
 _ROWS = 1024
 

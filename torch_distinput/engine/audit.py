@@ -19,14 +19,14 @@ import numpy as np
 
 from torch_distinput.communicator import Gone, named_workers, nobody
 from torch_distinput.errors import AuditError, PeerTimeoutError
-from torch_distinput.plan.progress.checksum import IdSum, Reading, others_than, summed
+from torch_distinput.plan.progress.checksum import IdSum, Reading, find_others, sum_ids
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
     from torch_distinput.data.stream.chunk import Ids
 
 _HELD_ROWS = 1 << 16
-"""Ids are summed many at a time: a call for each step would cost more than the sums."""
+"""Ids are sum_ids many at a time: a call for each step would cost more than the sums."""
 
 Expected = Callable[[], IdSum | None]
 """The sum of this worker's share of what should be delivered; None where that is not known."""
@@ -91,7 +91,7 @@ class Audit:
 
     def _compare_readings(self, own: Reading, digests: list[int]) -> None:
         """Only where they differ the workers show each other where."""
-        first, others = others_than(digests)
+        first, others = find_others(digests)
         if not others:
             return
         text = json.dumps(asdict(own))
@@ -101,10 +101,10 @@ class Audit:
         msg = (
             "The audit of this epoch expected one stream on all workers under "
             f"AutoShardPolicy.DATA, but {named_workers(others)} read another one than worker "
-            f"{first}: {_named(other.parting(like), like.unit)} of worker {others[0]} is not that "
-            f"of worker {first}; they read {other.count} and {like.count}. Examples were lost or "
-            "came twice, so do not trust what was computed from it. Let nothing in the source "
-            "depend on the rank, the process or the time, or deal out files (FILE)."
+            f"{first}: {_named(other.find_difference(like), like.unit)} of worker {others[0]} is "
+            f"not that of worker {first}; they read {other.count} and {like.count}. Examples were "
+            "lost or came twice, so do not trust what was computed from it. Let nothing in the "
+            "source depend on the rank, the process or the time, or deal out files (FILE)."
         )
         raise AuditError(msg)
 
@@ -126,7 +126,7 @@ class Audit:
 
     def _flush(self) -> None:
         if self._held:
-            self._sum += summed(np.concatenate([ids for ids in self._held if len(ids)] or [_NONE]))
+            self._sum += sum_ids(np.concatenate([ids for ids in self._held if len(ids)] or [_NONE]))
         self._held, self._num_held = [], 0
 
 

@@ -13,7 +13,6 @@ from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.engine.steps import Steps
 from torch_distinput.errors import UsageError
 from torch_distinput.options import AutoShardPolicy
@@ -21,10 +20,11 @@ from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.position import (
     Position,
-    layout_of,
-    not_elastic,
+    make_cluster_error,
+    make_layout,
 )
-from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.route import Shard
+from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 
 
@@ -57,7 +57,7 @@ class ReadySteps(Steps):
     def resumed(self, position: Position) -> Position:
         """Go on; in a shared stream after so many rows, since batches may have another size now."""
         if self._splitter.shared:
-            return position.restarted(layout_of(self._splitter))
+            return position.restart(make_layout(self._splitter))
         return super().resumed(position)
 
     def first_example(self) -> int | None:
@@ -85,7 +85,7 @@ class ReadySteps(Steps):
     def start(
         self,
         position: Position,
-        known: KnownSteps | None,  # noqa: ARG002
+        known: Schedule | None,  # noqa: ARG002
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self._read_plan(position)
@@ -118,9 +118,9 @@ class PlayedSteps(Steps):
 
     def resumed(self, position: Position) -> Position:
         """Go on with the same workers and replicas."""
-        layout = layout_of(self._splitter)
+        layout = make_layout(self._splitter)
         if position.layout != layout:
-            raise not_elastic(position, layout, "distribute_datasets_from_function")
+            raise make_cluster_error(position, layout, "distribute_datasets_from_function")
         return position
 
     def replayed(self, position: Position) -> list[Steps]:  # noqa: ARG002
@@ -136,7 +136,7 @@ class PlayedSteps(Steps):
         """Every step takes new batches."""
         return 1
 
-    def start(self, position: Position, known: KnownSteps | None) -> Iterator[LocalStep]:  # noqa: ARG002
+    def start(self, position: Position, known: Schedule | None) -> Iterator[LocalStep]:  # noqa: ARG002
         """Start the datasets; a loader process, if any, is their own affair."""
         read_plan = self._read_plan(position)
         return iter(PlayedDataset(self._streams, splitter=self._splitter, read_plan=read_plan))

@@ -14,18 +14,19 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
-from torch_distinput.data.stream.chunk import DealableStream, Shard, Stream
-from torch_distinput.data.stream.segments import located
+from torch_distinput.data.stream.chunk import DealableStream, Stream
+from torch_distinput.data.stream.segments import locate_segments
 from torch_distinput.engine.steps import Steps
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.progress.checksum import IdSum, Reading, summed
+from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
 from torch_distinput.plan.progress.position import (
     Position,
     Segment,
     StreamPosition,
 )
-from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.route import Shard
+from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 
 
@@ -81,14 +82,14 @@ class ExampleSteps(Steps):
         read_counter.add(self._notes)
         self._notes = None
 
-    def known(self, position: Position) -> KnownSteps | None:
+    def known(self, position: Position) -> Schedule | None:
         """The steps from a position on, where files tell how many records they have."""
         if self._prepared is None:
             return None
         lengths = self._lengths(position)
         if lengths is None:
             return None
-        return KnownSteps(
+        return Schedule(
             splitter=self._splitter,
             lengths=tuple(
                 stream.row + sum(rows)
@@ -99,13 +100,15 @@ class ExampleSteps(Steps):
         )
 
     def start(
-        self, position: Position, known: KnownSteps | None
+        self, position: Position, known: Schedule | None
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self._read_plan(position)
+        if known is not None:
+            read_plan = locate_segments(self._stream, read_plan, self._splitter.bounds)
         dataset = RebatchDataset(
             self._stream,
-            read_plan if known is None else located(self._stream, read_plan, self._batch_size),
+            read_plan,
             splitter=self._splitter,
             drop_last=self._source.request.drop_last,
             known=known,
@@ -140,15 +143,16 @@ class ExampleSteps(Steps):
         if before.steps or self._source.request.drop_last:
             return None
         ids = self._stream.all_ids(worker, num_workers)
-        return None if ids is None else sum(map(summed, ids), IdSum())
+        return None if ids is None else sum(map(sum_ids, ids), IdSum())
 
     def _end(self, before: Position, reading: Reading) -> int:
         """Behind the last example to be delivered, of those that were read."""
         if not self._source.request.drop_last:
             return reading.stop
         position = self.resumed(before)
-        first = position.examples - position.rows[0]  # of the grid of batches
-        return reading.stop - (reading.stop - first) % self._batch_size
+        first = position.examples - position.rows[0]  # of the layout
+        bounds = replace(self._splitter.bounds, first=first)
+        return bounds.find_last_end(reading.stop, drop_last=True)
 
     def replayed(self, position: Position) -> list[Steps]:
         """The steps of each worker; a copy looks into the files, so that this one still may."""
@@ -168,11 +172,6 @@ class ExampleSteps(Steps):
             return None
         return spec_of((self._stream.finish(chunk, shard), chunk.ids))
 
-    @property
-    def _batch_size(self) -> int:
-        assert self._splitter.global_batch_size is not None, "streams of examples have one"
-        return self._splitter.global_batch_size
-
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""
         streams = [self._segments(stream) for stream in position.streams]
@@ -186,10 +185,11 @@ class ExampleSteps(Steps):
         return [[next(rest) - segment.skip for segment in stream] for stream in streams]
 
     def _segments(self, stream: StreamPosition) -> list[Segment]:
-        return [segment for segment in stream.segments if self._holds_rows(segment)]
+        return [segment for segment in stream.segments if self._route.holds_rows(segment)]
 
-    def _holds_rows(self, segment: Segment) -> bool:
-        return self._stream.has_parts or super()._holds_rows(segment)
+    @property
+    def _has_parts(self) -> bool:
+        return self._stream.has_parts
 
     def _files_touched(self, position: Position) -> tuple[int, ...]:
         if not self._stream.has_parts:
@@ -206,10 +206,10 @@ class ExampleSteps(Steps):
             )
         )
 
-    def _num_touched(self, position: Position, lane: Segment, rows: int) -> int:
-        """How many files of a worker's own lane its first rows are from."""
-        rows += lane.skip
-        return self._stream.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
+    def _num_touched(self, position: Position, own: Segment, rows: int) -> int:
+        """How many files of a worker's own its first rows are from."""
+        rows += own.skip
+        return self._stream.num_touched(self._shard(position, own), rows) if rows > 0 else 0
 
     @property
     def _stream(self) -> Stream:

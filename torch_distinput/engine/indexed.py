@@ -23,12 +23,17 @@ from torch_distinput.engine.input import Opening
 from torch_distinput.engine.same_data import confirmed, first_difference, refuse_other_data
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.batching import Idle, Splitter, idle
+from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle
 from torch_distinput.plan.assignment.order import GlobalBatches
-from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_of_range, summed
-from torch_distinput.plan.progress.position import Position, first_position, layout_of, not_elastic
+from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids, sum_range
+from torch_distinput.plan.progress.position import (
+    Position,
+    begin_epoch,
+    make_cluster_error,
+    make_layout,
+)
 from torch_distinput.plan.progress.state import Recipe
 
 _log = logging.getLogger(__name__)
@@ -50,7 +55,7 @@ class IndexedInput:
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: what is delivered is a number of examples."""
-        return first_position(epoch, layout_of(self._splitter), 0)
+        return begin_epoch(epoch, make_layout(self._splitter), 0)
 
     def recipe(self, position: Position) -> Recipe:
         """The number of examples, and the order that a sampler of the user's gives.
@@ -77,9 +82,9 @@ class IndexedInput:
 
     def open(self, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        before, layout = opening.position, layout_of(self._splitter)
+        before, layout = opening.position, make_layout(self._splitter)
         if not self._splitter.shared and before.layout != layout:
-            raise not_elastic(before, layout, "AutoShardPolicy.OFF")
+            raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
         position = replace(before, layout=layout)
         batches = self._batches.of(position.epoch)
         if batches.num_dropped and not self._said_dropped:
@@ -144,7 +149,7 @@ class IndexedInput:
     def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
         if self._splitter.shared:
-            return plan_steps(batches.after(position), self._splitter)
+            return plan_steps(_rest_of(batches, position), self._splitter)
         return islice(plan_steps(batches, self._splitter), position.steps, None)
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -160,12 +165,13 @@ class IndexedInput:
             rebatch=Rebatch(layout.rebatch),
             global_batch_size=layout.global_batch_size,
         )
-        batches = self._batches.of(position.epoch, layout.global_batch_size).after(position)
+        batches = self._batches.of(position.epoch, layout.global_batch_size)
+        batches = _rest_of(batches, position)
         number = step - position.steps
         if number >= batches.num_batches:
             return None
         indices = batches.indices(number)
-        (cut,) = splitter.cuts(len(indices))
+        (cut,) = splitter.cut(len(indices))
         return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
 
     def expected_ids(
@@ -179,12 +185,12 @@ class IndexedInput:
             return None  # all of it comes many times
         topology, count = self._splitter.topology, self._source.num_examples
         worker, num_workers = topology.worker_index, topology.num_workers
-        batches = self._batches.of(before.epoch).after(before)
+        batches = _rest_of(self._batches.of(before.epoch), before)
         whole = self._source.sampler is None and not before.examples and not batches.num_dropped
         if whole and count is not None:
-            return sum_of_range(worker * count // num_workers, (worker + 1) * count // num_workers)
-        mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
-        return sum(map(summed, mine), IdSum())
+            return sum_range(worker * count // num_workers, (worker + 1) * count // num_workers)
+        mine = map(batches.indices, assign_items(batches.num_batches, num_workers, worker))
+        return sum(map(sum_ids, mine), IdSum())
 
     def first_example(self) -> None:
         """Examples are compared by a spot check, where they are fetched."""
@@ -195,10 +201,9 @@ class IndexedInput:
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
-        num_workers = self._splitter.topology.num_workers
         runs = self._batches.of(epoch).runs
         idle_steps = (
-            idle(self._splitter, (run.size,) * num_workers).times(run.count) for run in runs
+            count_idle(self._splitter, (run.size,)) * run.count for run in runs
         )
         return sum(idle_steps, Idle())
 
@@ -208,3 +213,7 @@ class IndexedInput:
             return None
         first = np.array([self._batches.first_index()], dtype=np.int64)
         return spec_of((self._source.fetch(first), first))
+
+
+def _rest_of(batches: GlobalBatches, position: Position) -> GlobalBatches:
+    return batches.skip(steps=position.steps, examples=position.examples)

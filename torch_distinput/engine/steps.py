@@ -11,30 +11,27 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Shard
-from torch_distinput.data.stream.segments import ReadPlan, ReadSegment
+from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.user_sources.stream_settings import settings_of
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.sharding import check_enough_shards
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_of_range
+from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_range
 from torch_distinput.plan.progress.position import (
     ALL,
     Position,
     Segment,
-    assigned_files,
-    first_position,
-    layout_of,
-    not_elastic,
+    begin_epoch,
+    make_layout,
 )
-from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.route import ReadPlan, Route, Shard
+from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import SETTINGS, Recipe
 
 
@@ -60,7 +57,7 @@ class Steps(ABC):
 
     @abstractmethod
     def start(
-        self, position: Position, known: KnownSteps | None
+        self, position: Position, known: Schedule | None
     ) -> Iterator[LocalStep | ReadReport]:
         """Start an epoch, or go on in it. Called after :meth:`facts` and :meth:`accept`."""
 
@@ -72,7 +69,7 @@ class Steps(ABC):
         """Take what all workers found out, and note what went wrong here."""
         del shares, read_counter
 
-    def known(self, position: Position) -> KnownSteps | None:
+    def known(self, position: Position) -> Schedule | None:
         """The steps from a position on, where they are known before they are read."""
         del position
         return None
@@ -111,12 +108,12 @@ class Steps(ABC):
         topology, count = self._splitter.topology, max(0, stop - start)
         worker, num_workers = topology.worker_index, topology.num_workers
         first, last = (start + part * count // num_workers for part in (worker, worker + 1))
-        return sum_of_range(first, last)
+        return sum_range(first, last)
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: one stream for all workers, or one for each."""
         num_streams = 1 if self._splitter.shared else self._splitter.topology.num_workers
-        return first_position(epoch, layout_of(self._splitter), num_streams)
+        return begin_epoch(epoch, make_layout(self._splitter), num_streams)
 
     def resumed(self, position: Position) -> Position:
         """Go on from a position with this cluster and these cuts.
@@ -124,16 +121,9 @@ class Steps(ABC):
         Raises:
             ConfigurationError: if that is not possible with another number of workers.
         """
-        layout = layout_of(self._splitter)
-        if self._splitter.shared:
-            return position.with_layout(layout)
-        if position.layout.num_workers == layout.num_workers:
-            if not position.files_touched:  # lengths were known, and perhaps are no more
-                position = replace(position, files_touched=self._files_touched(position))
-            return position.with_layout(layout)
-        if self._policy is AutoShardPolicy.FILE:
-            return position.reassigned(layout, self._files_touched(position))
-        raise not_elastic(position, layout, f"AutoShardPolicy.{self._policy.name}")
+        if self._route.lacks_files_touched(position):
+            position = replace(position, files_touched=self._files_touched(position))
+        return self._route.resume(position)
 
     def _settings(self, source: Any) -> dict[str, object]:
         """What must be equal on all workers that share a source which each of them has made."""
@@ -143,7 +133,7 @@ class Steps(ABC):
     def _check_shards(self, position: Position, num_shards: int, what: str) -> None:
         """Refuse FILE with too few files or shards, unless an epoch goes on with other workers."""
         num_workers = self._splitter.topology.num_workers
-        again = position.generation or position.layout.num_workers != num_workers
+        again = position.assignment or position.layout.num_workers != num_workers
         if self._policy is AutoShardPolicy.FILE and not again:
             check_enough_shards(num_shards, num_workers, what=what)
 
@@ -185,47 +175,27 @@ class Steps(ABC):
         return self._splitter.steps_per_batch
 
     def _files_touched(self, position: Position) -> tuple[int, ...]:
-        """How many files of its own lane each worker has touched."""
+        """How many files of its own each worker has touched."""
         return (ALL,) * position.layout.num_workers
+
+    @property
+    def _has_parts(self) -> bool:
+        """Whether what was assigned to a worker can be assigned again, file by file."""
+        return False
+
+    @property
+    def _route(self) -> Route:
+        return Route(
+            splitter=self._splitter,
+            policy=self._policy,
+            seed=self._seed,
+            audited=self._audited,
+            has_parts=self._has_parts,
+        )
 
     def _read_plan(self, position: Position) -> ReadPlan:
         """What this worker reads from a position on."""
-        worker = 0 if self._splitter.shared else self._splitter.topology.worker_index
-        stream = position.streams[worker]
-        batch, step = divmod(position.steps_done, self.steps_per_batch)
-        legs = tuple(
-            ReadSegment(
-                shard=self._shard(position, segment),
-                start=segment.start,
-                skip=segment.skip,
-                segment=number,
-            )
-            for number, segment in enumerate(stream.segments)
-            if self._holds_rows(segment)
-        )
-        return ReadPlan(legs=legs, row=stream.row, num_batches=stream.batch, batch=batch, step=step)
-
-    def _holds_rows(self, segment: Segment) -> bool:
-        """Whether it can: what cannot be parted was dealt out whole, and once."""
-        return not segment.generation
+        return self._route.plan_reads(position, self.steps_per_batch)
 
     def _shard(self, position: Position, segment: Segment) -> Shard:
-        if self._policy is not AutoShardPolicy.FILE:
-            sparse = self._splitter.shared and self._splitter.topology.num_workers > 1
-            watched = sparse and self._audited
-            return Shard(seed=self._seed, epoch=position.epoch, sparse=sparse, watched=watched)
-        reassignments, generation = position.reassignments, segment.generation
-        dealt_out_again = generation < position.generation
-        num_workers = (
-            len(reassignments[generation]) if dealt_out_again else position.layout.num_workers
-        )
-        files = partial(
-            assigned_files, reassignments=reassignments, segment=segment, num_workers=num_workers
-        )
-        return Shard(
-            seed=self._seed,
-            epoch=position.epoch,
-            num_shards=num_workers,
-            index=segment.index,
-            dealt=files if position.generation else None,
-        )
+        return self._route.make_shard(position, segment)

@@ -17,9 +17,9 @@ from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.streamed_feeds import OwnFeed, VotedFeed, introduction
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
-from torch_distinput.plan.progress.delivered import Ledger, OwnLedger, Progress
+from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
 from torch_distinput.plan.progress.position import Position
-from torch_distinput.plan.progress.schedule import KnownSteps, Piece
+from torch_distinput.plan.progress.schedule import Schedule, ScheduledStep
 from torch_distinput.plan.progress.state import Recipe
 
 
@@ -61,10 +61,10 @@ class StreamedInput:
         deliveries = (
             Delivery(
                 step=step,
-                num_examples=piece.num_examples,
-                where=partial(_known_position, position, known, piece.steps_done),
+                num_examples=scheduled.num_examples,
+                where=partial(_known_position, position, known, scheduled.steps_done),
             )
-            for step, piece in _paired(steps, known)
+            for step, scheduled in _paired(steps, known)
         )
         worker = self._splitter.topology.worker_index
         return PlannedFeed(
@@ -79,11 +79,11 @@ class StreamedInput:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
         steps_per_batch = self._steps.steps_per_batch
-        where = partial(Progress.position, before=position, shared=shared)
+        where = partial(Progress.to_position, before=position, shared=shared)
         if topology.num_workers == 1:
-            own = OwnLedger(position, shared=shared, steps_per_batch=steps_per_batch)
+            own = DeliveryCounter(position, 1, shared=shared, steps_per_batch=steps_per_batch)
             return OwnFeed(steps, own, where, first_step=position.steps)
-        ledger = Ledger(
+        ledger = DeliveryCounter(
             position, topology.num_workers, shared=shared, steps_per_batch=steps_per_batch
         )
         try:
@@ -145,7 +145,7 @@ class StreamedInput:
         """Unknown before it is read."""
 
     def _started(
-        self, read_counter: ReadCounter, position: Position, known: KnownSteps | None
+        self, read_counter: ReadCounter, position: Position, known: Schedule | None
     ) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
@@ -156,18 +156,20 @@ class StreamedInput:
             return raising(error)
 
 
-def _paired(steps: Iterator[LocalStep], known: KnownSteps) -> Iterator[tuple[LocalStep, Piece]]:
+def _paired(
+    steps: Iterator[LocalStep], known: Schedule
+) -> Iterator[tuple[LocalStep, ScheduledStep]]:
     """Each step with what the plan says of it."""
-    for piece in known.pieces():
+    for scheduled in known.iterate_steps():
         step = next(steps, None)
         if step is None:
             raise ended_early()
-        yield step, piece
+        yield step, scheduled
     assert next(steps, None) is None, "steps are cut by the same plan"
 
 
-def _known_position(before: Position, known: KnownSteps, steps_done: int) -> Position:
+def _known_position(before: Position, known: Schedule, steps_done: int) -> Position:
     """Where an epoch of known lengths stands: nobody needs to be asked."""
     return replace(
-        before, steps_done=steps_done, rows=known.delivered(steps_done), files_touched=()
+        before, steps_done=steps_done, rows=known.count_delivered(steps_done), files_touched=()
     )

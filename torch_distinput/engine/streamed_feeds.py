@@ -15,7 +15,7 @@ from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.feeds import Delivery, located, origin_of
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.plan.progress.delivered import OwnLedger, Progress
+from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
 from torch_distinput.plan.progress.end_of_data import Outcome
 from torch_distinput.plan.progress.position import Position
 
@@ -30,7 +30,7 @@ class OwnFeed:
     """The steps of a single worker."""
 
     def __init__(
-        self, steps: Iterator[LocalStep], ledger: OwnLedger, where: Where, *, first_step: int
+        self, steps: Iterator[LocalStep], ledger: DeliveryCounter, where: Where, *, first_step: int
     ) -> None:
         """Take the worker's steps; one without examples is not delivered."""
         self._steps = _delivered(steps, ledger, where)
@@ -66,11 +66,13 @@ class OwnFeed:
         return delivery
 
 
-def _delivered(steps: Iterator[LocalStep], ledger: OwnLedger, where: Where) -> Iterator[Delivery]:
+def _delivered(
+    steps: Iterator[LocalStep], ledger: DeliveryCounter, where: Where
+) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
         count = step.count
-        progress = ledger.enter(count, step.num_touched, step.resume_point)
+        progress = ledger.add_step(count, step.num_touched, step.resume_point)
         if count:
             yield Delivery(step, count, partial(where, progress))
 

@@ -19,7 +19,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
 from torch_distinput.data.storage.filesystem import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor, source_error
-from torch_distinput.plan.assignment.permutation import permutation
+from torch_distinput.plan.assignment.permutation import permute
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +157,7 @@ class Shuffle:
             chunk = reader.take(self.buffer_size)
             if chunk is None:
                 return
-            order = permutation(chunk.num_rows, key=key.words("window", window))
+            order = permute(chunk.num_rows, key=key.words("window", window))
             yield replace(chunk.take(order), place=chunk.place.within(window))
 
     def count(self, num_records: int) -> int:

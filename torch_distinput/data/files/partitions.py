@@ -14,7 +14,7 @@ from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.unit_reader import ReadUnit
 from torch_distinput.data.files.work_units import Unit
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.plan.assignment.interleaving import last_turn
+from torch_distinput.plan.assignment.interleaving import find_last_turn
 
 
 def read_partition(
@@ -41,7 +41,7 @@ def read_partition(
 def place_in_partitions(lengths: list[int], cycle: tuple[int, int] | None, row: int) -> Cursor:
     """Where a row of counted piles stands."""
     if cycle is not None:
-        return turn_place(last_turn(lengths, cycle, row), row)
+        return turn_place(find_last_turn(lengths, cycle, row), row)
     ends = np.cumsum(lengths)
     partition = int(np.searchsorted(ends, row, side="right"))
     before = int(ends[partition - 1]) if partition else 0

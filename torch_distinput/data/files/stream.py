@@ -44,13 +44,13 @@ from torch_distinput.data.stream.chunk import (
     Cursor,
     Ids,
     RowReader,
-    Shard,
     Stream,
 )
-from torch_distinput.plan.assignment.interleaving import num_opened
-from torch_distinput.plan.assignment.permutation import Indices, permutation
-from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.plan.assignment.interleaving import count_opened
+from torch_distinput.plan.assignment.permutation import Indices, permute
+from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.route import Shard
 
 _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
@@ -89,7 +89,7 @@ class FileStream(Stream):
         """Find the parts of this worker's share of the files."""
         dataset = self.dataset
         log = ReadLog(dataset.on_error)
-        mine = dealt(len(self.listing), num_workers, worker)
+        mine = assign_items(len(self.listing), num_workers, worker)
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
             found = list(pool.map(lambda number: as_numbers(self._files.parts(number, log)), mine))
         return found, log.drain()
@@ -105,7 +105,7 @@ class FileStream(Stream):
             return None
         order = self._order(len(counts), shards[0])
         lengths = [
-            self._counted(int(counts[shard.of(order)].sum()), self.dataset.operations)
+            self._counted(int(counts[shard.select(order)].sum()), self.dataset.operations)
             for shard in shards
         ]
         return None if None in lengths else tuple(lengths)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class FileStream(Stream):
         kept = all(isinstance(operation, (Map, Shuffle)) for operation in self.dataset.operations)
         if self.survey is None or self._counts() is None or not kept:
             return None
-        mine = dealt(len(self.listing), num_workers, worker)
+        mine = assign_items(len(self.listing), num_workers, worker)
         parts = self.survey.parts
         return (ids for number in mine for ids in _ids(number, parts[number]))
 
@@ -143,7 +143,7 @@ class FileStream(Stream):
                 num_rows = -(-num_rows // operation.buffer_size) * operation.buffer_size
         num_rows = min(num_rows, sum(lengths))
         if self.dataset.cycle is not None:
-            return num_opened(lengths, self.dataset.cycle, num_rows)
+            return count_opened(lengths, self.dataset.cycle, num_rows)
         return int(np.searchsorted(np.cumsum(lengths), num_rows)) + 1 if num_rows else 0
 
     @property
@@ -282,7 +282,7 @@ class FileStream(Stream):
         """What this shard reads, in order: the units of a file, or single units."""
         survey = self.survey or Survey.whole(len(self.listing))
         partitions = survey.partitions(split=self.dataset.split_files)
-        mine = shard.of(self._order(len(partitions), shard))
+        mine = shard.select(self._order(len(partitions), shard))
         return [partitions[number] for number in mine.tolist()]
 
     def _counts(self) -> NDArray[np.int64] | None:
@@ -296,7 +296,7 @@ class FileStream(Stream):
     def _lengths_of_piles(self, shard: Shard) -> list[int]:
         counts = self._counts()
         assert counts is not None, "asked where lengths are known"
-        return [int(n) for n in counts[shard.of(self._order(len(counts), shard))]]
+        return [int(n) for n in counts[shard.select(self._order(len(counts), shard))]]
 
     @staticmethod
     def _counted(num_records: int, operations: Sequence[Operation]) -> int | None:
@@ -308,7 +308,7 @@ class FileStream(Stream):
     def _order(self, num_piles: int, shard: Shard) -> Indices:
         if not self.dataset.shuffle_files:
             return np.arange(num_piles)
-        return permutation(num_piles, key=self._key(shard).words("files"))
+        return permute(num_piles, key=self._key(shard).words("files"))
 
     @property
     def _files(self) -> UnitSource:

@@ -8,7 +8,7 @@ from operator import index
 
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.stream.chunk import Cursor
-from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.plan.assignment.sharding import assign_items
 
 Parts = tuple[Part, ...]
 Share = list[list[list[int | None]]]
@@ -103,6 +103,7 @@ def joined_surveys(shares: Sequence[Share], num_files: int) -> Survey:
     """Put together what each worker found out about its files."""
     parts: list[Parts] = [WHOLE] * num_files
     for worker, share in enumerate(shares):
-        for number, numbers in zip(dealt(num_files, len(shares), worker), share, strict=True):
+        mine = assign_items(num_files, len(shares), worker)
+        for number, numbers in zip(mine, share, strict=True):
             parts[number] = from_numbers(numbers)
     return Survey(tuple(parts))

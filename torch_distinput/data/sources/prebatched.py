@@ -10,10 +10,11 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.stream.chunk import Chunk, Cursor, Shard, part_of, source_error
+from torch_distinput.data.stream.chunk import Chunk, Cursor, part_of, source_error
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.route import Shard
 
 
 @dataclass(frozen=True, slots=True)

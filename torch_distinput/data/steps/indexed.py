@@ -13,7 +13,7 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, part_of
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.batching import Splitter, totals
+from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -67,11 +67,11 @@ def ended_early() -> SourceError:
 def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
     """Yield this worker's steps; one without any example in sync is left out on all workers."""
     for run in batches.runs:
-        cuts = splitter.cuts(run.size)
+        cuts = splitter.cut(run.size)
         start, stop = cuts[0].start, cuts[-1].stop
         steps = [
             (cut.start - start, cut.stop - start, cut.sizes, total)
-            for cut, total in zip(cuts, totals(splitter, run.size), strict=True)
+            for cut, total in zip(cuts, count_in_sync(splitter, (run.size,)), strict=True)
             if total
         ]
         for rows in batches.rows(run, start, stop):
@@ -82,7 +82,8 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
 def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
     """Count the steps without making them."""
     return sum(
-        run.count * sum(total > 0 for total in totals(splitter, run.size)) for run in batches.runs
+        run.count * sum(total > 0 for total in count_in_sync(splitter, (run.size,)))
+        for run in batches.runs
     )
 
 

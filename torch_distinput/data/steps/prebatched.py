@@ -15,10 +15,11 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace, cut_step, part_of
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
-from torch_distinput.data.stream.segments import ReadPlan, ReadSegment, bookmark_of
+from torch_distinput.data.stream.segments import make_resume_point
 from torch_distinput.data.stream.witness import Witness
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
 NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
@@ -44,9 +45,9 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
                 continue
             mark = mark_of(chunk, number - read_plan.batch, self._splitter)
             whole = not chunk.place.skip  # else it cannot be started again from its first row
-            resume_point = bookmark_of(chunk, batch=number, row=start) if whole else None
+            resume_point = make_resume_point(chunk, batch=number, row=start) if whole else None
             trace = Trace(resume_point=resume_point)
-            for cut in self._splitter.cuts(chunk.num_rows)[first_step:]:
+            for cut in self._splitter.cut(chunk.num_rows)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
                 data = rows.copied(mine.data) if lent else mine.data
@@ -56,22 +57,22 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
             yield notes
 
     def _chunks(self) -> Iterator[Chunk]:
-        """The batches of all legs, without the rows to pass over."""
+        """The batches of all segments, without the rows to pass over."""
         owed = 0
-        for leg in self._read_plan.legs:
-            owed += leg.skip
-            for chunk in self._read(leg):
+        for segment in self._read_plan.segments:
+            owed += segment.skip
+            for chunk in self._read(segment):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
                 if passed < chunk.num_rows or not (chunk.num_rows or owed):
-                    place = replace(chunk.place, start=(leg.segment, *chunk.place.start))
+                    place = replace(chunk.place, start=(segment.number, *chunk.place.start))
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
-    def _read(self, leg: ReadSegment) -> Iterator[Chunk]:
-        chunks = self._stream.chunks(leg.shard, leg.start)
-        if not leg.shard.watched:
+    def _read(self, segment: ReadSegment) -> Iterator[Chunk]:
+        chunks = self._stream.chunks(segment.shard, segment.start)
+        if not segment.shard.watched:
             return chunks
-        number, row, *_ = leg.start or (0, 0)
+        number, row, *_ = segment.start or (0, 0)
         self._witness = Witness("batch", number, row)
         return self._witness.watch_batches(chunks)
 
@@ -90,10 +91,10 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
-        (leg,) = self._read_plan.legs
-        starts = leg.start or ((),) * len(self._streams)
+        (segment,) = self._read_plan.segments
+        starts = segment.start or ((),) * len(self._streams)
         started = [
-            stream.chunks(leg.shard, tuple(start))
+            stream.chunks(segment.shard, tuple(start))
             for stream, start in zip(self._streams, starts, strict=True)
         ]
         for number in itertools.count(self._read_plan.num_batches):

@@ -24,13 +24,14 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.prebatched import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Shard, Stream
-from torch_distinput.data.stream.segments import ChainReader, ReadPlan, bookmark_of
+from torch_distinput.data.stream.chunk import Chunk, Stream
+from torch_distinput.data.stream.segments import ChainReader, make_resume_point
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
 from torch_distinput.plan.assignment.batching import Cut, Splitter
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.route import ReadPlan, Shard
+from torch_distinput.plan.progress.schedule import Schedule
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 256 << 20
@@ -91,7 +92,7 @@ class RebatchSampler(Sampler[list[list[int]]]):
         for batch in self._batch_sampler:
             indices = list(batch)
             self._check_size(len(indices))
-            for cut in self._splitter.cuts(len(indices)):
+            for cut in self._splitter.cut(len(indices)):
                 mine = iter(indices[cut.start :])
                 yield [list(islice(mine, size)) for size in cut.sizes]
 
@@ -144,23 +145,23 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         *,
         splitter: Splitter,
         drop_last: bool = False,
-        known: KnownSteps | None = None,
+        known: Schedule | None = None,
     ) -> None:
         """See the class."""
-        assert splitter.global_batch_size is not None, "streams of examples have a batch size"
         self._stream = stream
         self._read_plan = read_plan
         self._splitter = splitter
         self._drop_last = drop_last
         self._known = known
-        self._size = splitter.global_batch_size
+        self._bounds = splitter.bounds
+        self._size = self._bounds.size
 
     def __iter__(self) -> Iterator[CutRows | ReadReport]:
         """Yield this worker's steps, and between them what there is to say about the reading."""
-        return self._annotated(ChainReader(self._stream, self._read_plan.legs))
+        return self._annotated(ChainReader(self._stream, self._read_plan.segments))
 
     def _annotated(self, reader: ChainReader) -> Iterator[CutRows | ReadReport]:
-        reader.skip(self._read_plan.batch * self._size - self._read_plan.row)
+        reader.skip(self._bounds.begin(self._read_plan.batch) - self._read_plan.row)
         for step in self._cut(reader):
             yield step
             yield from iter(reader.notes, None)
@@ -173,12 +174,12 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return self._held(reader)
         return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
 
-    def _planned(self, reader: ChainReader, known: KnownSteps) -> Iterator[CutRows]:
+    def _planned(self, reader: ChainReader, known: Schedule) -> Iterator[CutRows]:
         """All lengths are known: take the rows of each step, and pass over those of the others."""
         if known.num_dropped:
             _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
-        position = self._read_plan.batch * self._size
-        for piece in known.pieces():
+        position = self._bounds.begin(self._read_plan.batch)
+        for piece in known.iterate_steps():
             wanted = sum(piece.sizes)
             if not wanted:
                 yield CutRows(chunk=None, sizes=piece.sizes)
@@ -206,14 +207,14 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if number == 0:
                 _warn_if_heavy(chunk)
             mark, trace = mark_of(chunk, number, self._splitter), self._trace(chunk, number)
-            for cut in self._splitter.cuts(count)[first_step:]:
+            for cut in self._splitter.cut(count)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
 
     def _flowing(self, reader: ChainReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
-        cuts = self._splitter.cuts(self._size)
+        cuts = self._splitter.cut(self._size)
         first_step = self._read_plan.step
         reader.skip(sum(cut.num_rows for cut in cuts[:first_step]))
         for number in itertools.count(first_step):
@@ -234,7 +235,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         The first batches are held all the same, to be compared between the workers.
         """
         yield from self._held(reader, limit=NUM_MARKED)
-        (cut,) = self._splitter.cuts(self._size)
+        (cut,) = self._splitter.cut(self._size)
         for number in itertools.count(NUM_MARKED):
             seen = reader.skip(cut.start)
             chunk = reader.take(cut.num_rows) if cut.num_rows else None
@@ -252,12 +253,13 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _flowing_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
         if chunk is None:
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
-        return self._step(chunk, cut.filled(chunk.num_rows), 0, trace)
+        return self._step(chunk, cut.fill(chunk.num_rows), 0, trace)
 
     def _trace(self, chunk: Chunk, number: int, *, first: bool = True) -> Trace:
         """Where a batch was read, of which the chunk is the beginning if ``first``."""
         batch = self._read_plan.batch + number
-        resume_point = bookmark_of(chunk, batch=batch, row=batch * self._size) if first else None
+        row = self._bounds.begin(batch)
+        resume_point = make_resume_point(chunk, batch=batch, row=row) if first else None
         return Trace(resume_point=resume_point, num_touched=chunk.place.num_touched)
 
     def _step(

@@ -23,6 +23,7 @@ from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.route import Shard
 
 Ids = NDArray[np.int64]
 
@@ -99,36 +100,6 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
         ids=np.concatenate([chunk.ids for chunk in chunks]),
         place=replace(chunks[0].place, num_touched=chunks[-1].place.num_touched),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shard:
-    """Which part of a source to open, in which epoch.
-
-    Attributes:
-        seed: the caller's.
-        epoch: which epoch.
-        num_shards: how many shards there are.
-        index: which of them.
-        sparse: most of its rows will be skipped, because they are other workers'.
-        watched: the workers will compare what each has read of it.
-        dealt: from the number of files to the places, in the order of the epoch, of those that it
-            holds; None: every ``num_shards``-th from ``index`` on.
-    """
-
-    seed: int = 0
-    epoch: int = 0
-    num_shards: int = 1
-    index: int = 0
-    sparse: bool = False
-    watched: bool = False
-    dealt: Callable[[int], NDArray[np.int64]] | None = None
-
-    def of(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what it holds of all that is dealt out, which comes in the order of the epoch."""
-        if self.dealt is not None:
-            return order[self.dealt(len(order))]
-        return order[self.index :: self.num_shards]
 
 
 class RowReader(Protocol):

@@ -4,58 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Cursor, RowReader, Shard, Stream, concat_chunks
-from torch_distinput.plan.progress.position import ResumePoint, Start
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadSegment:
-    """A shard from a place on.
-
-    Attributes:
-        shard: the shard.
-        start: where to start reading.
-        skip: rows to pass over then; where it has fewer, also rows of the legs that follow.
-        segment: its number among the worker's segments, by which bookmarks name it; some
-            segments hold nothing and have no leg.
-    """
-
-    shard: Shard
-    start: Start = ()
-    skip: int = 0
-    segment: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadPlan:
-    """All that a worker reads in an epoch, and where on the grid that is.
-
-    Attributes:
-        legs: what to read.
-        row: the row of the grid with which they begin.
-        num_batches: global batches of the grid that lie before ``row``, or begin there.
-        batch: the global batch to go on with.
-        step: the first of its steps that is still to be delivered.
-    """
-
-    legs: tuple[ReadSegment, ...]
-    row: int = 0
-    num_batches: int = 0
-    batch: int = 0
-    step: int = 0
+from torch_distinput.data.stream.chunk import Chunk, Cursor, RowReader, Stream, concat_chunks
+from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
 
 class ChainReader:
-    """Rows of legs, one after another; they stand behind the number of their segment."""
+    """Rows of segments, one after another; they stand behind the number of their segment."""
 
-    def __init__(self, stream: Stream, legs: Sequence[ReadSegment]) -> None:
+    def __init__(self, stream: Stream, segments: Sequence[ReadSegment]) -> None:
         """Open nothing yet."""
         self._stream = stream
-        self._waiting = deque(legs)
-        self._last = legs[-1].segment if legs else 0
+        self._waiting = deque(segments)
+        self._last = segments[-1].number if segments else 0
         self._number = 0
         self._reader: RowReader | None = None
         self._owed = 0  # rows to pass over
@@ -77,7 +42,7 @@ class ChainReader:
         return num_rows - left
 
     def notes(self) -> ReadReport | None:
-        """What a leg has skipped and retried since the last call; ask until there is nothing."""
+        """What a segment has skipped and retried since the last call; ask until it is None."""
         while self._ended:
             if (notes := self._ended[0].notes()) is not None:
                 return notes
@@ -94,17 +59,17 @@ class ChainReader:
             yield replace(chunk, place=self._placed(chunk.place))
 
     def _placed(self, place: Cursor) -> Cursor:
-        """Files of earlier dealings are not dealt out again, so only the last leg reaches any."""
+        """Files of earlier assignments stay as they are: only those of the last one are counted."""
         num_touched = place.num_touched if self._number == self._last else 0
         return Cursor(start=(self._number, *place.start), skip=place.skip, num_touched=num_touched)
 
     def _open(self) -> RowReader | None:
-        """The leg that is read, or the next one that has rows beyond those to pass over."""
+        """The segment that is read, or the next one that has rows beyond those to pass over."""
         while self._reader is None and self._waiting:
-            leg = self._waiting.popleft()
-            self._number = leg.segment
-            self._owed += leg.skip
-            self._reader = reader = self._stream.open(leg.shard, leg.start)
+            segment = self._waiting.popleft()
+            self._number = segment.number
+            self._owed += segment.skip
+            self._reader = reader = self._stream.open(segment.shard, segment.start)
             while self._owed and (passed := reader.skip(self._owed)):
                 self._owed -= passed
             if self._owed:
@@ -116,7 +81,7 @@ class ChainReader:
         self._reader = None
 
 
-def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
+def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
     """The place of a batch that begins with a chunk; None where it is the beginning of all."""
     segment, *start = chunk.place.start
     if not segment and not start:
@@ -124,16 +89,15 @@ def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
     return ResumePoint(batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start))
 
 
-def located(stream: Stream, read_plan: ReadPlan, batch_size: int) -> ReadPlan:
+def locate_segments(stream: Stream, read_plan: ReadPlan, bounds: FixedBounds) -> ReadPlan:
     """Turn rows to pass over into places to start from; lengths are known, so nothing is read."""
-    lengths = stream.lengths([leg.shard for leg in read_plan.legs]) if read_plan.legs else ()
+    shards = [segment.shard for segment in read_plan.segments]
+    lengths = stream.lengths(shards) if shards else ()
     assert lengths is not None, "asked where lengths are known"
-    row = read_plan.batch * batch_size
-    owed, legs = row - read_plan.row, []
-    for leg, length in zip(read_plan.legs, lengths, strict=True):
-        owed += leg.skip
-        if owed < length:
-            place = stream.locate(leg.shard, owed)
-            legs.append(replace(leg, start=place.start, skip=place.skip))
-        owed = max(0, owed - length)
-    return replace(read_plan, legs=tuple(legs), row=row)
+    read_plan = read_plan.skip_to_batch(bounds, lengths)
+    places = [stream.locate(segment.shard, segment.skip) for segment in read_plan.segments]
+    segments = (
+        replace(segment, start=place.start, skip=place.skip)
+        for segment, place in zip(read_plan.segments, places, strict=True)
+    )
+    return replace(read_plan, segments=tuple(segments))

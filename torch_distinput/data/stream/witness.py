@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.batch.fingerprint import Digest, say_unchecked
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.plan.progress.checksum import MOST_WINDOWS, Reading, joined
+from torch_distinput.plan.progress.checksum import MOST_WINDOWS, Reading, join_windows
 
 if TYPE_CHECKING:
     from torch_distinput.data.stream.chunk import Chunk
@@ -82,4 +82,4 @@ class Witness:
         self._digest = Digest()
         self._windows = (*self._windows, number)
         if len(self._windows) == MOST_WINDOWS:
-            self._windows, self._width = joined(self._windows), 2 * self._width
+            self._windows, self._width = join_windows(self._windows), 2 * self._width

@@ -11,11 +11,13 @@ docs/semantics.md, Splitting:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from torch_distinput.options import Rebatch
+from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.assignment.topology import Topology
 
 
@@ -36,8 +38,8 @@ class Cut:
         """The row after the last one."""
         return self.start + self.num_rows
 
-    def filled(self, num_rows: int) -> tuple[int, ...]:
-        """The sizes when only the first ``num_rows`` rows of the step exist."""
+    def fill(self, num_rows: int) -> tuple[int, ...]:
+        """Return the sizes when only the first ``num_rows`` rows of the step exist."""
         bounds = [min(num_rows, bound) for bound in accumulate(self.sizes, initial=0)]
         return tuple(stop - start for start, stop in pairwise(bounds))
 
@@ -63,6 +65,11 @@ class Splitter:
     shared: bool
 
     @property
+    def bounds(self) -> FixedBounds:
+        """Where the global batches begin; asked only where they have a size."""
+        return FixedBounds(size=self._full_size())
+
+    @property
     def most_rows(self) -> int:
         """Rows of the largest piece, by every rule."""
         return -(-self._full_size() // self.topology.num_replicas_in_sync)
@@ -72,7 +79,7 @@ class Splitter:
         """Steps that one batch is played in."""
         return 1 if self.shared else self.topology.num_workers
 
-    def cuts(self, num_examples: int) -> tuple[Cut, ...]:
+    def cut(self, num_examples: int) -> tuple[Cut, ...]:
         """Return this worker's steps of a global batch of ``num_examples`` rows."""
         sizes = self._sizes(num_examples)
         num_replicas = self.topology.replicas_per_worker
@@ -97,7 +104,7 @@ class Splitter:
         if self.rebatch is Rebatch.CYCLE:
             # The full sizes are rotated first and filled then, so that rows flow in order.
             full = self._piece_sizes(self._full_size(), rotated)
-            return Cut(start=0, sizes=full).filled(num_examples)
+            return Cut(start=0, sizes=full).fill(num_examples)
         return self._piece_sizes(num_examples, rotated)
 
     def _piece_sizes(self, num_examples: int, pieces: range | list[int]) -> tuple[int, ...]:
@@ -135,42 +142,43 @@ class Idle:
         """Both together."""
         return Idle(self.steps + other.steps, self.batches + other.batches)
 
-    def times(self, count: int) -> Idle:
+    def __mul__(self, count: int) -> Idle:
         """The same, so many times."""
         return Idle(self.steps * count, self.batches * count)
 
 
-@lru_cache(maxsize=16)
-def totals(splitter: Splitter, num_examples: int) -> tuple[int, ...]:
-    """Examples in sync of each step of a global batch that all workers have alike."""
+@lru_cache(maxsize=64)
+def count_in_sync(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Count the examples in sync of each step of one round of batches.
+
+    ``sizes``: of a shared batch; of one of each worker; or of one that all of them have alike.
+    """
     if splitter.shared:
-        return (num_examples,)
-    topology = splitter.topology
-    if num_examples == splitter.global_batch_size:
-        return (num_examples,) * topology.num_workers  # what the rotation is for
-    workers = [
-        replace(splitter, topology=replace(topology, worker_index=worker))
-        for worker in range(topology.num_workers)
-    ]
-    steps = zip(*(worker.cuts(num_examples) for worker in workers), strict=True)
-    return tuple(sum(cut.num_rows for cut in step) for step in steps)
+        return sizes
+    if set(sizes) == {splitter.global_batch_size}:
+        return sizes[:1] * splitter.topology.num_workers  # what the rotation is for
+    return tuple(sum(cut.num_rows for cut in step) for step in _cut_for_all(splitter, sizes))
 
 
 @lru_cache(maxsize=16)
-def idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
-    """The idle replicas in one round of batches: a shared one, or one of each worker."""
-    topology = splitter.topology
-    if splitter.shared:
-        everywhere = Topology(replicas_per_worker=topology.num_replicas_in_sync)
-        workers = [replace(splitter, topology=everywhere).cuts(sizes[0])]
-    else:
-        workers = [
-            replace(splitter, topology=replace(topology, worker_index=worker)).cuts(size)
-            for worker, size in enumerate(sizes)
-        ]
+def count_idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
+    """Count the idle replicas in one round of batches, as in :func:`count_in_sync`."""
     found = Idle()
-    for step in zip(*workers, strict=True):
+    for step in _cut_for_all(splitter, sizes):
         rows = [size for cut in step for size in cut.sizes]
         if any(rows) and not all(rows):
             found += Idle(1, rows.count(0))
     return found
+
+
+def _cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[tuple[Cut, ...]]:
+    """The steps of all workers, side by side; of a shared batch those of one with all replicas."""
+    topology = splitter.topology
+    if splitter.shared:
+        topology = Topology(replicas_per_worker=topology.num_replicas_in_sync)
+    num_workers = topology.num_workers
+    workers = (
+        replace(splitter, topology=replace(topology, worker_index=worker)).cut(size)
+        for worker, size in enumerate(sizes * num_workers if len(sizes) == 1 else sizes)
+    )
+    return zip(*workers, strict=True)

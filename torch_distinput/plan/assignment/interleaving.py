@@ -33,7 +33,7 @@ class Turn:
     row: int
 
 
-def last_turn(lengths: Sequence[int], cycle: tuple[int, int], row: int) -> Turn:
+def find_last_turn(lengths: Sequence[int], cycle: tuple[int, int], row: int) -> Turn:
     """The last turn that begins at or before a row."""
     cycle_length, block_length = cycle
     counts = np.array(lengths, dtype=np.int64)
@@ -54,9 +54,9 @@ def last_turn(lengths: Sequence[int], cycle: tuple[int, int], row: int) -> Turn:
     return Turn(next_file=next_file, places=tuple(on_places), row=int(done.sum()))
 
 
-def num_opened(lengths: Sequence[int], cycle: tuple[int, int], num_rows: int) -> int:
+def count_opened(lengths: Sequence[int], cycle: tuple[int, int], num_rows: int) -> int:
     """How many files have been opened when so many rows were handed out."""
-    turn = last_turn(lengths, cycle, max(0, num_rows - 1))
+    turn = find_last_turn(lengths, cycle, max(0, num_rows - 1))
     return min(len(lengths), turn.next_file + cycle[0]) if num_rows else 0
 
 

@@ -15,8 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, Indices, exact, network
-from torch_distinput.plan.progress.position import Position
+from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.assignment.permutation import (
+    LARGEST_EXACT,
+    Indices,
+    make_network,
+    permute_exactly,
+)
 
 _WORD_LIMIT = 1 << 64
 _BLOCK = 1 << 15
@@ -46,8 +51,8 @@ class EpochOrder:
         if not self.shuffle:
             return positions.copy()
         if self.num_examples <= LARGEST_EXACT:
-            return exact(self.num_examples, self._key)[positions]
-        return network(self.num_examples, self._key)(positions)
+            return permute_exactly(self.num_examples, self._key)[positions]
+        return make_network(self.num_examples, self._key)(positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +89,8 @@ class GlobalBatches(Protocol):
     def digest(self) -> str:
         """Names an order that was given."""
 
-    def after(self, position: Position) -> GlobalBatches:
-        """Return the batches of what is not delivered yet."""
+    def skip(self, *, steps: int, examples: int) -> GlobalBatches:
+        """Return the batches of what is left when so many steps and examples are delivered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,20 +113,21 @@ class UniformBatches:
     @property
     def num_dropped(self) -> int:
         """Examples in the partial batch that ``drop_last`` leaves out."""
-        return self._num_examples % self.global_batch_size if self.drop_last else 0
+        stop = self.order.num_examples
+        return stop - self._bounds.find_last_end(stop, drop_last=self.drop_last)
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """The full batches, and the partial one if it is kept."""
-        full, rest = divmod(self._num_examples, self.global_batch_size)
+        full = self._bounds.count_batches(self.order.num_examples, drop_last=True)
+        rest = self.order.num_examples - self._bounds.begin(full)
         partial = Run(full, 1, rest) if rest and not self.drop_last else None
         runs = (Run(0, full, self.global_batch_size) if full else None, partial)
         return tuple(run for run in runs if run is not None)
 
     def indices(self, batch: int) -> Indices:
         """The examples of a batch, in order."""
-        start = self.first + batch * self.global_batch_size
-        return self.order.indices(start, start + self.global_batch_size)
+        return self.order.indices(self._bounds.begin(batch), self._bounds.end(batch))
 
     def rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
         """The rows from ``start`` to ``stop`` of each batch of a run.
@@ -135,7 +141,7 @@ class UniformBatches:
         number, end = run.first, run.first + run.count
         while number < end:
             block = np.arange(number, min(number + length, end))
-            begins = self.first + block * self.global_batch_size
+            begins = self._bounds.begin(block)
             yield from self.order.at(begins[:, None] + np.arange(start, stop))
             number, length = number + len(block), min(2 * length, most)
 
@@ -144,14 +150,14 @@ class UniformBatches:
         """Names the order, if it was given."""
         return self.order.digest if isinstance(self.order, GivenOrder) else ""
 
-    def after(self, position: Position) -> UniformBatches:
-        """Return the batches of what is not delivered yet."""
-        _check_within(position.examples, self.order.num_examples, "examples")
-        return replace(self, first=position.examples)
+    def skip(self, *, steps: int, examples: int) -> UniformBatches:  # noqa: ARG002
+        """Return the batches of what is left; they begin where delivery stopped."""
+        _check_within(examples, self.order.num_examples, "examples")
+        return replace(self, first=examples)
 
     @property
-    def _num_examples(self) -> int:
-        return self.order.num_examples - self.first
+    def _bounds(self) -> FixedBounds:
+        return FixedBounds(size=self.global_batch_size, first=self.first)
 
 
 def _check_within(delivered: int, there_are: int, what: str) -> None:
@@ -229,7 +235,7 @@ class GivenBatches:
             digest.update(batch.tobytes())
         return digest.hexdigest()
 
-    def after(self, position: Position) -> GivenBatches:
-        """Return the batches that are not delivered yet; each was one step."""
-        _check_within(position.steps, len(self.batches), "batches")
-        return replace(self, batches=self.batches[position.steps :])
+    def skip(self, *, steps: int, examples: int) -> GivenBatches:  # noqa: ARG002
+        """Return the batches that are left; each was one step."""
+        _check_within(steps, len(self.batches), "batches")
+        return replace(self, batches=self.batches[steps:])

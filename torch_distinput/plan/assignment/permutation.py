@@ -24,14 +24,14 @@ _LARGEST_TABLE = 1 << 16
 """Entries of a table; beyond 4 billion items the numbers are worked out anew instead."""
 
 
-def permutation(num_items: int, *, key: tuple[int, ...]) -> Indices:
+def permute(num_items: int, *, key: tuple[int, ...]) -> Indices:
     """Return a keyed permutation of a few items, such as a window of a stream or a file list."""
     words = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_items)
     return np.argsort(words, kind="stable")
 
 
 @lru_cache(maxsize=4)
-def exact(num_items: int, key: tuple[int, int]) -> Indices:
+def permute_exactly(num_items: int, key: tuple[int, int]) -> Indices:
     """Return a permutation as a whole, not to be written to: it is kept for the next call."""
     order = np.argsort(_philox(num_items, key), kind="stable")
     order.flags.writeable = False
@@ -39,7 +39,7 @@ def exact(num_items: int, key: tuple[int, int]) -> Indices:
 
 
 @lru_cache(maxsize=4)
-def network(num_items: int, key: tuple[int, int]) -> FeistelNetwork:
+def make_network(num_items: int, key: tuple[int, int]) -> FeistelNetwork:
     """Return a larger permutation with the tables that it has made so far."""
     return FeistelNetwork(num_items, key)
 

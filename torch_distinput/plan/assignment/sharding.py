@@ -32,6 +32,6 @@ def check_enough_shards(num_shards: int, num_workers: int, *, what: str) -> None
         raise TooFewFilesError(msg)
 
 
-def dealt(num_items: int, num_shards: int, index: int) -> range:
+def assign_items(num_items: int, num_shards: int, index: int) -> range:
     """The items of shard ``index``: i, i + num_shards, ... (``tf.data.Dataset.shard``)."""
     return range(index, num_items, num_shards)

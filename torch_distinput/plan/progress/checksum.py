@@ -17,7 +17,7 @@ _LIMIT = 1 << 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _BLOCK = 1 << 13
-"""Ids that are summed at a time: they stay in the cache."""
+"""Ids that are sum_ids at a time: they stay in the cache."""
 MOST_WINDOWS = 64
 """Of a reading: there are half as many at least, once it is long enough."""
 
@@ -35,17 +35,17 @@ class IdSum:
         return IdSum(count=self.count + other.count, digest=digest)
 
 
-def summed(ids: NDArray[np.int64]) -> IdSum:
+def sum_ids(ids: NDArray[np.int64]) -> IdSum:
     """Sum ids of shape ``(rows,)`` or ``(rows, k)``."""
     blocks = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
     return IdSum(count=len(ids), digest=sum(map(_digest, blocks)) % _LIMIT)
 
 
 @lru_cache(maxsize=4)
-def sum_of_range(start: int, stop: int) -> IdSum:
+def sum_range(start: int, stop: int) -> IdSum:
     """The sum of consecutive ids: the same in every epoch."""
     blocks = range(start, stop, _BLOCK)
-    parts = (summed(np.arange(first, min(stop, first + _BLOCK))) for first in blocks)
+    parts = (sum_ids(np.arange(first, min(stop, first + _BLOCK))) for first in blocks)
     return sum(parts, IdSum())
 
 
@@ -90,7 +90,7 @@ class Reading:
             digest = _together(digest, window)
         return digest
 
-    def parting(self, other: Reading) -> range:
+    def find_difference(self, other: Reading) -> range:
         """The numbers among which is the first item that differs from another worker's."""
         width = max(self.width, other.width)
         pairs = zip(self._widened(width), other._widened(width), strict=False)
@@ -105,16 +105,16 @@ class Reading:
         """The digests of whole windows of another width."""
         windows, own = self.windows[: self.count // self.width], self.width
         while own < width:
-            windows, own = joined(windows), 2 * own
+            windows, own = join_windows(windows), 2 * own
         return windows
 
 
-def joined(windows: Sequence[int]) -> tuple[int, ...]:
+def join_windows(windows: Sequence[int]) -> tuple[int, ...]:
     """The digests of windows of twice the width; one that is left over is left out."""
     return tuple(map(_together, windows[::2], windows[1::2]))
 
 
-def others_than(digests: Sequence[int]) -> tuple[int, list[int]]:
+def find_others(digests: Sequence[int]) -> tuple[int, list[int]]:
     """A worker that read what most have read, or else worker 0; and those that did not."""
     digest, count = Counter(digests).most_common(1)[0]
     if 2 * count <= len(digests):

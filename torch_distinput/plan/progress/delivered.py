@@ -13,33 +13,35 @@ from torch_distinput.plan.progress.end_of_data import Vote
 from torch_distinput.plan.progress.position import Position, ResumePoint, StreamPosition
 
 ResumePoints = tuple[ResumePoint, ...]
+Counts = Sequence[int] | NDArray[np.int64]
+"""One for each worker."""
 
 
 class Progress(NamedTuple):
     """Where the workers stand after one step.
 
     Attributes:
-        steps_done: steps of the grid that are over.
-        batch: the global batch of the grid that the next step is of.
-        rows: rows delivered by each worker since the grid began.
-        files_touched: how many files of its own lane each worker has touched.
+        steps_done: steps of the layout that are over.
+        batch: the global batch of the layout that the next step is of.
+        rows: rows delivered by each worker since the layout began.
+        files_touched: how many files of its own each worker has touched.
         resume_points: the places that each worker has told of, in order; perhaps ahead of the step.
     """
 
     steps_done: int
     batch: int
-    rows: Sequence[int] | NDArray[np.int64]
-    files_touched: Sequence[int] | NDArray[np.int64]
+    rows: Counts
+    files_touched: Counts
     resume_points: Sequence[ResumePoints]
 
-    def position(self, before: Position, *, shared: bool) -> Position:
-        """Where the epoch stands, given where it was started.
+    def to_position(self, before: Position, *, shared: bool) -> Position:
+        """Return where the epoch stands, given where it was started.
 
         ``shared``: all workers read one stream.
         """
         rows = [int(number) for number in self.rows]
         streams = tuple(
-            _last(resume_points, self.batch, stream)
+            _resume_last(resume_points, self.batch, stream)
             for stream, resume_points in zip(before.streams, self.resume_points, strict=True)
         )
         return replace(
@@ -53,8 +55,8 @@ class Progress(NamedTuple):
         )
 
 
-class Ledger:
-    """Adds up the votes of one epoch. All workers keep the same one."""
+class DeliveryCounter:
+    """Adds up what is delivered in an epoch. All workers keep the same one."""
 
     def __init__(
         self, before: Position, num_workers: int, *, shared: bool, steps_per_batch: int
@@ -69,68 +71,54 @@ class Ledger:
         """
         self._steps_per_batch = steps_per_batch
         self._steps_done = before.steps_done
-        zeros = np.zeros(num_workers, dtype=np.int64)
-        self._rows = zeros if shared else np.array(before.rows, dtype=np.int64)
-        self._files_touched = np.array(before.files_touched or zeros, dtype=np.int64)
+        nothing = (0,) * num_workers
+        self._rows: Counts = nothing if shared else before.rows
+        self._files_touched: Counts = before.files_touched or nothing
         self._resume_points: list[ResumePoints] = [()] * len(before.streams)
 
-    def enter(
+    def add_round(
         self, votes: Sequence[Vote], news: Sequence[ResumePoints], num_steps: int
     ) -> list[Progress]:
         """Note the steps agreed on in one round, and what the workers told in it."""
         told = zip(self._resume_points, news[: len(self._resume_points)], strict=True)
         kept = tuple((*known, *new) for known, new in told)
-        rows = self._rows + np.cumsum(_columns([vote.counts for vote in votes], num_steps), axis=0)
-        files_touched = _columns([vote.files_touched for vote in votes], num_steps)
+        counts = _make_columns([vote.counts for vote in votes], num_steps)
+        files_touched = _make_columns([vote.files_touched for vote in votes], num_steps)
+        rows = self._rows + np.cumsum(counts, axis=0)
         files_touched = np.maximum(
             self._files_touched, np.maximum.accumulate(files_touched, axis=0)
         )
+        first = self._steps_done + 1
         after_steps = [
-            Progress(
-                steps_done,
-                steps_done // self._steps_per_batch,
-                rows[step],
-                files_touched[step],
-                kept,
-            )
-            for step, steps_done in enumerate(
-                range(self._steps_done + 1, self._steps_done + 1 + num_steps)
-            )
+            self._after(first + step, rows[step], files_touched[step], kept)
+            for step in range(num_steps)
         ]
         if after_steps:
-            self._steps_done, self._rows, self._files_touched = (
-                after_steps[-1].steps_done,
-                rows[-1],
-                files_touched[-1],
-            )
-        batch = self._steps_done // self._steps_per_batch
-        self._resume_points = [_not_passed(resume_points, batch) for resume_points in kept]
+            self._rows, self._files_touched = rows[-1], files_touched[-1]
+        self._go_on(self._steps_done + num_steps, kept)
         return after_steps
 
+    def add_step(self, count: int, num_touched: int, resume_point: ResumePoint | None) -> Progress:
+        """Note a step of a single worker, which has nobody to vote with."""
+        (row,), (most_touched,), (kept,) = self._rows, self._files_touched, self._resume_points
+        if resume_point is not None:
+            kept = (*kept, resume_point)
+        self._rows, self._files_touched = (row + count,), (max(most_touched, num_touched),)
+        self._go_on(self._steps_done + 1, (kept,))
+        return self._after(self._steps_done, self._rows, self._files_touched, (kept,))
 
-class OwnLedger:
-    """The same for a single worker, which has nobody to vote with: a step at a time."""
+    def _after(
+        self, steps_done: int, rows: Counts, files_touched: Counts, kept: Sequence[ResumePoints]
+    ) -> Progress:
+        return Progress(steps_done, steps_done // self._steps_per_batch, rows, files_touched, kept)
 
-    def __init__(self, before: Position, *, shared: bool, steps_per_batch: int) -> None:
-        """Start where the epoch is started."""
-        self._steps_per_batch = steps_per_batch
-        self._steps_done = before.steps_done
-        self._row = 0 if shared else before.rows[0]
-        self._num_touched = max(before.files_touched, default=0)
-        self._resume_points: ResumePoints = ()
-
-    def enter(self, count: int, num_touched: int, resume_point: ResumePoint | None) -> Progress:
-        """Note a step."""
-        self._steps_done += 1
-        self._row += count
-        self._num_touched = max(self._num_touched, num_touched)
-        batch = self._steps_done // self._steps_per_batch
-        kept = self._resume_points if resume_point is None else (*self._resume_points, resume_point)
-        self._resume_points = _not_passed(kept, batch)
-        return Progress(self._steps_done, batch, (self._row,), (self._num_touched,), (kept,))
+    def _go_on(self, steps_done: int, kept: Sequence[ResumePoints]) -> None:
+        """Keep the resume points that may still be needed."""
+        self._steps_done, batch = steps_done, steps_done // self._steps_per_batch
+        self._resume_points = [_drop_passed(resume_points, batch) for resume_points in kept]
 
 
-def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:
+def _make_columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:
     """The numbers of each step, in a row; 0 for a worker that has not so many."""
     matrix = np.zeros((len(votes), num_steps), dtype=np.int64)
     for row, numbers in zip(matrix, votes, strict=True):
@@ -138,16 +126,16 @@ def _columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int
     return matrix.T
 
 
-def _not_passed(resume_points: ResumePoints, batch: int) -> ResumePoints:
-    """The last bookmark that is not after a batch, and those after it."""
-    return resume_points[max(0, _num_passed(resume_points, batch) - 1) :]
+def _drop_passed(resume_points: ResumePoints, batch: int) -> ResumePoints:
+    """The last one that is not after a batch, and those after it."""
+    return resume_points[max(0, _count_passed(resume_points, batch) - 1) :]
 
 
-def _last(resume_points: ResumePoints, batch: int, stream: StreamPosition) -> StreamPosition:
-    """What is to be read of a stream from the last bookmark on that is not after a batch."""
-    passed = _num_passed(resume_points, batch)
-    return resume_points[passed - 1].position(stream) if passed else stream
+def _resume_last(resume_points: ResumePoints, batch: int, stream: StreamPosition) -> StreamPosition:
+    """What is to be read of a stream, from the last point on that is not after a batch."""
+    passed = _count_passed(resume_points, batch)
+    return resume_points[passed - 1].resume(stream) if passed else stream
 
 
-def _num_passed(resume_points: ResumePoints, batch: int) -> int:
+def _count_passed(resume_points: ResumePoints, batch: int) -> int:
     return sum(resume_point.batch <= batch for resume_point in resume_points)

@@ -63,7 +63,7 @@ class Vote:
     files_touched: tuple[int, ...] = ()
     has_news: bool = False
 
-    def encoded(self) -> NDArray[np.int64]:
+    def encode(self) -> NDArray[np.int64]:
         """The vote as a vector of fixed length, for a collective."""
         vector = np.zeros(3 + 3 * WINDOW, dtype=np.int64)
         vector[:3] = self.state, self.has_news, len(self.counts)
@@ -75,7 +75,7 @@ class Vote:
         return vector
 
     @staticmethod
-    def decoded(vector: NDArray[np.int64]) -> Vote:
+    def decode(vector: NDArray[np.int64]) -> Vote:
         """The vote in a vector."""
         state, has_news, ready = vector[:3].tolist()
         counts, marks, files_touched = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()

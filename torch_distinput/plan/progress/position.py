@@ -3,15 +3,15 @@
 A position counts what was *delivered*. It is the same on all workers, and small: for sources with
 an index and for a shared stream (DATA) a number of examples. Where every worker has a stream of its
 own (FILE), it holds for each of them how many rows were delivered, and from where it can be read
-again.
+again. README.md, beside this file, draws an epoch through 2, 3 and 1 workers:
 
-    layout      how batches are cut. ``steps_done`` steps of it are over, and ``rows`` of each
-                stream delivered. With another one, batches begin anew where delivery stopped.
-    streams     what each worker reads: segments, one after another
-    lane        what was dealt out to one worker: files, or parts of files
-    dealing     all files are dealt out at the start of an epoch: generation 0. On another number of
-                workers, those that nobody has touched are dealt out again: generation 1, 2, ...
-                Lanes that were begun are segments of whoever gets them, up to the last file touched
+    layout          how batches are cut. ``steps_done`` steps of it are over, and ``rows`` of each
+                    stream delivered. With another layout, batches begin anew where delivery stopped
+    stream          what one worker reads, or all of them together: segments, one after another
+    assignment      all files are assigned to the workers at the start of an epoch: assignment 0
+    reassignment    with another number of workers, the files that nobody has touched are assigned
+                    anew: assignment 1, 2, ... What was begun stays whole, up to the last file
+                    touched: it comes as segments before the new ones of whoever gets it
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
 
 ALL = 1 << 31
-"""More files than a lane can have: all of them."""
+"""More files than a worker can have: all of its files."""
 
 Start = tuple[Any, ...]
 """From where a stream can be read again, in words of its own: numbers and texts; () from the
@@ -45,18 +42,18 @@ class BatchLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """What a lane holds from a place on.
+    """Some of the files that one assignment gave to one worker, in order, from a place on.
 
     Attributes:
-        generation: the dealing that the lane is from.
-        index: the worker that it was dealt to.
-        num_files: how many of the lane's files belong to the segment, or ``ALL``.
+        assignment: which assignment; 0 is the first of the epoch.
+        worker: the worker that got them then.
+        num_files: how many of its files belong to the segment, or ``ALL``.
         skip: rows to pass over, from ``start`` on; they may reach into the segments that follow.
         start: where to start reading.
     """
 
-    generation: int = 0
-    index: int = 0
+    assignment: int = 0
+    worker: int = 0
     num_files: int = ALL
     skip: int = 0
     start: Start = ()
@@ -64,20 +61,21 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamPosition:
-    """What one worker reads, and where on the grid that begins.
+    """What is read of a stream, and which of its rows that begins with.
 
     Attributes:
-        batch: a global batch of the grid; it does not begin before ``row``.
-        row: the row of the grid at which the segments begin; negative before the grid.
-        segments: what to read, in order.
+        batch: a global batch of the layout; it does not begin before ``row``.
+        row: the row at which the segments begin, counted like ``Position.rows``; negative before
+            the layout began.
+        segments: what to read, in order. The last one is of the assignment that holds.
     """
 
     batch: int = 0
     row: int = 0
     segments: tuple[Segment, ...] = (Segment(),)
 
-    def restarted(self, row: int) -> StreamPosition:
-        """Make ``row`` the first one of a new grid."""
+    def restart(self, row: int) -> StreamPosition:
+        """Return the same stream with ``row`` as the first row of a layout."""
         if not self.segments:
             return self
         first, *others = self.segments
@@ -90,8 +88,8 @@ class ResumePoint:
     """A place from which a worker's stream can be read again, noted while it was read.
 
     Attributes:
-        batch: the global batch of the grid that begins at or after it.
-        row: the row of the grid; negative before the grid.
+        batch: the global batch of the layout that begins at or after it.
+        row: its row, counted like ``StreamPosition.row``.
         segment: which of the worker's segments it lies in.
         start: where in it.
     """
@@ -101,8 +99,8 @@ class ResumePoint:
     segment: int
     start: Start
 
-    def position(self, stream: StreamPosition) -> StreamPosition:
-        """What is to be read of a stream from here on."""
+    def resume(self, stream: StreamPosition) -> StreamPosition:
+        """Return what is to be read of a stream from here on."""
         first, *others = stream.segments[self.segment :]
         first = replace(first, skip=0, start=self.start)
         return StreamPosition(batch=self.batch, row=self.row, segments=(first, *others))
@@ -117,12 +115,12 @@ class Position:
         steps: steps delivered.
         examples: examples delivered, over all replicas in sync.
         layout: how the batches are cut.
-        steps_done: steps of the grid that are over, also those that nobody had an example in.
-        rows: rows delivered of each stream, since the grid began.
-        files_touched: how many files of its own lane each worker has touched; empty for a shared
-            stream, and where known lengths tell it from the rows.
+        steps_done: steps of the layout that are over, also those that nobody had an example in.
+        rows: rows delivered of each stream, since the layout began.
+        files_touched: how many files of its own segment, the last one, each worker has touched;
+            empty for a shared stream, and where known lengths tell it from the rows.
         streams: what each worker reads, or all of them together; empty for sources with an index.
-        reassignments: for each dealing before, how many files each worker had touched.
+        reassignments: for each reassignment, how many files of its own each worker had touched.
     """
 
     epoch: int
@@ -136,43 +134,43 @@ class Position:
     reassignments: tuple[tuple[int, ...], ...] = field(default=())
 
     @property
-    def generation(self) -> int:
-        """The number of the dealing that holds."""
+    def assignment(self) -> int:
+        """The number of the assignment that holds."""
         return len(self.reassignments)
 
     def with_layout(self, layout: BatchLayout) -> Position:
-        """Begin another grid where delivery stopped; everybody goes on with the same stream."""
-        return self if layout == self.layout else self.restarted(layout)
+        """Begin another layout where delivery stopped; everybody goes on with the same stream."""
+        return self if layout == self.layout else self.restart(layout)
 
-    def restarted(self, layout: BatchLayout) -> Position:
-        """Begin a grid where delivery stopped, also if it is the same."""
+    def restart(self, layout: BatchLayout) -> Position:
+        """Begin a layout where delivery stopped, also if it is the same."""
         streams = tuple(
-            stream.restarted(row) for stream, row in zip(self.streams, self.rows, strict=True)
+            stream.restart(row) for stream, row in zip(self.streams, self.rows, strict=True)
         )
         nothing = (0,) * len(self.rows)
         return replace(self, layout=layout, steps_done=0, rows=nothing, streams=streams)
 
-    def reassigned(self, layout: BatchLayout, files_touched: tuple[int, ...]) -> Position:
+    def reassign(self, layout: BatchLayout, files_touched: tuple[int, ...]) -> Position:
         """Go on with another number of workers, each with a stream of its own.
 
         Args:
             layout: how the new workers cut.
-            files_touched: how many files of its own lane each old worker has touched; ``ALL``
-                where what was dealt out cannot be parted.
+            files_touched: how many files of its own each old worker has touched; ``ALL`` where
+                what was assigned cannot be parted.
         """
         begun = [
-            _begun(stream.segments, num_touched)
+            _keep_begun(stream.segments, num_touched)
             for stream, num_touched in zip(
-                self.restarted(layout).streams, files_touched, strict=True
+                self.restart(layout).streams, files_touched, strict=True
             )
         ]
         chains = [chain for chain in begun if chain]
-        num_workers, generation = layout.num_workers, self.generation + 1
+        num_workers, assignment = layout.num_workers, self.assignment + 1
         streams = tuple(
             StreamPosition(
                 segments=(
                     *(segment for chain in chains[worker::num_workers] for segment in chain),
-                    Segment(generation=generation, index=worker),
+                    Segment(assignment=assignment, worker=worker),
                 )
             )
             for worker in range(num_workers)
@@ -188,8 +186,8 @@ class Position:
         )
 
 
-def layout_of(splitter: Splitter) -> BatchLayout:
-    """The grid that a splitter cuts."""
+def make_layout(splitter: Splitter) -> BatchLayout:
+    """Return the layout that a splitter cuts."""
     topology = splitter.topology
     return BatchLayout(
         num_workers=topology.num_workers,
@@ -199,10 +197,13 @@ def layout_of(splitter: Splitter) -> BatchLayout:
     )
 
 
-def first_position(epoch: int, layout: BatchLayout, num_streams: int) -> Position:
-    """The beginning of an epoch with as many streams: none, one for all, or one for each worker."""
+def begin_epoch(epoch: int, layout: BatchLayout, num_streams: int) -> Position:
+    """Return the beginning of an epoch.
+
+    ``num_streams``: 0 for sources with an index, 1 for all workers together, or one for each.
+    """
     streams = tuple(
-        StreamPosition(segments=(Segment(index=worker),)) for worker in range(num_streams)
+        StreamPosition(segments=(Segment(worker=worker),)) for worker in range(num_streams)
     )
     nothing = (0,) * num_streams
     return Position(
@@ -210,32 +211,14 @@ def first_position(epoch: int, layout: BatchLayout, num_streams: int) -> Positio
     )
 
 
-def _begun(segments: tuple[Segment, ...], num_touched: int) -> tuple[Segment, ...]:
-    """What a worker had begun: of its own lane, the last segment, the files that it touched."""
+def _keep_begun(segments: tuple[Segment, ...], num_touched: int) -> tuple[Segment, ...]:
+    """What a worker has begun: of its own segment, the last one, the files that it touched."""
     *before, own = segments
     return (*before, replace(own, num_files=num_touched)) if num_touched else tuple(before)
 
 
-def assigned_files(
-    num_files: int,
-    *,
-    reassignments: tuple[tuple[int, ...], ...],
-    segment: Segment,
-    num_workers: int,
-) -> NDArray[np.int64]:
-    """The places, in the order of the epoch, of the files of a segment.
-
-    ``num_workers``: of the generation that the segment is from.
-    """
-    rest = np.arange(num_files)
-    for files_touched in reassignments[: segment.generation]:
-        turn, worker = np.divmod(np.arange(len(rest)), len(files_touched))
-        rest = rest[turn >= np.array(files_touched)[worker]]
-    return rest[segment.index :: num_workers][: segment.num_files]
-
-
-def not_elastic(position: Position, layout: BatchLayout, what: str) -> ConfigurationError:
-    """The error for a state that only the cluster it is from can continue."""
+def make_cluster_error(position: Position, layout: BatchLayout, what: str) -> ConfigurationError:
+    """Return the error for a state that only the cluster it is from can continue."""
     before = position.layout
     msg = (
         f"Expected the workers and replicas that the state is from ({before.num_workers} x "

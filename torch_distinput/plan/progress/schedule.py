@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from torch_distinput.plan.assignment.batching import Idle, Splitter, idle
+from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle, count_in_sync
+from torch_distinput.plan.assignment.bounds import FixedBounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class ScheduledStep:
     """One step of this worker in its own stream, or in the shared one.
 
     Attributes:
@@ -27,7 +27,7 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KnownSteps:
+class Schedule:
     """All steps of an epoch, or of what is left of one.
 
     Attributes:
@@ -42,20 +42,23 @@ class KnownSteps:
     drop_last: bool
     steps_done: int = 0
 
-    def pieces(self) -> Iterator[Piece]:
+    def iterate_steps(self) -> Iterator[ScheduledStep]:
         """Yield this worker's part of each step to come that has an example in sync."""
-        cut_sizes, steps = None, []
-        first_batch, first_step = divmod(self.steps_done, self.splitter.steps_per_batch)
+        cut_sizes, steps, alike = None, [], self._count_alike()
+        bounds, steps_per_batch = self._bounds, self.splitter.steps_per_batch
+        first_batch, first_step = divmod(self.steps_done, steps_per_batch)
         for number in range(first_batch, self._num_batches):
-            sizes = self._batch_sizes(number)
-            if sizes != cut_sizes:  # else it is a full batch like the one before
-                cuts = self.splitter.cuts(sizes[self._own])
-                steps = list(enumerate(zip(cuts, _totals(self.splitter, sizes), strict=True), 1))
+            if cut_sizes is None or number >= alike:  # else full ones, like those before
+                sizes = self._list_sizes(number)
+            if sizes != cut_sizes:
+                cuts = self.splitter.cut(sizes[self._own])
+                totals = count_in_sync(self.splitter, sizes)
+                steps = list(enumerate(zip(cuts, totals, strict=True), 1))
                 cut_sizes = sizes
-            first_row, steps_done = number * self._full, number * self.splitter.steps_per_batch
+            first_row, steps_done = bounds.begin(number), number * steps_per_batch
             for step, (cut, total) in steps[first_step:]:
                 if total:
-                    yield Piece(
+                    yield ScheduledStep(
                         start=first_row + cut.start,
                         sizes=cut.sizes,
                         num_examples=total,
@@ -63,35 +66,36 @@ class KnownSteps:
                     )
             first_step = 0
 
-    def delivered(self, steps_done: int) -> tuple[int, ...]:
-        """How many rows of each stream are delivered when so many steps are over."""
+    def count_delivered(self, steps_done: int) -> tuple[int, ...]:
+        """Return how many rows of each stream are delivered when so many steps are over."""
         batch, step = divmod(steps_done, self.splitter.steps_per_batch)
         return tuple(
-            min(self._kept(length), batch * self._full) + self._rows_before(worker, batch, step)
+            min(self._find_last_end(length), self._bounds.begin(batch))
+            + self._count_rows_before(worker, batch, step)
             for worker, length in enumerate(self.lengths)
         )
 
     @property
     def num_steps(self) -> int:
-        """How many pieces there are; rounds in which all workers have full batches are alike."""
+        """How many steps there are; rounds in which all workers have full batches are alike."""
         return sum(
-            times * sum(total > 0 for total in _totals(self.splitter, sizes))
-            for sizes, times in self._rounds_of_batches()
+            times * sum(total > 0 for total in count_in_sync(self.splitter, sizes))
+            for sizes, times in self._list_rounds()
         )
 
     @property
     def idle(self) -> Idle:
         """The zero-row batches of all replicas in sync."""
         return sum(
-            (idle(self.splitter, sizes).times(n) for sizes, n in self._rounds_of_batches()), Idle()
+            (count_idle(self.splitter, sizes) * n for sizes, n in self._list_rounds()), Idle()
         )
 
-    def _rounds_of_batches(self) -> Iterator[tuple[tuple[int, ...], int]]:
+    def _list_rounds(self) -> Iterator[tuple[tuple[int, ...], int]]:
         """The sizes of the batches of all workers, round by round; and how often they come."""
         if self._num_batches:
-            alike = min(self.lengths) // self._full
+            alike = self._count_alike()
             counts = dict.fromkeys(range(alike, self._num_batches), 1) | {0: max(1, alike)}
-            yield from ((self._batch_sizes(number), times) for number, times in counts.items())
+            yield from ((self._list_sizes(number), times) for number, times in counts.items())
 
     @property
     def own_length(self) -> int:
@@ -101,51 +105,40 @@ class KnownSteps:
     @property
     def num_dropped(self) -> int:
         """Examples that ``drop_last`` leaves out, over all streams."""
-        return sum(length % self._full for length in self.lengths) if self.drop_last else 0
+        return sum(length - self._find_last_end(length) for length in self.lengths)
 
-    def _rows_before(self, worker: int, batch: int, step: int) -> int:
+    def _count_alike(self) -> int:
+        """How many batches, from the first on, are full in all streams."""
+        return self._bounds.count_batches(min(self.lengths), drop_last=True)
+
+    def _count_rows_before(self, worker: int, batch: int, step: int) -> int:
         """Rows of a worker in the first steps of a batch."""
         if not step or batch >= self._num_batches:
             return 0
         topology = replace(self.splitter.topology, worker_index=worker)
-        cuts = replace(self.splitter, topology=topology).cuts(self._batch_sizes(batch)[worker])
+        cuts = replace(self.splitter, topology=topology).cut(self._list_sizes(batch)[worker])
         return sum(cut.num_rows for cut in cuts[:step])
 
-    def _kept(self, length: int) -> int:
-        return length - length % self._full if self.drop_last else length
+    def _find_last_end(self, length: int) -> int:
+        return self._bounds.find_last_end(length, drop_last=self.drop_last)
 
     @property
     def _own(self) -> int:
         return 0 if self.splitter.shared else self.splitter.topology.worker_index
 
     @property
-    def _full(self) -> int:
-        assert self.splitter.global_batch_size is not None, "streams of examples have a batch size"
-        return self.splitter.global_batch_size
+    def _bounds(self) -> FixedBounds:
+        return self.splitter.bounds
 
     @property
     def _num_batches(self) -> int:
-        longest = max(self.lengths)
-        return longest // self._full if self.drop_last else -(-longest // self._full)
+        return self._bounds.count_batches(max(self.lengths), drop_last=self.drop_last)
 
-    def _batch_sizes(self, number: int) -> tuple[int, ...]:
+    def _list_sizes(self, number: int) -> tuple[int, ...]:
         """The size of one batch in each stream: full, partial, or nothing left."""
-        left = [max(0, length - number * self._full) for length in self.lengths]
+        begin, end = self._bounds.begin(number), self._bounds.end(number)
+        partial = 0 if self.drop_last else end - begin
         return tuple(
-            self._full if rest >= self._full else 0 if self.drop_last else rest for rest in left
+            end - begin if length >= end else min(partial, max(0, length - begin))
+            for length in self.lengths
         )
-
-
-@lru_cache(maxsize=64)
-def _totals(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Examples in sync of each step of one round of batches."""
-    if splitter.shared:
-        return sizes
-    topology = splitter.topology
-    if set(sizes) == {splitter.global_batch_size}:
-        return sizes  # what the rotation is for: every step is full, and there are W of them
-    workers = [
-        replace(splitter, topology=replace(topology, worker_index=worker)).cuts(size)
-        for worker, size in enumerate(sizes)
-    ]
-    return tuple(sum(cut.num_rows for cut in step) for step in zip(*workers, strict=True))

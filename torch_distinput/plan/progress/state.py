@@ -131,7 +131,7 @@ def _count(value: Any) -> int:
 
 
 def _listed(segment: Segment) -> list[Any]:
-    numbers = [segment.generation, segment.index, segment.num_files, segment.skip]
+    numbers = [segment.assignment, segment.worker, segment.num_files, segment.skip]
     return [*numbers, *map(_with_lists, segment.start)]
 
 
@@ -145,10 +145,10 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _segment(listed: Sequence[Any]) -> Segment:
-    generation, index, num_files, skip, *start = listed
+    assignment, worker, num_files, skip, *start = listed
     return Segment(
-        generation=_count(generation),
-        index=_count(index),
+        assignment=_count(assignment),
+        worker=_count(worker),
         num_files=int(num_files),
         skip=_count(skip),
         start=tuple(map(_with_tuples, start)),

@@ -17,10 +17,10 @@ from torch_distinput.data.batch.tree import map_leaves
 from torch_distinput.data.sources.resolve import gives_examples, has_ready_batches, open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, StreamSource
 from torch_distinput.data.stream.bad_records import ReadCounter
-from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import AutoShardPolicy, InputOptions
+from torch_distinput.plan.progress.route import Shard
 from torch_distinput.preprocessing.adapt.columns import as_columns, column_of, object_array
 from torch_distinput.values import Distributed, PerReplica, StepInfo
 

@@ -17,9 +17,9 @@ from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.storage.filesystem import FileInfo
 from torch_distinput.data.stream.bad_records import ReadCounter
-from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.assignment.sharding import dealt
+from torch_distinput.plan.assignment.sharding import assign_items
+from torch_distinput.plan.progress.route import Shard
 from torch_distinput.preprocessing.adapt.adapt import adopt, count_batch
 from torch_distinput.preprocessing.adapt.columns import as_columns
 from torch_distinput.preprocessing.adapt.merging import check_same_layers, merged_across, together
@@ -155,7 +155,7 @@ def _counted(features: Features, plan: _Plan, workers: Communicator) -> States:
 
 
 def _share(numbers: list[int], workers: Communicator) -> list[int]:
-    return [numbers[place] for place in dealt(len(numbers), workers.size, workers.rank)]
+    return [numbers[place] for place in assign_items(len(numbers), workers.size, workers.rank)]
 
 
 def _read(

@@ -10,7 +10,7 @@ import pytest
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.schedule import KnownSteps
+from torch_distinput.plan.progress.schedule import Schedule
 
 
 def plans(lengths, size, replicas, rebatch, *, shared, drop_last):
@@ -24,7 +24,7 @@ def plans(lengths, size, replicas, rebatch, *, shared, drop_last):
         topology=topologies[0], rebatch=rebatch, global_batch_size=size, shared=shared
     )
     return [
-        KnownSteps(
+        Schedule(
             splitter=replace(splitter, topology=topology), lengths=lengths, drop_last=drop_last
         )
         for topology in topologies
@@ -46,7 +46,7 @@ def test_streams_of_their_own(rebatch, drop_last, replicas):
     for lengths in itertools.product(range(6), repeat=3):
         for size in range(1, 5):
             workers = plans(lengths, size, replicas, rebatch, shared=False, drop_last=drop_last)
-            pieces = [list(worker.pieces()) for worker in workers]
+            pieces = [list(worker.iterate_steps()) for worker in workers]
             assert {len(own) for own in pieces} == {workers[0].num_steps}
             for own, length in zip(pieces, lengths, strict=True):
                 kept = length - length % size if drop_last else length
@@ -62,7 +62,7 @@ def test_a_shared_stream(rebatch, drop_last):
     """The pieces of all workers in a step are one global batch."""
     for length, size in itertools.product(range(14), range(1, 6)):
         workers = plans((length,), size, 2, rebatch, shared=True, drop_last=drop_last)
-        steps = list(zip(*(worker.pieces() for worker in workers), strict=True))
+        steps = list(zip(*(worker.iterate_steps() for worker in workers), strict=True))
         assert len(steps) == workers[0].num_steps == length // size + (
             bool(length % size) and not drop_last
         )
