@@ -14,9 +14,10 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.files.work_units import joined
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
 
 _LARGEST_CHUNK = 8 * CHUNK_BYTES

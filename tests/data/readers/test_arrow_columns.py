@@ -13,7 +13,8 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.formats import arrow_columns
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.formats.reader import CHUNK_BYTES
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError, SourceError
 
 

@@ -33,7 +33,8 @@ import torch
 from torch_distinput.data.batch.jagged import jagged
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.npy import widened
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.formats.reader import CHUNK_BYTES
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 
 _CURE = "or leave the column out with columns=."
