@@ -79,7 +79,7 @@ def _promise(kept: bool, what: str) -> None:
 
 
 def _records(reader: Reader, file: InputFile, part: Part) -> list[Any]:
-    return [record for chunk in _chunks(reader, file, part) for record in rows.examples(chunk)]
+    return [record for chunk in _chunks(reader, file, part) for record in rows.iterate_rows(chunk)]
 
 
 def _chunks(reader: Reader, file: InputFile, part: Part) -> Iterator[Batch]:
@@ -110,9 +110,9 @@ def _check_decode(reader: Reader, file: InputFile, parts: list[Part]) -> None:
     chunk = next((chunk for part in parts for chunk in reader.read(file, part)), None)
     if chunk is None:
         return
-    whole = list(rows.examples(reader.decode(chunk)))
+    whole = list(rows.iterate_rows(reader.decode(chunk)))
     order = np.random.default_rng(0).permutation(len(whole))[:100]
-    some = list(rows.examples(reader.decode(rows.take_rows(chunk, order))))
+    some = list(rows.iterate_rows(reader.decode(rows.take_rows(chunk, order))))
     _promise(_equal(some, [whole[i] for i in order]), "decode() to treat each row for itself")
 
 

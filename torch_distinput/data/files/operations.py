@@ -287,7 +287,7 @@ def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ..
 
 def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
     """Call for each record with its id; name the record at which the user's function raises."""
-    for record, place in zip(rows.examples(chunk.data), chunk.ids, strict=True):
+    for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
         try:
             yield call(record, place)
         except Exception as error:

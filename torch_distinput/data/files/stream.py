@@ -238,7 +238,7 @@ class FileStream(Stream):
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         data = self.finished(chunk, shard).data
         if self.collate is not None:
-            return self.collate(list(rows.examples(data)))
+            return self.collate(list(rows.iterate_rows(data)))
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def finished(self, chunk: Chunk, shard: Shard) -> Chunk:

@@ -296,7 +296,7 @@ class Finish:
         if self.lent:
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
-                batch = rows.copied(batch)
+                batch = rows.copy_rows(batch)
         part = part_of(batch, item.chunk.ids)
         return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
 
