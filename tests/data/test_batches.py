@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.fast_paths import switched
-from torch_distinput.data.batch import leaf_kinds, rows
+from torch_distinput.data.batch import rows
 from torch_distinput.data.batch import tree as structure
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.batch.fingerprint import fingerprint
@@ -97,24 +97,6 @@ def test_slices_join_to_the_whole(leaf):
     order = np.array([2, 0, 3])
     everything = shown(leaf)
     assert [everything[k] for k in order] == shown(rows.take_rows(leaf, order))
-
-
-@pytest.mark.parametrize(
-    ("leaf", "kind"),
-    [
-        (torch.ones(2, 3), leaf_kinds.DENSE),
-        (torch.nn.Parameter(torch.ones(2)), leaf_kinds.DENSE),
-        (jagged(2, 1), leaf_kinds.JAGGED),
-        (np.array(["a", "b"]), leaf_kinds.ARRAY),
-        (np.ones(2).view(np.memmap), leaf_kinds.ARRAY),
-        ([b"a", b"b"], leaf_kinds.LIST),
-        (Examples([1, 2]), leaf_kinds.LIST),
-    ],
-    ids=["tensor", "parameter", "jagged", "strings", "memmap", "list", "examples"],
-)
-def test_a_leaf_and_its_spec_are_of_one_kind(leaf, kind):
-    assert kind is leaf_kinds.kind_of(leaf) is leaf_kinds.kind_of_spec(kind.spec(leaf))
-    assert 3 == kind.count(kind.blank(kind.spec(leaf), 3, None))
 
 
 def width(batch):

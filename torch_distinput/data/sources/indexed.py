@@ -12,7 +12,8 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
-from torch_distinput.data.batch.tree import Batch, Structure, flatten
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Collate, source_error
 from torch_distinput.plan.assignment.permutation import Indices
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from torch_distinput.data.batch.leaf_kind import windows
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
-from torch_distinput.data.batch.tree import Batch, Structure, flatten
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.plan.progress.position import ResumePoint
 

@@ -15,7 +15,8 @@ import torch
 
 from torch_distinput.data.batch.leaf_kind import Order
 from torch_distinput.data.batch.leaf_kinds import DENSE, kind_of, kind_of_spec
-from torch_distinput.data.batch.tree import Structure, flatten, map_leaves
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import flatten, map_leaves
 from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.values import TensorSpec
 
