@@ -14,7 +14,8 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
-from torch_distinput.data.stream.chunk import DealableStream, Shard, Stream
+from torch_distinput.data.stream.chunk import Shard
+from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import located
 from torch_distinput.engine.steps import Steps
 from torch_distinput.options import AutoShardPolicy
@@ -67,7 +68,8 @@ class ExampleSteps(Steps):
     def share(self) -> object:
         """What this worker found in its share of the files."""
         topology = self._splitter.topology
-        found = self._stream.share(topology.worker_index, topology.num_workers)
+        stream = self._counted
+        found = stream and stream.share(topology.worker_index, topology.num_workers)
         if found is None:
             return None
         share, self._notes = found
@@ -77,7 +79,8 @@ class ExampleSteps(Steps):
         """Take what all workers found in their shares of the files."""
         if shares[0] is not None:
             assert self._prepared is not None, "facts() comes first"
-            self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
+            assert self._counted is not None, "it has shared what it found"
+            self._prepared = replace(self._prepared, stream=self._counted.with_shares(shares))
         read_counter.add(self._notes)
         self._notes = None
 
@@ -103,9 +106,11 @@ class ExampleSteps(Steps):
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self._read_plan(position)
+        if known is not None and self._counted is not None:
+            read_plan = located(self._counted, read_plan, self._batch_size)
         dataset = RebatchDataset(
             self._stream,
-            read_plan if known is None else located(self._stream, read_plan, self._batch_size),
+            read_plan,
             splitter=self._splitter,
             drop_last=self._source.request.drop_last,
             known=known,
@@ -120,7 +125,7 @@ class ExampleSteps(Steps):
     def first_example(self) -> int | None:
         """What a source yields that deals out shards; of files names and sizes are compared."""
         self._prepared = prepared = self._prepared or self._source.prepare()
-        if not self._deals_shards or not isinstance(prepared.stream, DealableStream):
+        if not self._deals_shards or isinstance(prepared.stream, CountedStream):
             return None
         whole = Shard(seed=self._seed)
         return self._print_of(prepared.stream.open(whole).take(1) for _ in range(2))
@@ -139,7 +144,7 @@ class ExampleSteps(Steps):
             return self._running_numbers(before.examples, after.examples)
         if before.steps or self._source.request.drop_last:
             return None
-        ids = self._stream.all_ids(worker, num_workers)
+        ids = self._counted and self._counted.all_ids(worker, num_workers)
         return None if ids is None else sum(map(summed, ids), IdSum())
 
     def _end(self, before: Position, reading: Reading) -> int:
@@ -155,7 +160,7 @@ class ExampleSteps(Steps):
         self.facts(position)
         alone = copy.copy(self)
         alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
-        found = self._stream.share(0, 1)
+        found = self._counted and self._counted.share(0, 1)
         if found is not None:
             alone.accept([found[0]], ReadCounter(0))
         return super(ExampleSteps, alone).replayed(position)
@@ -175,11 +180,13 @@ class ExampleSteps(Steps):
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""
+        if self._counted is None:
+            return None
         streams = [self._segments(stream) for stream in position.streams]
         segments = [segment for stream in streams for segment in stream]
         if any(segment.start for segment in segments):
             return None  # found by reading: lengths were not known then
-        found = self._stream.lengths([self._shard(position, segment) for segment in segments])
+        found = self._counted.lengths([self._shard(position, segment) for segment in segments])
         if found is None:
             return None
         rest = iter(found)
@@ -189,10 +196,10 @@ class ExampleSteps(Steps):
         return [segment for segment in stream.segments if self._holds_rows(segment)]
 
     def _holds_rows(self, segment: Segment) -> bool:
-        return self._stream.has_parts or super()._holds_rows(segment)
+        return self._has_parts or super()._holds_rows(segment)
 
     def _files_touched(self, position: Position) -> tuple[int, ...]:
-        if not self._stream.has_parts:
+        if not self._has_parts:
             return super()._files_touched(position)
         if position.files_touched:
             return position.files_touched
@@ -209,7 +216,18 @@ class ExampleSteps(Steps):
     def _num_touched(self, position: Position, lane: Segment, rows: int) -> int:
         """How many files of a worker's own lane its first rows are from."""
         rows += lane.skip
-        return self._stream.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
+        assert self._counted is not None, "lengths are known"
+        return self._counted.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
+
+    @property
+    def _has_parts(self) -> bool:
+        """Whether what was dealt out to a worker can be dealt out again, file by file."""
+        return self._counted is not None and self._counted.has_parts
+
+    @property
+    def _counted(self) -> CountedStream | None:
+        """The stream, if its rows may be counted before they are read."""
+        return self._stream if isinstance(self._stream, CountedStream) else None
 
     @property
     def _stream(self) -> Stream:

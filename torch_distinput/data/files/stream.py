@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples
 from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.dataset import FileDataset
@@ -37,16 +37,9 @@ from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import decompressor
 from torch_distinput.data.storage.filesystem import FileInfo
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
-from torch_distinput.data.stream.chunk import (
-    Chunk,
-    ChunkReader,
-    Collate,
-    Cursor,
-    Ids,
-    RowReader,
-    Shard,
-    Stream,
-)
+from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, Shard
+from torch_distinput.data.stream.chunk_reader import ChunkReader
+from torch_distinput.data.stream.protocols import CountedStream, RowReader
 from torch_distinput.plan.assignment.interleaving import num_opened
 from torch_distinput.plan.assignment.permutation import Indices, permutation
 from torch_distinput.plan.assignment.sharding import dealt
@@ -58,8 +51,9 @@ _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
 
 
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileStream(Stream):
+class FileStream(CountedStream):
     """The records of listed files.
 
     Attributes:
@@ -73,7 +67,7 @@ class FileStream(Stream):
 
     dataset: FileDataset
     listing: tuple[FileInfo, ...]
-    collate: Collate | None
+    collate: CollateFn | None
     threads: int = 0
     survey: Survey | None = None
 

@@ -10,11 +10,11 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
-from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
-from torch_distinput.data.stream.chunk import Collate, source_error
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.assignment.permutation import Indices
 
 
@@ -87,7 +87,7 @@ class ExampleFetch:
     """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated."""
 
     dataset: Any
-    collate: Collate
+    collate: CollateFn
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""

@@ -18,6 +18,7 @@ from torch_distinput.data.batch.collate import CollateFn, collate_examples, numb
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.loader.processes import LoaderOptions
 from torch_distinput.data.sources import dataloader
+from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import (
@@ -28,7 +29,6 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.stream.chunk import DealableStream, ExampleStream, Stream
 from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.values import Distributed
@@ -211,9 +211,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
-    stream: Stream = ExampleStream(source, collate)
-    if num_shards is not None:
-        stream = DealableStream(source, collate)
+    stream = ExampleStream(source, collate)
     prepared = Prepared(stream=stream, num_shards=num_shards or 0, contents=str(num_shards))
     return StreamSource(
         name=name,

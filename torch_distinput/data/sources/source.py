@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_distinput.data.batch.buffer_pool import Allocate, pageable
+from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.stream.chunk import Collate, Stream
+from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.options import check_count
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -30,7 +31,7 @@ class Request:
     global_batch_size: int | None = None
     shuffle: bool = False
     drop_last: bool = False
-    collate_fn: Collate | None = None
+    collate_fn: CollateFn | None = None
     num_workers: int = 0
     allocate: Allocate = pageable
 

@@ -24,7 +24,8 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.prebatched import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Shard, Stream
+from torch_distinput.data.stream.chunk import Chunk, Shard
+from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.stream.segments import ChainReader, ReadPlan, bookmark_of
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Cursor, RowReader, Shard, Stream, concat_chunks
+from torch_distinput.data.stream.chunk import Chunk, Cursor, Shard, concat_chunks
+from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
 from torch_distinput.plan.progress.position import ResumePoint, Start
 
 
@@ -124,7 +125,7 @@ def bookmark_of(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
     return ResumePoint(batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start))
 
 
-def located(stream: Stream, read_plan: ReadPlan, batch_size: int) -> ReadPlan:
+def located(stream: CountedStream, read_plan: ReadPlan, batch_size: int) -> ReadPlan:
     """Turn rows to pass over into places to start from; lengths are known, so nothing is read."""
     lengths = stream.lengths([leg.shard for leg in read_plan.legs]) if read_plan.legs else ()
     assert lengths is not None, "asked where lengths are known"
