@@ -68,8 +68,9 @@ class ExampleSteps(Steps):
     def share(self) -> object:
         """What this worker found in its share of the files."""
         topology = self._splitter.topology
-        stream = self._counted
-        found = stream and stream.share(topology.worker_index, topology.num_workers)
+        if self._counted is None:
+            return None
+        found = self._counted.share(topology.worker_index, topology.num_workers)
         if found is None:
             return None
         share, self._notes = found
@@ -142,9 +143,9 @@ class ExampleSteps(Steps):
             return self._running_numbers(before.examples, self._end(before, reading))
         if self._splitter.shared and not self._source.has_shards:  # with nobody to compare it with
             return self._running_numbers(before.examples, after.examples)
-        if before.steps or self._source.request.drop_last:
+        if before.steps or self._source.request.drop_last or self._counted is None:
             return None
-        ids = self._counted and self._counted.all_ids(worker, num_workers)
+        ids = self._counted.all_ids(worker, num_workers)
         return None if ids is None else sum(map(summed, ids), IdSum())
 
     def _end(self, before: Position, reading: Reading) -> int:
@@ -160,7 +161,7 @@ class ExampleSteps(Steps):
         self.facts(position)
         alone = copy.copy(self)
         alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
-        found = self._counted and self._counted.share(0, 1)
+        found = None if self._counted is None else self._counted.share(0, 1)
         if found is not None:
             alone.accept([found[0]], ReadCounter(0))
         return super(ExampleSteps, alone).replayed(position)

@@ -12,35 +12,18 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-T = TypeVar("T")
+from torch_distinput.data.batch.lazy_property import LazyProperty
 
 _log = logging.getLogger(__name__)
 _PLAIN = frozenset({torch.Tensor, np.ndarray, str, bytes, bool, int, float})
 """Types that are leaves by themselves."""
 MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""
-
-
-class _Kept(Generic[T]):
-    """An attribute that is made when it is asked for first, and then found without this.
-
-    ``functools.cached_property`` has a lock before Python 3.12: one for all trees and threads,
-    which a loader process would inherit held. Two threads may make one twice here, and alike.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
-
-    def __get__(self, owner: Any, kind: type) -> T:
-        value: T = self._make(owner)
-        vars(owner)[self._make.__name__] = value
-        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +35,12 @@ class Structure:
     keys: tuple[Any, ...] = ()
     children: tuple[Structure, ...] = ()
 
-    @_Kept
+    @LazyProperty
     def build(self) -> Callable[[Sequence[Any]], Any]:
         """Puts leaves back."""
         return compile_build(self) if self.num_leaves <= MOST_LEAVES else self._build
 
-    @_Kept
+    @LazyProperty
     def num_leaves(self) -> int:
         """How many leaves a tree of this structure has."""
         return 1 if self.kind is None else sum(child.num_leaves for child in self.children)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -86,6 +86,11 @@ class Map:
     """``fn(record)`` for each record."""
 
     fn: Callable[..., Any]
+    wants_rng: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at the function's parameters once, not for each chunk."""
+        object.__setattr__(self, "wants_rng", _wants_rng(self.fn))
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Map each chunk; rows stand where they stood."""
@@ -106,7 +111,7 @@ class Map:
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
-        call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
+        call = self._keyed(key) if self.wants_rng else (lambda record, _: self.fn(record))
         return replace(chunk, data=Examples(_each(call, chunk, key)))
 
     def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
