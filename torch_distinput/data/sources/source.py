@@ -56,6 +56,7 @@ class IndexedSource:
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     has_shards = False
+    kind = "examples by index"
 
     @property
     def dataset(self) -> Any:
@@ -100,6 +101,11 @@ class StreamSource:
     made_of: Any = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
+    @property
+    def kind(self) -> str:
+        """What it is, for a state: other sources of the same kind may continue it."""
+        return "files or shards" if self.has_shards else "a stream"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadySource:
@@ -110,6 +116,8 @@ class ReadySource:
     num_shards: int | None
     request: Request
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    kind = "ready batches"
 
     @property
     def has_shards(self) -> bool:
