@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch_distinput.data import formats as _readers
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 
 __all__ = ["CHUNK_BYTES", "InputFile", "Part", "Reader", *_readers.FORMATS]  # noqa: PLE0604
 

@@ -17,8 +17,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch import tree as structure
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.batch.fingerprint import fingerprint
-from torch_distinput.data.batch.jagged import jagged as made_jagged
-from torch_distinput.data.batch.jagged import longest_of
+from torch_distinput.data.batch.jagged import longest_row, make_jagged
 from torch_distinput.data.batch.spec import merged, spec_of, zero_rows
 from torch_distinput.data.batch.tree import Examples, flatten, leaf_names, map_leaves, unflatten
 
@@ -67,7 +66,7 @@ def test_flatten_and_back(tree):
 def test_zero_rows_keep_the_kind(tree):
     """From a batch and from its spec alike."""
     assert 2 == rows.num_rows(tree)
-    for empty in (rows.no_rows(tree), rows.slice_rows(tree, 1, 1), zero_rows(spec_of(tree))):
+    for empty in (rows.drop_rows(tree), rows.slice_rows(tree, 1, 1), zero_rows(spec_of(tree))):
         assert 0 == rows.num_rows(empty)
         assert flatten(tree)[1] == flatten(empty)[1]
         for leaf, none in zip(flatten(tree)[0], flatten(empty)[0], strict=True):
@@ -113,7 +112,7 @@ LINES, OFFSETS = torch.arange(6.0), torch.tensor([0, 3, 4, 6, 6])
     [
         (torch.nested.nested_tensor_from_jagged(LINES, OFFSETS, max_seqlen=7), 7),
         (torch.nested.nested_tensor_from_jagged(LINES, OFFSETS), 3),
-        (made_jagged(LINES, OFFSETS), 3),
+        (make_jagged(LINES, OFFSETS), 3),
     ],
     ids=["set by the user", "unknown", "ours"],
 )
@@ -123,7 +122,7 @@ def test_pieces_of_a_jagged_batch_keep_its_width(batch, expected):
         parts = [rows.slice_rows(batch, 0, cut), rows.slice_rows(batch, cut, 4)]
         assert [expected] * 3 == list(map(width, [*parts, rows.concat_rows(parts)]))
     assert expected == width(rows.take_rows(batch, np.array([1, 3])))
-    assert expected == longest_of(rows.no_rows(batch))
+    assert expected == longest_row(rows.drop_rows(batch))
 
 
 def shown(leaf):
@@ -182,7 +181,7 @@ def test_containers_that_their_values_do_not_make_become_plain(example, plain):
         batch = collate_examples([example, example])
         assert plain == map_leaves(lambda leaf: leaf.tolist(), batch)
         assert {type(plain)} == {type(batch), type(rows.slice_rows(batch, 0, 1))}
-        assert flatten(batch)[1] == flatten(rows.no_rows(batch))[1]
+        assert flatten(batch)[1] == flatten(rows.drop_rows(batch))[1]
 
 
 def test_a_class_that_became_plain_is_said_once(caplog):

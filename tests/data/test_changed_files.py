@@ -10,8 +10,7 @@ import pytest
 import torch_distinput as tdi
 from tests.formats import FORMATS
 from tests.storages import Memory
-from torch_distinput.data.files.unit_source import UnitSource
-from torch_distinput.data.files.work_units import Unit
+from torch_distinput.data.files.work_units import Unit, UnitSource
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage.range_reader import sized
 from torch_distinput.data.stream.bad_records import ReadLog

@@ -14,7 +14,8 @@ from tests.distribute.street import options, play, stream_of
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.steps.prebatched import RebatchReadyDataset
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader
+from torch_distinput.data.stream.chunk import Chunk
+from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology

@@ -122,7 +122,7 @@ def test_a_replica_without_rows_gets_zeros(tree, num_rows):
     assert 0 == len(part.ids)
     assert spec == spec_of(filled)
     for leaf, zeros in zip(flatten(batch)[0], flatten(filled)[0], strict=True):
-        assert num_rows == rows.leaf_rows(zeros)
+        assert num_rows == rows.num_rows(zeros)
         if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
             assert leaf.stride()[1:] == zeros.stride()[1:]
             assert not zeros.to(torch.float32).any()

@@ -18,8 +18,9 @@ import torch_distinput as tdi
 from tests.distribute.street import play
 from tests.formats import FORMATS
 from tests.storages import NAMES, Local, Memory, WebServer, open_storage
-from torch_distinput.data.storage import filesystem, range_reader
-from torch_distinput.data.storage.range_reader import Retries, attempt, open_ranged
+from torch_distinput.data.storage import filesystem, retries
+from torch_distinput.data.storage.range_reader import open_ranged
+from torch_distinput.data.storage.retries import Retries, attempt
 
 LARGE = (b"x" * 1023 + b"\n") * 6000  # more than one request
 
@@ -43,7 +44,7 @@ def server():
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     """Try again at once."""
-    monkeypatch.setattr(range_reader, "_FIRST_PAUSE", 0)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0)
 
 
 def records(*args, **keywords):

@@ -67,7 +67,7 @@ class FileShardDataset(IterableDataset[Any]):
         shard = Shard(epoch=self._epoch, num_shards=num_shards, index=index)
         reader = stream.open(shard)
         while (chunk := reader.take(_ROWS)) is not None:
-            yield from rows.examples(stream.finished(chunk, shard).data)
+            yield from rows.iterate_rows(stream.finished(chunk, shard).data)
             read_counter.add(reader.notes())
         read_counter.add(reader.notes())
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.data.sources.resolve import is_stream, open_source
+from torch_distinput.data.sources.classify import is_stream
+from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
 from torch_distinput.data.user_sources.parts import split_of
 from torch_distinput.device.backend import host_memory
@@ -54,7 +55,7 @@ def distributed(
         shared=policy is AutoShardPolicy.DATA,
     )
     recipe: dict[str, object] = {
-        "source": _kind(opened),
+        "source": opened.kind,
         "shuffle": opened.request.shuffle,
         "seed": seed,
         "auto_shard_policy": policy.value,
@@ -145,15 +146,6 @@ def _checked_seed(seed: int) -> int:
         msg = f"seed must be below 2**64, got {number}."
         raise ValueError(msg)
     return number
-
-
-def _kind(source: Source) -> str:
-    """What a source is, for a state: other sources of the same kind may continue it."""
-    if isinstance(source, IndexedSource):
-        return "examples by index"
-    if isinstance(source, ReadySource):
-        return "ready batches"
-    return "files or shards" if source.has_shards else "a stream"
 
 
 def _rebatch(options: InputOptions, source: Source) -> Rebatch:

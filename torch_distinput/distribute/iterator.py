@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from torch_distinput.cluster.peer_monitor import Watch
-    from torch_distinput.data.batch.tree import Structure
+    from torch_distinput.data.batch.structure import Structure
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.data.stream.chunk import Ids
     from torch_distinput.distribute.strategy import Strategy

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from torch_distinput.communicator import Communicator
-from torch_distinput.data.batch.tree import Structure, flatten, leaf_names, unflatten
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
 from torch_distinput.distribute.ordering import check_rows, indices_of, order_of, sorted_rows
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp

@@ -14,7 +14,7 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
-from torch_distinput.data.stream.chunk import DealableStream, Stream
+from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
 from torch_distinput.engine.steps import Steps
 from torch_distinput.options import AutoShardPolicy
@@ -68,7 +68,9 @@ class ExampleSteps(Steps):
     def share(self) -> object:
         """What this worker found in its share of the files."""
         topology = self._splitter.topology
-        found = self._stream.share(topology.worker_index, topology.num_workers)
+        if self._counted is None:
+            return None
+        found = self._counted.share(topology.worker_index, topology.num_workers)
         if found is None:
             return None
         share, self._notes = found
@@ -78,7 +80,8 @@ class ExampleSteps(Steps):
         """Take what all workers found in their shares of the files."""
         if shares[0] is not None:
             assert self._prepared is not None, "facts() comes first"
-            self._prepared = replace(self._prepared, stream=self._stream.with_shares(shares))
+            assert self._counted is not None, "it has shared what it found"
+            self._prepared = replace(self._prepared, stream=self._counted.with_shares(shares))
         read_counter.add(self._notes)
         self._notes = None
 
@@ -104,8 +107,8 @@ class ExampleSteps(Steps):
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self._read_plan(position)
-        if known is not None:
-            read_plan = locate_segments(self._stream, read_plan, self._splitter.bounds)
+        if known is not None and self._counted is not None:
+            read_plan = locate_segments(self._counted, read_plan, self._splitter.bounds)
         dataset = RebatchDataset(
             self._stream,
             read_plan,
@@ -123,7 +126,7 @@ class ExampleSteps(Steps):
     def first_example(self) -> int | None:
         """What a source yields that deals out shards; of files names and sizes are compared."""
         self._prepared = prepared = self._prepared or self._source.prepare()
-        if not self._deals_shards or not isinstance(prepared.stream, DealableStream):
+        if not self._deals_shards or isinstance(prepared.stream, CountedStream):
             return None
         whole = Shard(seed=self._seed)
         return self._print_of(prepared.stream.open(whole).take(1) for _ in range(2))
@@ -140,9 +143,9 @@ class ExampleSteps(Steps):
             return self._running_numbers(before.examples, self._end(before, reading))
         if self._splitter.shared and not self._source.has_shards:  # with nobody to compare it with
             return self._running_numbers(before.examples, after.examples)
-        if before.steps or self._source.request.drop_last:
+        if before.steps or self._source.request.drop_last or self._counted is None:
             return None
-        ids = self._stream.all_ids(worker, num_workers)
+        ids = self._counted.all_ids(worker, num_workers)
         return None if ids is None else sum(map(sum_ids, ids), IdSum())
 
     def _end(self, before: Position, reading: Reading) -> int:
@@ -159,7 +162,7 @@ class ExampleSteps(Steps):
         self.facts(position)
         alone = copy.copy(self)
         alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
-        found = self._stream.share(0, 1)
+        found = None if self._counted is None else self._counted.share(0, 1)
         if found is not None:
             alone.accept([found[0]], ReadCounter(0))
         return super(ExampleSteps, alone).replayed(position)
@@ -174,11 +177,13 @@ class ExampleSteps(Steps):
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""
+        if self._counted is None:
+            return None
         streams = [self._segments(stream) for stream in position.streams]
         segments = [segment for stream in streams for segment in stream]
         if any(segment.start for segment in segments):
             return None  # found by reading: lengths were not known then
-        found = self._stream.lengths([self._shard(position, segment) for segment in segments])
+        found = self._counted.lengths([self._shard(position, segment) for segment in segments])
         if found is None:
             return None
         rest = iter(found)
@@ -187,12 +192,8 @@ class ExampleSteps(Steps):
     def _segments(self, stream: StreamPosition) -> list[Segment]:
         return [segment for segment in stream.segments if self._route.holds_rows(segment)]
 
-    @property
-    def _has_parts(self) -> bool:
-        return self._stream.has_parts
-
     def _files_touched(self, position: Position) -> tuple[int, ...]:
-        if not self._stream.has_parts:
+        if not self._has_parts:
             return super()._files_touched(position)
         if position.files_touched:
             return position.files_touched
@@ -206,10 +207,21 @@ class ExampleSteps(Steps):
             )
         )
 
-    def _num_touched(self, position: Position, own: Segment, rows: int) -> int:
-        """How many files of a worker's own its first rows are from."""
-        rows += own.skip
-        return self._stream.num_touched(self._shard(position, own), rows) if rows > 0 else 0
+    def _num_touched(self, position: Position, lane: Segment, rows: int) -> int:
+        """How many files of a worker's own lane its first rows are from."""
+        rows += lane.skip
+        assert self._counted is not None, "lengths are known"
+        return self._counted.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
+
+    @property
+    def _has_parts(self) -> bool:
+        """Whether what was dealt out to a worker can be dealt out again, file by file."""
+        return self._counted is not None and self._counted.has_parts
+
+    @property
+    def _counted(self) -> CountedStream | None:
+        """The stream, if its rows may be counted before they are read."""
+        return self._stream if isinstance(self._stream, CountedStream) else None
 
     @property
     def _stream(self) -> Stream:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.spec import look_of, merged, spec_of, zero_rows
+from torch_distinput.data.batch.leaf_kind import Order
+from torch_distinput.data.batch.leaf_kinds import kind_of
+from torch_distinput.data.batch.spec import merged, outline_of, spec_of, zero_rows
 from torch_distinput.data.batch.tree import flatten, leaf_names
 from torch_distinput.data.steps.local_step import ReplicaBatch, part_of
-from torch_distinput.data.steps.padding import Order, blank, order_of, padded, padded_spec
+from torch_distinput.data.steps.padding import blank, order_of, padded, padded_spec
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Idle
 
@@ -44,7 +45,7 @@ class Shapes:
 
     def observe(self, part: ReplicaBatch) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
-        look = (part.structure, look_of(part.leaves), part.ids.shape[1:])
+        look = (part.structure, outline_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
             return
         self._look, self._empty = look, None
@@ -63,7 +64,7 @@ class Shapes:
         if self._empty is None:
             self._empty = self._made(ask)
         leaves, structure, ids = self._empty
-        return ReplicaBatch([rows.empty_leaf(leaf) for leaf in leaves], structure, ids)
+        return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
 
     def filled(self, part: ReplicaBatch) -> ReplicaBatch:
         """Fill up a batch, also one of :meth:`empty`, and add its mask."""

@@ -13,10 +13,11 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch, flatten
-from torch_distinput.data.files.work_units import joined
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.files.work_units import join_parts
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
 
 _LARGEST_CHUNK = 8 * CHUNK_BYTES
@@ -44,7 +45,7 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
     _promise(len(records) == num_records, f"{num_records} records, got {len(records)}")
     _check_parts(parts, [len(part) for part in by_part])
     if len(parts) > 1:
-        together = _records(reader, file, joined(parts))
+        together = _records(reader, file, join_parts(parts))
         _promise(_equal(together, records), "neighbouring parts to be the same when read as one")
     for number in reversed(range(len(parts))):
         again = _records(reader, file, parts[number])
@@ -78,7 +79,7 @@ def _promise(kept: bool, what: str) -> None:
 
 
 def _records(reader: Reader, file: InputFile, part: Part) -> list[Any]:
-    return [record for chunk in _chunks(reader, file, part) for record in rows.examples(chunk)]
+    return [record for chunk in _chunks(reader, file, part) for record in rows.iterate_rows(chunk)]
 
 
 def _chunks(reader: Reader, file: InputFile, part: Part) -> Iterator[Batch]:
@@ -109,9 +110,9 @@ def _check_decode(reader: Reader, file: InputFile, parts: list[Part]) -> None:
     chunk = next((chunk for part in parts for chunk in reader.read(file, part)), None)
     if chunk is None:
         return
-    whole = list(rows.examples(reader.decode(chunk)))
+    whole = list(rows.iterate_rows(reader.decode(chunk)))
     order = np.random.default_rng(0).permutation(len(whole))[:100]
-    some = list(rows.examples(reader.decode(rows.take_rows(chunk, order))))
+    some = list(rows.iterate_rows(reader.decode(rows.take_rows(chunk, order))))
     _promise(_equal(some, [whole[i] for i in order]), "decode() to treat each row for itself")
 
 

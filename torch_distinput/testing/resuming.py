@@ -98,7 +98,7 @@ def _play(
 
 def _fingerprints(batch: Any, count: int) -> list[int]:
     """Of the examples: padding comes after them."""
-    return [fingerprint(example) for example in islice(rows.examples(batch), count)]
+    return [fingerprint(example) for example in islice(rows.iterate_rows(batch), count)]
 
 
 def _first_difference(expected: list[Any], got: list[Any]) -> str:

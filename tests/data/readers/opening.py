@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
 
 

@@ -13,7 +13,8 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.formats import arrow_columns
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.formats.reader import CHUNK_BYTES
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError, SourceError
 
 
@@ -229,7 +230,7 @@ def test_chunks_have_about_a_megabyte(column):
     sizes = [rows.num_bytes(chunk) for chunk in chunks]
     assert max(sizes) <= 2.1 * CHUNK_BYTES
     assert len(chunks) < 64
-    assert [row["x"] for chunk in chunks for row in rows.examples(chunk)] == column.to_pylist()
+    assert [row["x"] for chunk in chunks for row in rows.iterate_rows(chunk)] == column.to_pylist()
 
 
 def broken_text(*, end=4):

@@ -18,7 +18,7 @@ from torch_distinput.data.formats import csv_table
 from torch_distinput.data.formats.csv_table import CSV
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.testing import check_reader
 
 

@@ -13,7 +13,7 @@ from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.sidecar_index import indexed_parts
 from torch_distinput.data.formats.tfrecord import TFRecord
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 
 PARTS = [
     Part(start=0, stop=10, first_record=0, num_records=3),

@@ -14,7 +14,7 @@ from torch_distinput.data.formats import framing, sidecar_index, tar
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.tar import Tar
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.testing import check_reader
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]

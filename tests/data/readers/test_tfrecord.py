@@ -19,7 +19,7 @@ from torch_distinput.data.formats import framing, sidecar_index, tfrecord
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.tfrecord import TFRecord
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.testing import check_reader
 
 

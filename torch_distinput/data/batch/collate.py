@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import default_collate
 
 from torch_distinput.data.batch.spec import zero_rows
+from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
     Batch,
-    Structure,
     example_leaves,
     flatten_example,
     leaf_names,

@@ -6,28 +6,25 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import torch
 
-from torch_distinput.data.batch.jagged import jagged
+from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
 from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
 
 
 def spec_of(batch: Batch) -> Any:
     """Return the structure of a batch with a :class:`TensorSpec` for each leaf."""
-    return map_leaves(_leaf_spec, batch)
+    return map_leaves(lambda leaf: kind_of(leaf).spec(leaf), batch)
 
 
-def look_of(leaves: Iterable[Any]) -> list[Any]:
+def outline_of(leaves: Iterable[Any]) -> list[Any]:
     """What tells the specs of leaves apart, at less cost than the specs."""
-    return [
-        (leaf.shape[1:], leaf.dtype) if _is_dense(leaf) else _leaf_spec(leaf) for leaf in leaves
-    ]
+    return [kind_of(leaf).outline(leaf) for leaf in leaves]
 
 
 def zero_rows(spec: Any) -> Batch:
     """Return a batch of zero rows that fits a spec; unknown trailing sizes are 0."""
-    return map_leaves(_leaf_zero_rows, spec)
+    return map_leaves(lambda leaf: kind_of_spec(leaf).blank(leaf, 0, None), spec)
 
 
 def merged(one: Any, other: Any) -> Any:
@@ -62,31 +59,3 @@ def _merged_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:
     sizes = zip(one.shape, other.shape, strict=True)
     shape = tuple(left if left == right else None for left, right in sizes)
     return TensorSpec(shape, one.dtype, one.layout)
-
-
-def _is_dense(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return not leaf.is_nested
-    return isinstance(leaf, np.ndarray)
-
-
-def _leaf_spec(leaf: Any) -> TensorSpec:
-    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        return TensorSpec((None, None, *leaf.values().shape[1:]), leaf.dtype, torch.jagged)
-    if isinstance(leaf, (torch.Tensor, np.ndarray)):
-        return TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
-    first = type(leaf[0]) if leaf else object
-    return TensorSpec((None,), first if first in (str, bytes) else object)
-
-
-def _leaf_zero_rows(spec: TensorSpec) -> Any:
-    trailing = tuple(size or 0 for size in spec.shape[1:])
-    if spec.layout is torch.jagged:
-        values = torch.empty((0, *trailing[1:]), dtype=spec.dtype, device="cpu")
-        offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
-        return jagged(values, offsets)
-    if isinstance(spec.dtype, torch.dtype):
-        return torch.empty((0, *trailing), dtype=spec.dtype, device="cpu")
-    if isinstance(spec.dtype, np.dtype):
-        return np.empty((0, *trailing), dtype=spec.dtype)
-    return []

@@ -11,13 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.codegen import assembler, compile_build, compile_leaves
+from torch_distinput.data.batch.structure import MOST_LEAVES, Structure, compile_leaves
 from torch_distinput.values import PerReplica, TensorSpec
 
 Batch = Any
@@ -28,58 +27,6 @@ class Examples(list[Any]):
     """Examples of a stream that are not collated yet: a leaf with one example a row."""
 
 
-T = TypeVar("T")
-
-
-class _Kept(Generic[T]):
-    """An attribute that is made when it is asked for first, and then found without this.
-
-    ``functools.cached_property`` has a lock before Python 3.12: one for all trees and threads,
-    which a loader process would inherit held. Two threads may make one twice here, and alike.
-    """
-
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
-
-    def __get__(self, owner: Any, kind: type) -> T:
-        value: T = self._make(owner)
-        vars(owner)[self._make.__name__] = value
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class Structure:
-    """The containers of a tree, without its leaves."""
-
-    kind: type | None
-    """The container's class; None for a leaf, ``NoneType`` for None."""
-    keys: tuple[Any, ...] = ()
-    children: tuple[Structure, ...] = ()
-
-    @_Kept
-    def build(self) -> Callable[[Sequence[Any]], Any]:
-        """Puts leaves back."""
-        return compile_build(self) if self.num_leaves <= _MOST_LEAVES else self._build
-
-    @_Kept
-    def num_leaves(self) -> int:
-        """How many leaves a tree of this structure has."""
-        return 1 if self.kind is None else sum(child.num_leaves for child in self.children)
-
-    def _build(self, leaves: Sequence[Any]) -> Any:
-        """The same without code of its own, which would be longer than it is worth."""
-        if self.kind is None or self.kind is type(None):
-            return leaves[0] if leaves else None
-        bounds = pairwise(accumulate((child.num_leaves for child in self.children), initial=0))
-        parts = zip(self.children, bounds, strict=True)
-        return assembler(self)([child.build(leaves[slice(*bound)]) for child, bound in parts])
-
-    def __reduce__(self) -> Any:
-        """Leave the code behind: it is made again where it is needed."""
-        return Structure, (self.kind, self.keys, self.children)
-
-
 _LEAF = Structure(None)
 _LeavesOf = Callable[[Any], "list[Any] | None"]
 _Known = dict[type, list[tuple[_LeavesOf, Structure]]]
@@ -87,8 +34,6 @@ _MOST_KNOWN = 8
 """Structures of one outer type for which code is made; what looks different each time is walked."""
 _MOST_TYPES = 64
 """Outer types; more are made as a program runs, and do not come again."""
-_MOST_LEAVES = 256
-"""Leaves of a tree for which code is made."""
 _DEEPEST = 150
 """Containers around a leaf: what walks over a tree calls itself."""
 _LEAVES = {torch.Tensor, np.ndarray, str, bytes, torch.Size}
@@ -172,7 +117,7 @@ def _flatten(
             return leaves, structure
     leaves = []
     structure = _walk(tree, leaves, parts_of)
-    if len(same_type) < _MOST_KNOWN and len(leaves) <= _MOST_LEAVES:
+    if len(same_type) < _MOST_KNOWN and len(leaves) <= MOST_LEAVES:
         leaves_of = compile_leaves(
             structure, lambda leaf: parts_of(leaf) is None, is_row_list, _stand_ins(parts_of)
         )

@@ -11,9 +11,9 @@ import torch
 
 from torch_distinput.data.batch.rows import num_rows
 from torch_distinput.data.batch.spec import same_kind, spec_of
+from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
     Batch,
-    Structure,
     flatten,
     leaf_names,
     leaves_like,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.plan.assignment.interleaving import NOBODY, Turn
 from torch_distinput.plan.progress.position import Start
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor, source_error
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.chunk_reader import ChunkReader
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.assignment.permutation import permute
 
 
@@ -84,6 +86,11 @@ class Map:
     """``fn(record)`` for each record."""
 
     fn: Callable[..., Any]
+    wants_rng: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at the function's parameters once, not for each chunk."""
+        object.__setattr__(self, "wants_rng", _wants_rng(self.fn))
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Map each chunk; rows stand where they stood."""
@@ -104,7 +111,7 @@ class Map:
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
-        call = self._keyed(key) if _wants_rng(self.fn) else (lambda record, _: self.fn(record))
+        call = self._keyed(key) if self.wants_rng else (lambda record, _: self.fn(record))
         return replace(chunk, data=Examples(_each(call, chunk, key)))
 
     def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
@@ -287,7 +294,7 @@ def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ..
 
 def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
     """Call for each record with its id; name the record at which the user's function raises."""
-    for record, place in zip(rows.examples(chunk.data), chunk.ids, strict=True):
+    for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
         try:
             yield call(record, place)
         except Exception as error:

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, final
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.collate import CollateFn, collate_examples
+from torch_distinput.data.batch.lazy_property import LazyProperty
 from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.files import operations as file_ops
+from torch_distinput.data.files.counts import FileCounts
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.decode import Decode, Schema, has_decode
 from torch_distinput.data.files.interleave import interleaved
-from torch_distinput.data.files.operations import Filter, Key, Map, Operation, Repeat, Shuffle, Take
-from torch_distinput.data.files.partitions import ahead, place_in_partitions, read_partition
+from torch_distinput.data.files.operations import Filter, Key, Map, Operation, Repeat, Take
+from torch_distinput.data.files.partitions import ahead, read_partition
 from torch_distinput.data.files.unit_reader import UnitReader
-from torch_distinput.data.files.unit_source import UnitSource
 from torch_distinput.data.files.work_units import (
     Share,
     Survey,
     Unit,
-    as_numbers,
+    UnitSource,
     count_records,
-    joined_surveys,
-    joined_units,
+    join_surveys,
+    join_units,
+    parts_to_numbers,
 )
-from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import decompressor
 from torch_distinput.data.storage.filesystem import FileInfo
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
-from torch_distinput.data.stream.chunk import (
-    Chunk,
-    ChunkReader,
-    Collate,
-    Cursor,
-    Ids,
-    RowReader,
-    Stream,
-)
-from torch_distinput.plan.assignment.interleaving import count_opened
-from torch_distinput.plan.assignment.permutation import Indices, permute
+from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
+from torch_distinput.data.stream.chunk_reader import ChunkReader
+from torch_distinput.data.stream.protocols import CountedStream, RowReader
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.progress.position import Start
 from torch_distinput.plan.progress.route import Shard
@@ -58,8 +49,9 @@ _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStream(Stream):
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileStream(CountedStream):
     """The records of listed files.
 
     Attributes:
@@ -73,9 +65,19 @@ class FileStream(Stream):
 
     dataset: FileDataset
     listing: tuple[FileInfo, ...]
-    collate: Collate | None
+    collate: CollateFn | None
     threads: int = 0
     survey: Survey | None = None
+
+    def __reduce__(self) -> Any:
+        """Leave behind what is worked out again where it is asked for."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return partial(FileStream, **fields), ()
+
+    @LazyProperty
+    def counts(self) -> FileCounts:
+        """What is known of the rows before they are read."""
+        return FileCounts(self.dataset, self.listing, self.survey)
 
     def share(self, worker: int, num_workers: int) -> tuple[Share, ReadReport | None] | None:
         """Look into this worker's share of the files; None where nothing is gained by it."""
@@ -91,44 +93,30 @@ class FileStream(Stream):
         log = ReadLog(dataset.on_error)
         mine = assign_items(len(self.listing), num_workers, worker)
         with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
-            found = list(pool.map(lambda number: as_numbers(self._files.parts(number, log)), mine))
-        return found, log.drain()
+            found = pool.map(lambda number: self._files.parts(number, log), mine)
+            share = list(map(parts_to_numbers, found))
+        return share, log.drain()
 
     def with_shares(self, shares: Sequence[Share]) -> FileStream:
         """Return the stream with what all workers found out."""
-        return replace(self, survey=joined_surveys(shares, len(self.listing)))
+        return replace(self, survey=join_surveys(shares, len(self.listing)))
 
     def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """How many records each shard has after all operations; None if that is not known."""
-        counts = self._counts()
-        if counts is None:
-            return None
-        order = self._order(len(counts), shards[0])
-        lengths = [
-            self._counted(int(counts[shard.select(order)].sum()), self.dataset.operations)
-            for shard in shards
-        ]
-        return None if None in lengths else tuple(lengths)  # type: ignore[arg-type]
+        return self.counts.lengths(shards)
 
     def locate(self, shard: Shard, row: int) -> Cursor:
         """Where a row stands; reading passes over what is counted by itself."""
         log = ReadLog()
-        body, rest = self._stages(shard, log, Schema(log))
-        if not body and self.dataset.cycle is None:
+        early, late = self._stages(log, Schema(log), sparse=shard.sparse)
+        if not early and self.dataset.cycle is None:
             return Cursor(skip=row)
-        lengths = self._lengths_of_piles(shard)
-        source = partial(place_in_partitions, lengths, self.dataset.cycle)
-        place = file_ops.locate(body, row, sum(lengths), source)
-        return place.behind_nothing() if _has(rest, Decode) else place
+        place = self.counts.locate(shard, row, early)
+        return place.behind_nothing() if _has(late, Decode) else place
 
     def all_ids(self, worker: int, num_workers: int) -> Iterator[Ids] | None:
         """Those of every ``num_workers``-th file, where all are counted and none left out."""
-        kept = all(isinstance(operation, (Map, Shuffle)) for operation in self.dataset.operations)
-        if self.survey is None or self._counts() is None or not kept:
-            return None
-        mine = assign_items(len(self.listing), num_workers, worker)
-        parts = self.survey.parts
-        return (ids for number in mine for ids in _ids(number, parts[number]))
+        return self.counts.all_ids(worker, num_workers)
 
     @property
     def has_parts(self) -> bool:
@@ -136,15 +124,8 @@ class FileStream(Stream):
         return not any(isinstance(op, (Take, Repeat)) for op in self.dataset.operations)
 
     def num_touched(self, shard: Shard, num_rows: int) -> int:
-        """How many piles the first rows are from: those of whole windows, where it shuffles."""
-        lengths = self._lengths_of_piles(shard)
-        for operation in reversed(self.dataset.operations):
-            if isinstance(operation, Shuffle):
-                num_rows = -(-num_rows // operation.buffer_size) * operation.buffer_size
-        num_rows = min(num_rows, sum(lengths))
-        if self.dataset.cycle is not None:
-            return count_opened(lengths, self.dataset.cycle, num_rows)
-        return int(np.searchsorted(np.cumsum(lengths), num_rows)) + 1 if num_rows else 0
+        """How many partitions the first rows are from: of whole windows, where it shuffles."""
+        return self.counts.num_touched(shard, num_rows)
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -165,20 +146,20 @@ class FileStream(Stream):
         """Start reading a shard, up to what :meth:`finish` does."""
         log = ReadLog(self.dataset.on_error)
         schema = Schema(log)
-        body, rest = self._stages(shard, log, schema)
-        place, late = Cursor(start=start), _has(rest, Decode)
-        if late:  # its number is there all the same: who decodes early must be able to go on
+        early, late = self._stages(log, schema, sparse=shard.sparse)
+        place, decodes_late = Cursor(start=start), _has(late, Decode)
+        if decodes_late:  # its number is there all the same, for who decodes early
             place = place.before(0)
-        if not body and self.dataset.cycle is None:
+        if not early and self.dataset.cycle is None:
             return self._unit_reader(shard, place, log, schema)
-        key, partitions = self._key(shard), self._partitions(shard)
+        key, partitions = self._key(shard), self.counts.partitions(shard)
 
         def read_all(_: Key, at: Cursor) -> Iterator[Chunk]:
             chunks = self._read_piles(partitions, at, log)
-            return chunks if late or _has(body, Decode) else schema.uniform(chunks, key)
+            return chunks if decodes_late or _has(early, Decode) else schema.uniform(chunks, key)
 
-        chunks = file_ops.run(read_all, body, key, place)
-        return ChunkReader(map(_undecoded, chunks) if late else chunks, log)
+        chunks = file_ops.run(read_all, early, key, place)
+        return ChunkReader(map(_undecoded, chunks) if decodes_late else chunks, log)
 
     def _read_piles(
         self, partitions: list[list[Unit]], place: Cursor, log: ReadLog
@@ -205,7 +186,7 @@ class FileStream(Stream):
 
     def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
-        partitions, threads = self._partitions(shard), self._num_threads
+        partitions, threads = self.counts.partitions(shard), self._num_threads
         first = place.start[0] if place.start else 0
         units = [
             replace(unit, place=Cursor(start=(number,), num_touched=number + 1))
@@ -215,7 +196,7 @@ class FileStream(Stream):
         counted = self.dataset.on_error == "raise" and count_records(units) is not None
         sparse = counted and shard.sparse
         if counted and not place.start and not sparse and not threads:
-            units = [unit for partition in partitions for unit in joined_units(partition)]
+            units = [unit for partition in partitions for unit in join_units(partition)]
         remote, late = self._is_remote(), has_decode(self.dataset.reader)
 
         def checked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -238,17 +219,29 @@ class FileStream(Stream):
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         data = self.finished(chunk, shard).data
         if self.collate is not None:
-            return self.collate(list(rows.examples(data)))
+            return self.collate(list(rows.iterate_rows(data)))
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def finished(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Decode and map what is left to."""
-        log = ReadLog()
-        body, rest = self._stages(shard, log, Schema(log))
-        for number, operation in enumerate(rest, len(body)):
-            assert isinstance(operation, (Map, Decode)), "no other keeps the numbering"
+        for number, operation in self._finishing[shard.sparse]:
             chunk = operation.mapped(chunk, replace(self._key(shard), operation=number))
         return chunk
+
+    @LazyProperty
+    def _finishing(self) -> dict[bool, list[tuple[int, Map | Decode]]]:
+        """For shards that are sparse, and others: the operations after the cut, and their numbers.
+
+        Every step asks for them. They note nothing: behind the cut no record is left out.
+        """
+        return {sparse: list(self._late(sparse=sparse)) for sparse in (False, True)}
+
+    def _late(self, *, sparse: bool) -> Iterator[tuple[int, Map | Decode]]:
+        log = ReadLog()
+        early, late = self._stages(log, Schema(log), sparse=sparse)
+        for number, operation in enumerate(late, len(early)):
+            assert isinstance(operation, (Map, Decode)), "no other keeps the numbering"
+            yield number, operation
 
     @property
     def has_work(self) -> bool:
@@ -258,7 +251,7 @@ class FileStream(Stream):
         return maps or self.collate is not None or has_decode(dataset.reader)
 
     def _stages(
-        self, shard: Shard, log: ReadLog, schema: Schema
+        self, log: ReadLog, schema: Schema, *, sparse: bool
     ) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
         """All operations, parted where the stream is cut into steps.
 
@@ -273,42 +266,10 @@ class FileStream(Stream):
             first = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
             decode = Decode(self.dataset.reader, log, schema)
             operations.insert(next(first, len(operations)), decode)
-            if (shard.sparse or self.threads > 1) and self.dataset.on_error == "raise":
+            if (sparse or self.threads > 1) and self.dataset.on_error == "raise":
                 late = (Map, Decode)
         end = file_ops.num_before_final_maps(operations, late)
         return tuple(operations[:end]), tuple(operations[end:])
-
-    def _partitions(self, shard: Shard) -> list[list[Unit]]:
-        """What this shard reads, in order: the units of a file, or single units."""
-        survey = self.survey or Survey.whole(len(self.listing))
-        partitions = survey.partitions(split=self.dataset.split_files)
-        mine = shard.select(self._order(len(partitions), shard))
-        return [partitions[number] for number in mine.tolist()]
-
-    def _counts(self) -> NDArray[np.int64] | None:
-        """Records of each pile, before all operations; None if one of them is not counted."""
-        if self.survey is None or self.dataset.on_error != "raise":
-            return None
-        partitions = self.survey.partitions(split=self.dataset.split_files)
-        counts = [count_records(partition) for partition in partitions]
-        return None if None in counts else np.array(counts, dtype=np.int64)
-
-    def _lengths_of_piles(self, shard: Shard) -> list[int]:
-        counts = self._counts()
-        assert counts is not None, "asked where lengths are known"
-        return [int(n) for n in counts[shard.select(self._order(len(counts), shard))]]
-
-    @staticmethod
-    def _counted(num_records: int, operations: Sequence[Operation]) -> int | None:
-        counted: int | None = num_records
-        for operation in operations:
-            counted = None if counted is None else operation.count(counted)
-        return counted
-
-    def _order(self, num_piles: int, shard: Shard) -> Indices:
-        if not self.dataset.shuffle_files:
-            return np.arange(num_piles)
-        return permute(num_piles, key=self._key(shard).words("files"))
 
     @property
     def _files(self) -> UnitSource:
@@ -337,9 +298,3 @@ def _has(operations: Sequence[Operation], kind: type) -> bool:
 def _undecoded(chunk: Chunk) -> Chunk:
     """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
     return replace(chunk, place=chunk.place.behind_nothing())
-
-
-def _ids(file: int, parts: Sequence[Part]) -> Iterator[Ids]:
-    for part in parts:
-        numbers = part.first_record + np.arange(part.num_records or 0)
-        yield np.stack([np.full(len(numbers), file), numbers], axis=1)

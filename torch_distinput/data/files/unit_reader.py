@@ -10,7 +10,8 @@ from functools import partial
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.work_units import Unit
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
-from torch_distinput.data.stream.chunk import Chunk, ChunkReader, Cursor, concat_chunks
+from torch_distinput.data.stream.chunk import Chunk, Cursor, concat_chunks
+from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.plan.progress.position import Start
 
 ReadUnit = Callable[[Unit], Iterator[Chunk]]

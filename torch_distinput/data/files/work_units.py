@@ -1,19 +1,34 @@
-"""Work units: what of which file is read in one piece, and how many records that is."""
+"""Work units: how files are cut into what is read in one piece, how it is read, and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from operator import index
+from typing import final
 
-from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.stream.chunk import Cursor
+import numpy as np
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
+from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.stream.bad_records import ReadLog
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.sharding import assign_items
 
 Parts = tuple[Part, ...]
 Share = list[list[list[int | None]]]
 """What a worker found out: numbers for each part of each of its files."""
 WHOLE: Parts = (Part(),)
+_DAMAGE = (None, errno.EINVAL)
+"""Numbers of OSErrors for content: of decompressors, and of a seek to where there is nothing."""
+_UNREACHABLE = (FileNotFoundError, PermissionError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +80,7 @@ class Survey:
         return [[unit] for units in files for unit in units] if split else files
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def join_parts(parts: Sequence[Part]) -> Part:
     """Neighbouring parts of a file as one."""
     counts = [part.num_records for part in parts]
     return replace(
@@ -75,11 +90,11 @@ def joined(parts: Sequence[Part]) -> Part:
     )
 
 
-def joined_units(partition: Sequence[Unit]) -> list[Unit]:
+def join_units(partition: Sequence[Unit]) -> list[Unit]:
     """The parts of one file as one unit: opened once."""
     if len(partition) < 2:
         return list(partition)
-    return [replace(partition[0], part=joined([unit.part for unit in partition]))]
+    return [replace(partition[0], part=join_parts([unit.part for unit in partition]))]
 
 
 def count_records(units: Sequence[Unit]) -> int | None:
@@ -88,22 +103,115 @@ def count_records(units: Sequence[Unit]) -> int | None:
     return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
 
-def as_numbers(parts: Parts) -> list[list[int | None]]:
+def parts_to_numbers(parts: Parts) -> list[list[int | None]]:
     """Parts as plain numbers, to be sent to the other workers."""
     return [[None if n is None else index(n) for n in astuple(part)] for part in parts]
 
 
-def from_numbers(numbers: list[list[int | None]]) -> Parts:
-    """What :func:`as_numbers` made."""
+def parts_from_numbers(numbers: list[list[int | None]]) -> Parts:
+    """What :func:`parts_to_numbers` made."""
     names = ("start", "stop", "first_record", "num_records")
     return tuple(Part(**dict(zip(names, row, strict=True))) for row in numbers)  # type: ignore[arg-type]
 
 
-def joined_surveys(shares: Sequence[Share], num_files: int) -> Survey:
+def join_surveys(shares: Sequence[Share], num_files: int) -> Survey:
     """Put together what each worker found out about its files."""
     parts: list[Parts] = [WHOLE] * num_files
     for worker, share in enumerate(shares):
         mine = assign_items(num_files, len(shares), worker)
         for number, numbers in zip(mine, share, strict=True):
-            parts[number] = from_numbers(numbers)
+            parts[number] = parts_from_numbers(numbers)
     return Survey(tuple(parts))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UnitSource:
+    """The files of a recipe.
+
+    Attributes:
+        dataset: the recipe.
+        listing: its files.
+    """
+
+    dataset: FileDataset
+    listing: tuple[FileInfo, ...]
+
+    def parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
+        """Cut a file; one that is damaged is bad, and has none."""
+        file = self._file(number, log)
+        try:
+            parts = tuple(self.dataset.reader.parts(file))
+        except Exception as error:
+            if _is_no_damage(error):
+                raise
+            file.bad("the beginning or the end", error)
+            return ()
+        return () if _is_changed(file, log, "all of it") else parts
+
+    def read(self, log: ReadLog, unit: Unit) -> Iterator[Chunk]:
+        """Read one unit; its records are known by (file number, record number)."""
+        file, part = self._file(unit.file, log), unit.part
+        where, count = f"from record {part.first_record} on", 0
+        if _is_changed(file, log, where):
+            return
+        try:
+            for data in self.dataset.reader.read(file, part):
+                chunk = _numbered(data, unit, count)
+                count += chunk.num_rows
+                if chunk.num_rows:
+                    yield chunk
+        except Exception as error:
+            if _is_no_damage(error):
+                raise
+            file.bad(f"after record {part.first_record + count}", error)
+            return
+        # What was read may be of the file as it was, as it is, or of both.
+        if _is_changed(file, log, where):
+            return
+        if log.on_error == "raise" and part.num_records not in (None, count):
+            reason = f"expected {part.num_records} records, as was found before, got {count}"
+            file.bad(where, reason)
+
+    def _file(self, number: int, log: ReadLog) -> InputFile:
+        info = self.listing[number]
+
+        def bad(where: str, reason: object) -> None:
+            change = file.change()
+            log.bad(info.path, where, f"{reason}; {change}" if change else reason)
+
+        options = self.dataset.storage_options
+        file = filesystem.open_file(info, options, bad=bad, retries=log.retries)
+        few = self.dataset.split_files and len(self.listing) < FEWEST_UNITS
+        file = replace(file, fewest_parts=-(-FEWEST_UNITS // len(self.listing)) if few else 1)
+        return file
+
+
+def _is_changed(file: InputFile, log: ReadLog, where: str) -> bool:
+    """Whether a file is another than was listed, which is bad."""
+    change = file.change()
+    if change:
+        log.bad(file.path, where, change)
+    return bool(change)
+
+
+def _is_no_damage(error: Exception) -> bool:
+    """Whether it is no matter of bad records: told already, a recipe or a storage at fault."""
+    if isinstance(error, OSError) and error.errno not in _DAMAGE:
+        return True
+    return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))
+
+
+def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
+    try:
+        num_rows = rows.num_rows(data)
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"Expected a reader to yield batches of records (lists, tensors, arrays, or trees of "
+            f"them, with a row for each record), got {type(data).__name__}: {error}"
+        )
+        raise TypeError(msg) from error
+    first = unit.part.first_record + count
+    numbers = np.arange(first, first + num_rows)
+    ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)
+    return Chunk(data=data, ids=ids, place=unit.place)

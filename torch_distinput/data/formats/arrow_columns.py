@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.jagged import jagged
+from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.npy import widened
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile
+from torch_distinput.data.formats.reader import CHUNK_BYTES
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 
 _CURE = "or leave the column out with columns=."
@@ -292,7 +293,7 @@ def _jagged(array: Any, where: str) -> torch.Tensor:
     values = torch.from_numpy(_numbers(array.flatten(), where))
     # A copy: neighbouring slices share the offset at their border.
     offsets = np.array(array.offsets.to_numpy(zero_copy_only=True), np.int64)
-    return jagged(values, torch.from_numpy(offsets - offsets[0]))
+    return make_jagged(values, torch.from_numpy(offsets - offsets[0]))
 
 
 def _objects(array: Any) -> np.ndarray[Any, Any]:

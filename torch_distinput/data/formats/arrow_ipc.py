@@ -18,7 +18,8 @@ from torch_distinput.data.formats.arrow_columns import (
     is_damage,
     load_arrow,
 )
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 
 _CONTINUATION = b"\xff" * 4
 _END = _CONTINUATION + bytes(4)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.data.batch.jagged import jagged
+from torch_distinput.data.batch.jagged import make_jagged
 
 Wanted: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 """All columns, some, or some with their types."""
@@ -149,7 +149,7 @@ def rows_of_lists(
     """
     if ragged:
         offsets = torch.from_numpy(np.concatenate(([0], lengths.cumsum())))
-        return jagged(values, offsets)
+        return make_jagged(values, offsets)
     if (lengths != lengths[0]).any():
         msg = (
             f"Expected lists of one length in column {name!r}, got {lengths.min()} to "

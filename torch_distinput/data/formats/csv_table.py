@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from torch_distinput.data.formats.column_types import Wanted, cast_numbers, check_wanted
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import SourceError
 
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}

@@ -13,8 +13,9 @@ import numpy as np
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.arrow_json import arrow_columns
 from torch_distinput.data.formats.column_types import Wanted, check_wanted, record_columns
-from torch_distinput.data.formats.reader import InputFile, Part, Reader
+from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.text import line_blocks, line_parts
+from torch_distinput.data.storage.input_file import InputFile
 
 _DEEPEST = 100
 """What walks over a value calls itself; pyarrow ends the process with some thousands."""

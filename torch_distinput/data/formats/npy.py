@@ -16,7 +16,8 @@ import torch
 from numpy.lib import format as npy_format
 
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.threads import named_lock
 

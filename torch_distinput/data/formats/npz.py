@@ -14,7 +14,8 @@ import numpy as np
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.npy import Header, leaf, read_header, row_blocks
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import DistinputError
 
 _DAMAGE = (

@@ -16,7 +16,8 @@ from torch_distinput.data.formats.arrow_columns import (
     is_damage,
     load_arrow,
 )
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
+from torch_distinput.data.storage.input_file import InputFile
 
 _LARGEST_BATCH = 1 << 16
 """Rows that are decoded at a time at most: sizes on disk do not tell how far encodings unfold."""

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import walk
-from torch_distinput.data.formats.reader import CHUNK_BYTES, InputFile, Part, Reader
+from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.formats.tar_headers import Headers
+from torch_distinput.data.storage.input_file import InputFile
 
 _log = logging.getLogger(__name__)
 _KEY = "__key__"

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.data.batch.jagged import jagged
+from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.protobuf import (
     BYTES,
@@ -221,7 +221,7 @@ class _Column:
         lengths = np.zeros(self._num_rows + 1, np.int64)
         lengths[self._rows + 1] = counts
         offsets = torch.from_numpy(lengths.cumsum())
-        return jagged(flat, offsets)
+        return make_jagged(flat, offsets)
 
     def _filled(self, dense: torch.Tensor) -> torch.Tensor:
         if len(dense) == self._num_rows:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import Scan, Scanner, walk
-from torch_distinput.data.formats.reader import InputFile, Part, Reader
+from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.tf_example import Field, fields, parse_examples
+from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 
 _HEADER_BYTES = 12  # the length and its checksum

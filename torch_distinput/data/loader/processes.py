@@ -23,8 +23,8 @@ from torch.utils.data import (
 )
 
 from torch_distinput.data.loader.shared_memory import Parcel, Receiver, Sender
-from torch_distinput.data.stream.chunk import source_error
 from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import forking_loaders
 

@@ -10,9 +10,11 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
-from torch_distinput.data.batch.collate import collate_examples
-from torch_distinput.data.batch.tree import Batch, Structure, flatten
-from torch_distinput.data.stream.chunk import Collate, source_error
+from torch_distinput.data.batch.collate import CollateFn, collate_examples
+from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import Batch, flatten
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.assignment.permutation import Indices
 
 
@@ -33,7 +35,8 @@ class ColumnFetch:
     @property
     def num_examples(self) -> int:
         """Rows of the columns."""
-        return rows.leaf_rows(self.columns[0].leaf)
+        leaf = self.columns[0].leaf
+        return kind_of(leaf).count(leaf)
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
@@ -61,14 +64,14 @@ class _Column:
 
     @staticmethod
     def of(leaf: Any, allocate: Allocate) -> _Column:
-        if not rows.is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
+        if not is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
             return _Column(leaf)
         return _Column(leaf, leaf[:1].nbytes, Buffers(allocate))
 
     def take(self, wanted: torch.Tensor, count: int) -> Any:
         leaf = self.leaf
         if self.buffers is None:
-            return rows.as_tensor(rows.take_leaf(leaf, wanted))
+            return rows.as_tensor(kind_of(leaf).take(leaf, wanted))
         if count * self.row_bytes < LARGE:
             return leaf.index_select(0, wanted)
         out = self.buffers.empty((count, *leaf.shape[1:]), leaf.dtype)
@@ -84,7 +87,7 @@ class ExampleFetch:
     """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated."""
 
     dataset: Any
-    collate: Collate
+    collate: CollateFn
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""

@@ -10,8 +10,10 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.stream.chunk import Chunk, Cursor, part_of, source_error
+from torch_distinput.data.sources.examples import deal_shard
+from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
 from torch_distinput.plan.progress.route import Shard
@@ -38,7 +40,7 @@ class ReadyStream:
         """
         number, first, *_ = start or (0, 0)
         try:
-            run = SourceRun(part_of(self.source, shard), start, epoch=shard.epoch)
+            run = SourceRun(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(0, 0))
             for batch in run.items:
                 stop = first + self._count(number, batch)

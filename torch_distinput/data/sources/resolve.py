@@ -1,23 +1,26 @@
-"""What a source is: the first kind that matches, and what its parts ask for."""
+"""From a source of any kind to one of the three that can be read: by index, in order, batched."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch.utils.data import IterableDataset, TensorDataset
-
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
-from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.loader.processes import LoaderOptions
 from torch_distinput.data.sources import dataloader
+from torch_distinput.data.sources.classify import (
+    BATCHED,
+    SourceKind,
+    classify,
+    columns_of,
+    columns_of_dataset,
+    not_a_source,
+)
+from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import (
@@ -28,68 +31,27 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.stream.chunk import DealableStream, ExampleStream, Stream
-from torch_distinput.data.user_sources.parts import deals_shards
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.values import Distributed
 
 if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
-
-KINDS = (
-    "a DataLoader; a FileDataset; a tensor, array, or tuple or dict of them; a map-style dataset "
-    "or list (__getitem__ and __len__); an object with num_shards and shard(); an IterableDataset, "
-    "generator function or torchdata node"
-)
-
 
 _SET_BY_LOADERS = ("global_batch_size", "shuffle", "drop_last", "collate_fn", "num_workers")
 
 
 def open_source(source: Any, request: Request) -> Source:
-    """Find out what a source is; the first kind that matches counts.
+    """Find out what a source is, and make of it what can be read.
 
     Raises:
         TypeError: if it is none of the kinds.
         ConfigurationError: if the request does not fit the kind.
     """
-    if dataloader.is_loader(source):
-        return _from_loader(source, request)
-    columns = _columns(source)
-    has_files = _is_file_dataset(source)
-    if has_files or columns is not None or _is_indexable(source):
+    kind = classify(source)
+    if kind is None:
+        raise not_a_source(source)
+    if kind not in BATCHED:
         _need_batch_size(request, type(source).__name__)
-    if has_files:
-        return _from_files(source, request)
-    if columns is not None:
-        return _from_columns(columns, type(source).__name__, request)
-    if _is_indexable(source):
-        return _from_indexable(source, request)
-    if deals_shards(source):
-        return _from_stream(source, request, num_shards=int(source.num_shards))
-    if is_stream(source):
-        return _from_stream(source, request, num_shards=None)
-    msg = f"Expected a source: {KINDS}. Got {type(source).__name__}{_hint(source)}."
-    raise TypeError(msg)
-
-
-def has_ready_batches(source: Any) -> bool:
-    """Whether the elements of a source are batches unless a batch size is asked for."""
-    if dataloader.is_loader(source):
-        return True
-    single = _is_file_dataset(source) or _columns(source) is not None
-    return not single and not _is_indexable(source)
-
-
-def gives_examples(source: Any) -> bool:
-    """Whether a source yields examples one by one, where a batch size is asked for."""
-    if dataloader.is_loader(source) or _columns(source) is not None:
-        return False
-    if _is_file_dataset(source):  # without a map, what readers give is batches
-        from torch_distinput.data.files.operations import Map  # noqa: PLC0415 - who has files has it too
-
-        return any(isinstance(operation, Map) for operation in source.operations)
-    return True
+    return _MAKERS[kind](source, request)
 
 
 def _from_loader(source: Any, request: Request) -> Source:
@@ -110,11 +72,9 @@ def _from_loader(source: Any, request: Request) -> Source:
         collate_fn=parts.collate_fn,
         allocate=request.allocate if not parts.loader.num_workers else pageable,
     )
-    columns = _as_columns(parts.dataset) if parts.collate_fn is None else None
-    if columns is None:  # also a tuple or dict of tensors: torch asks it for dataset[i]
-        inner = _from_indexable(parts.dataset, asked)
-    else:
-        inner = _from_columns(columns, name, asked)
+    plain = parts.collate_fn is None and columns_of_dataset(parts.dataset) is not None
+    # A tuple or dict of tensors has an index as well: torch asks it for dataset[i].
+    inner = (_from_columns if plain else _from_indexable)(parts.dataset, asked)
     return replace(inner, name=name, sampler=parts.sampler, loader=parts.loader)
 
 
@@ -134,12 +94,6 @@ def _refuse_twice(request: Request, loader: Any) -> None:
                 "or pass its dataset instead of the loader."
             )
             raise ConfigurationError(msg)
-
-
-def _is_file_dataset(source: Any) -> bool:
-    """Who has one has imported it; the others need no files, and no fsspec."""
-    module = sys.modules.get("torch_distinput.data.files.dataset")
-    return module is not None and isinstance(source, module.FileDataset)
 
 
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
@@ -170,11 +124,11 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
     )
 
 
-def _from_columns(columns: Batch, name: str, request: Request) -> IndexedSource:
-    fetch = ColumnFetch.of(columns, request.allocate)
+def _from_columns(source: Any, request: Request) -> IndexedSource:
+    fetch = ColumnFetch.of(columns_of(source), request.allocate)
     collate = request.collate_fn
     return IndexedSource(
-        name=name,
+        name=type(source).__name__,
         fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
@@ -198,7 +152,11 @@ def _collate_of(source: Any) -> CollateFn:
     return partial(collate_examples, types=types) if types else collate_examples
 
 
-def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> Source:
+def _from_shards(source: Any, request: Request) -> Source:
+    return _from_stream(source, request, num_shards=int(source.num_shards))
+
+
+def _from_stream(source: Any, request: Request, *, num_shards: int | None = None) -> Source:
     name = getattr(source, "__name__", type(source).__name__)
     if request.shuffle:
         msg = (
@@ -211,9 +169,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
-    stream: Stream = ExampleStream(source, collate)
-    if num_shards is not None:
-        stream = DealableStream(source, collate)
+    stream = ExampleStream(source, collate)
     prepared = Prepared(stream=stream, num_shards=num_shards or 0, contents=str(num_shards))
     return StreamSource(
         name=name,
@@ -263,54 +219,11 @@ class _Rows:
         return self.columns.example(index)
 
 
-def _columns(source: Any) -> Batch | None:
-    """The columns of a source that consists of tensors and arrays; None if it does not."""
-    if not isinstance(source, (tuple, Mapping)):
-        return _as_columns(source)
-    leaves = flatten(source)[0]
-    if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
-        return source
-    columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
-    if any(isinstance(column, (torch.Tensor, np.ndarray)) for column in columns.values()):
-        shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
-        msg = (
-            f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
-            "arrays of the others, or pass examples: list(zip(...))."
-        )
-        raise TypeError(msg)
-    return None  # perhaps a tuple of examples
-
-
-def _as_columns(dataset: Any) -> Batch | None:
-    """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
-    if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
-        return dataset.tensors
-    return dataset if isinstance(dataset, (torch.Tensor, np.ndarray)) else None
-
-
-def _is_indexable(source: Any) -> bool:
-    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)):
-        return False
-    return hasattr(source, "__getitem__") and hasattr(source, "__len__")
-
-
-def is_stream(source: Any) -> bool:
-    """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type, Distributed)):
-        return False
-    if hasattr(source, "reset") and hasattr(source, "get_state"):
-        return True
-    if isinstance(source, IterableDataset):  # its __iter__ may well return itself, started anew
-        return True
-    if hasattr(source, "__iter__"):
-        return not hasattr(source, "__next__")
-    return callable(source)
-
-
-def _hint(source: Any) -> str:
-    if hasattr(source, "__next__") and not isinstance(source, Distributed):
-        return ", which can be iterated only once; pass the function that makes it"
-    if isinstance(source, (str, os.PathLike)):
-        return "; wrap paths in a FileDataset"
-    return ", which is distributed already" if isinstance(source, Distributed) else ""
-
+_MAKERS: dict[SourceKind, Callable[[Any, Request], Source]] = {
+    SourceKind.LOADER: _from_loader,
+    SourceKind.FILES: _from_files,
+    SourceKind.COLUMNS: _from_columns,
+    SourceKind.INDEXED: _from_indexable,
+    SourceKind.SHARDS: _from_shards,
+    SourceKind.STREAM: _from_stream,
+}

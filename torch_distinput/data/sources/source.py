@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_distinput.data.batch.buffer_pool import Allocate, pageable
+from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.stream.chunk import Collate, Stream
+from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.options import check_count
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -30,7 +31,7 @@ class Request:
     global_batch_size: int | None = None
     shuffle: bool = False
     drop_last: bool = False
-    collate_fn: Collate | None = None
+    collate_fn: CollateFn | None = None
     num_workers: int = 0
     allocate: Allocate = pageable
 
@@ -55,6 +56,7 @@ class IndexedSource:
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     has_shards = False
+    kind = "examples by index"
 
     @property
     def dataset(self) -> Any:
@@ -99,6 +101,11 @@ class StreamSource:
     made_of: Any = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
+    @property
+    def kind(self) -> str:
+        """What it is, for a state: other sources of the same kind may continue it."""
+        return "files or shards" if self.has_shards else "a stream"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadySource:
@@ -109,6 +116,8 @@ class ReadySource:
     num_shards: int | None
     request: Request
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+
+    kind = "ready batches"
 
     @property
     def has_shards(self) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.tree import Batch, Structure, flatten
+from torch_distinput.data.batch.leaf_kind import windows
+from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.plan.progress.position import ResumePoint
 
@@ -92,7 +94,7 @@ class LocalStep:
     def num_bytes(self) -> int:
         """Bytes of the batches in host memory, and of their ids."""
         return sum(
-            sum(map(rows.leaf_bytes, part.leaves)) + part.ids.nbytes
+            sum(map(bytes_of, part.leaves)) + part.ids.nbytes
             for part in self.parts
             if part is not None
         )
@@ -114,8 +116,8 @@ def cut_step(
 
 
 def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:
-    columns = [rows.split_leaf(leaf, sizes) for leaf in part.leaves]
-    ids = [part.ids[window] for window in rows.windows(sizes)]
+    columns = [kind_of(leaf).split(leaf, sizes) for leaf in part.leaves]
+    ids = [part.ids[window] for window in windows(sizes)]
     pieces = zip(zip(*columns, strict=True), ids, sizes, strict=True)
     return [
         ReplicaBatch(leaves, part.structure, own) if size else None for leaves, own, size in pieces

@@ -11,19 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
-from torch_distinput.data.batch import rows
-from torch_distinput.data.batch.jagged import jagged, longest_of
-from torch_distinput.data.batch.tree import Structure, flatten, map_leaves
+from torch_distinput.data.batch.leaf_kind import Order
+from torch_distinput.data.batch.leaf_kinds import DENSE, kind_of, kind_of_spec
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import flatten, map_leaves
 from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.values import TensorSpec
-
-Order = Sequence[int] | None
-"""The dimensions of a dense tensor from the outermost in memory to the innermost."""
-
-_BLANKS = {str: "", bytes: b""}
 
 
 def padded(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
@@ -37,7 +32,7 @@ def padded(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
     assert 0 < count <= num_rows, "no rule gives a replica more rows than its share of a full batch"
     leaves = part.leaves
     if count < num_rows:
-        leaves = [_filled(leaf, count, num_rows) for leaf in leaves]
+        leaves = [kind_of(leaf).pad(leaf, count, num_rows) for leaf in leaves]
     return _masked(part, leaves, num_rows)
 
 
@@ -55,12 +50,13 @@ def blank(
     """
     specs = flatten(spec)[0]
     pairs = zip(specs, orders or [None] * len(specs), strict=True)
-    return _masked(part, [_blank(leaf, num_rows, order) for leaf, order in pairs], num_rows)
+    leaves = [kind_of_spec(leaf).blank(leaf, num_rows, order) for leaf, order in pairs]
+    return _masked(part, leaves, num_rows)
 
 
 def order_of(leaf: Any) -> Order:
     """How the dimensions of a leaf lie in memory; None if it is no dense tensor."""
-    if not isinstance(leaf, torch.Tensor) or leaf.is_nested:
+    if kind_of(leaf) is not DENSE:
         return None
     return sorted(range(leaf.ndim), key=leaf.stride, reverse=True)
 
@@ -82,25 +78,3 @@ def _masked(part: ReplicaBatch, leaves: Sequence[Any], num_rows: int) -> Replica
 @lru_cache(maxsize=8)  # else the code that builds it would be compiled for each step
 def _with_mask(structure: Structure) -> Structure:
     return Structure(tuple, (0, 1), (structure, Structure(None)))
-
-
-def _filled(leaf: Any, count: int, num_rows: int) -> Any:
-    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        offsets = leaf.offsets()  # type: ignore[attr-defined]
-        ends = offsets[-1:].expand(num_rows - count)
-        return jagged(leaf.values().clone(), torch.cat([offsets, ends]), longest_of(leaf))
-    device = leaf.device if isinstance(leaf, torch.Tensor) else "cpu"
-    return rows.take_leaf(leaf, torch.arange(num_rows, device=device).clamp_(max=count - 1))
-
-
-def _blank(spec: TensorSpec, num_rows: int, order: Order) -> Any:
-    shape = (num_rows, *(size or 0 for size in spec.shape[1:]))
-    if spec.layout is torch.jagged:
-        values = torch.empty((0, *shape[2:]), dtype=spec.dtype, device="cpu")
-        return jagged(values, torch.zeros(num_rows + 1, dtype=torch.int64, device="cpu"))
-    if isinstance(spec.dtype, torch.dtype):
-        order = list(range(len(shape)) if order is None else order)
-        return torch.empty_permuted(shape, order, dtype=spec.dtype, device="cpu").zero_()
-    if isinstance(spec.dtype, np.dtype):
-        return np.full(shape, None) if spec.dtype.hasobject else np.zeros(shape, spec.dtype)
-    return [_BLANKS.get(spec.dtype)] * num_rows

@@ -50,7 +50,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
             for cut in self._splitter.cut(chunk.num_rows)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
-                data = rows.copied(mine.data) if lent else mine.data
+                data = rows.copy_rows(mine.data) if lent else mine.data
                 yield cut_step(part_of(data, mine.ids), cut.sizes, mark=mark, trace=trace)
             first_step = 0
         if self._witness and (notes := self._witness.notes()):
@@ -118,7 +118,7 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def _kept(self, chunk: Chunk) -> Chunk:
         """A batch that outlives the next one, which may be in the same buffer."""
-        return replace(chunk, data=rows.copied(chunk.data)) if self._lent else chunk
+        return replace(chunk, data=rows.copy_rows(chunk.data)) if self._lent else chunk
 
     def _parts(self, chunks: list[Chunk]) -> list[ReplicaBatch | None]:
         """The replica batches of a stream; None where it has ended."""

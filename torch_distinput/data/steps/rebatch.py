@@ -24,7 +24,8 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.prebatched import NUM_MARKED, mark_of, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Stream
+from torch_distinput.data.stream.chunk import Chunk
+from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.stream.segments import ChainReader, make_resume_point
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.options import Rebatch, parse_enum
@@ -298,7 +299,7 @@ class Finish:
         if self.lent:
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
-                batch = rows.copied(batch)
+                batch = rows.copy_rows(batch)
         part = part_of(batch, item.chunk.ids)
         return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
 

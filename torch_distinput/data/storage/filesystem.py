@@ -27,9 +27,10 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_distinput.data.formats.reader import InputFile
 from torch_distinput.data.storage.compression import Decompressed, decompressor
-from torch_distinput.data.storage.range_reader import Retries, attempt, forward, open_ranged, sized
+from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
+from torch_distinput.data.storage.retries import Retries, attempt
 
 Options = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from torch_distinput.data.storage.range_reader import Retries
+from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.checksum import Reading
 from torch_distinput.threads import Lock, new_lock

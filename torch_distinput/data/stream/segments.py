@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torch_distinput.data.stream.bad_records import ReadReport
-from torch_distinput.data.stream.chunk import Chunk, Cursor, RowReader, Stream, concat_chunks
+from torch_distinput.data.stream.chunk import Chunk, Cursor, concat_chunks
+from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
 from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
@@ -89,7 +90,7 @@ def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | No
     return ResumePoint(batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start))
 
 
-def locate_segments(stream: Stream, read_plan: ReadPlan, bounds: FixedBounds) -> ReadPlan:
+def locate_segments(stream: CountedStream, read_plan: ReadPlan, bounds: FixedBounds) -> ReadPlan:
     """Turn rows to pass over into places to start from; lengths are known, so nothing is read."""
     shards = [segment.shard for segment in read_plan.segments]
     lengths = stream.lengths(shards) if shards else ()

@@ -29,6 +29,11 @@ def deals_shards(source: Any) -> bool:
     return hasattr(source, "num_shards") and hasattr(source, "shard")
 
 
+def is_node(source: Any) -> bool:
+    """Whether it is a node of torchdata, which takes its state when it is reset."""
+    return hasattr(source, "reset") and hasattr(source, "get_state")
+
+
 def split_of(source: Any) -> Any:
     """The part that was split for a node (``datasets.distributed.split_dataset_by_node``), if any.
 

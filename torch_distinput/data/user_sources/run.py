@@ -19,11 +19,11 @@ from torch.utils.data._utils import worker as torchs_worker
 
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.loader_start import started, starts_anew
+from torch_distinput.data.user_sources.parts import is_node
 from torch_distinput.data.user_sources.states import (
     epochs_before,
     followed,
     has_state,
-    is_node,
     is_prompt,
     joined,
     keepers_of,

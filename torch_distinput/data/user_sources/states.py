@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
 from torch_distinput.plan.progress.position import Start
 
 _PACKED = "torch:"
@@ -46,11 +46,6 @@ def has_state(source: Any) -> bool:
     return hasattr(source, "state_dict") and (
         hasattr(source, "load_state_dict") or is_node(source)
     )
-
-
-def is_node(source: Any) -> bool:
-    """Whether it is a node of torchdata, which takes its state when it is reset."""
-    return hasattr(source, "reset") and hasattr(source, "get_state")
 
 
 def is_prompt(source: Any) -> bool:

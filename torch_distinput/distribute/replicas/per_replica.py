@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_distinput.data.batch.tree import Structure, flatten_values, unflatten
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import flatten_values, unflatten
 from torch_distinput.errors import MismatchError
 from torch_distinput.values import PerReplica
 

@@ -14,7 +14,8 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import map_leaves
-from torch_distinput.data.sources.resolve import gives_examples, has_ready_batches, open_source
+from torch_distinput.data.sources.classify import BATCHED, classify, gives_examples
+from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, StreamSource
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.user_sources.run import iterate
@@ -90,7 +91,7 @@ def mark_of(data: Any) -> int:
     go unseen where all have as many.
     """
     source = with_columns(data)
-    if is_distributed(data) or has_ready_batches(source):
+    if is_distributed(data) or classify(source) in BATCHED:
         return 0
     opened = open_source(source, Request(global_batch_size=1, collate_fn=_collate_of(source, 1)))
     if not isinstance(opened, IndexedSource) or not opened.num_examples:
@@ -123,7 +124,7 @@ def batches_of(
         raise TypeError(msg)
     source = with_columns(data)
     size = batch_size
-    if size is None and not has_ready_batches(source):
+    if size is None and classify(source) not in BATCHED:
         size = ROWS * (strategy.num_replicas_in_sync if strategy else 1)
     if strategy is None:
         yield from whole(source, size, names)

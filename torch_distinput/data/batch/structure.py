@@ -1,4 +1,4 @@
-"""Code written once per structure: taking a tree apart and putting it together without a walk.
+"""The containers of a tree, and code written once for them: apart and together without a walk.
 
 Batches of one source look alike, and a walk over a small tree costs more than slicing its tensors.
 What is generated is plain: an unpacking, a type test and a name for each node.
@@ -11,17 +11,51 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from torch_distinput.data.batch.tree import Structure
+from torch_distinput.data.batch.lazy_property import LazyProperty
 
 _log = logging.getLogger(__name__)
 _PLAIN = frozenset({torch.Tensor, np.ndarray, str, bytes, bool, int, float})
 """Types that are leaves by themselves."""
+MOST_LEAVES = 256
+"""Leaves of a tree for which code is made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """The containers of a tree, without its leaves."""
+
+    kind: type | None
+    """The container's class; None for a leaf, ``NoneType`` for None."""
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    @LazyProperty
+    def build(self) -> Callable[[Sequence[Any]], Any]:
+        """Puts leaves back."""
+        return compile_build(self) if self.num_leaves <= MOST_LEAVES else self._build
+
+    @LazyProperty
+    def num_leaves(self) -> int:
+        """How many leaves a tree of this structure has."""
+        return 1 if self.kind is None else sum(child.num_leaves for child in self.children)
+
+    def _build(self, leaves: Sequence[Any]) -> Any:
+        """The same without code of its own, which would be longer than it is worth."""
+        if self.kind is None or self.kind is type(None):
+            return leaves[0] if leaves else None
+        bounds = pairwise(accumulate((child.num_leaves for child in self.children), initial=0))
+        parts = zip(self.children, bounds, strict=True)
+        return assembler(self)([child.build(leaves[slice(*bound)]) for child, bound in parts])
+
+    def __reduce__(self) -> Any:
+        """Leave the code behind: it is made again where it is needed."""
+        return Structure, (self.kind, self.keys, self.children)
 
 
 def compile_build(structure: Structure) -> Callable[[Sequence[Any]], Any]:

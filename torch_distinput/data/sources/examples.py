@@ -1,0 +1,101 @@
+"""Sources of the user's that yield one example at a time, perhaps in shards to be dealt out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, final
+
+import numpy as np
+
+from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.tree import Batch, Examples
+from torch_distinput.data.stream.bad_records import ReadReport
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.protocols import RowReader, Stream
+from torch_distinput.data.stream.witness import Witness
+from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.route import Shard
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExampleStream(Stream):
+    """A stream of examples: an IterableDataset, a generator function, a node, or shards of one."""
+
+    source: Any
+    collate: CollateFn
+
+    def open(self, shard: Shard, start: Start = ()) -> RowReader:
+        """Start one shard of the source, or all of it."""
+        return ExampleReader(deal_shard(self.source, shard), shard, start)
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
+        """Collate."""
+        return self.collate(chunk.data)
+
+    @property
+    def has_work(self) -> bool:
+        """Collating always is worth another process."""
+        return True
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The source is the user's own affair."""
+        return {}
+
+
+@final
+class ExampleReader:
+    """Rows of an iterable that yields one example at a time; ids are running numbers."""
+
+    def __init__(self, source: Any, shard: Shard, start: Start = ()) -> None:
+        """Start a source."""
+        self._run = SourceRun(source, start, epoch=shard.epoch)
+        self._start = start if start and start[0] else self._run.beginning(0)
+        self._position = self._skipped = start[0] if start else 0
+        self._examples = self._run.items
+        self._witness = None
+        if shard.watched:
+            self._witness = Witness("example", self._position, self._position)
+            self._examples = self._witness.watch(self._examples)
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next examples, not collated."""
+        first = self._position
+        place = Cursor(start=self._start, skip=first - self._skipped)
+        taken = Examples(self._next(num_rows))
+        if not taken:
+            return None
+        if here := self._run.place(self._position):
+            self._start, self._skipped = here, self._position
+        return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next examples; return how many there were."""
+        return sum(1 for _ in self._next(num_rows))
+
+    def notes(self) -> ReadReport | None:
+        """Nothing is skipped; but there may be a witness of all that was read."""
+        return self._witness.notes() if self._witness else None
+
+    def _next(self, num_rows: int) -> Iterator[Any]:
+        """Yield the next examples, and name the one at which the source raises."""
+        try:
+            for example in islice(self._examples, num_rows):
+                self._position += 1
+                yield example
+        except Exception as error:
+            raise source_error(error, f"example {self._position}") from error
+
+
+def deal_shard(source: Any, shard: Shard) -> Any:
+    """Deal out a shard; what comes of it may forget the epoch that the source was told."""
+    if shard.num_shards == 1 and (hasattr(source, "__iter__") or callable(source)):
+        return source
+    tell_epoch(source, shard.epoch)
+    return source.shard(num_shards=shard.num_shards, index=shard.index)

@@ -1,0 +1,60 @@
+"""Asking a storage again after a failure that may pass."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_ATTEMPTS = 5
+_FIRST_PAUSE = 0.1
+"""Seconds before the second attempt; the pause doubles from attempt to attempt."""
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_REFUSALS = {400, 401, 403, 404, 405, 410, 416}
+_LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
+
+
+@dataclass(slots=True)
+class Retries:
+    """Counts how often a storage was asked again."""
+
+    count: int = 0
+
+
+def attempt(call: Callable[[], T], retries: Retries) -> T:
+    """Call, and again after a failure that may pass: a lost connection, a timeout, a busy server.
+
+    Raises:
+        Exception: what the last attempt raised, or the first that no other attempt would mend.
+    """
+    pause = _FIRST_PAUSE
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+        retries.count += 1
+        time.sleep(pause)
+        pause *= 2
+    try:
+        return call()
+    except Exception as error:
+        if not _may_pass(error):
+            raise
+        said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
+        raise OSError(errno.EIO, said) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    origin = error.__cause__  # fsspec calls a busy HTTP server a file that is not found
+    if isinstance(error, FileNotFoundError) and isinstance(origin, Exception):
+        return _may_pass(origin)
+    if isinstance(error, _FINAL) or getattr(error, "status", 500) in _REFUSALS:
+        return False
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, (OSError, TimeoutError, EOFError)) or library in _LIBRARIES
