@@ -1,6 +1,10 @@
 """Workers as threads of one process, joined by a communicator in memory.
 
-Two real workers and a pretend wire: everything but the process group is the product's own code.
+Real workers and a pretend wire: everything but the process group is the product's own code.
+
+    thread             shares                              guarded by
+    one for a worker   the wire, with each other           ``_Wire.changed``
+                       its outcome, with the caller        the caller joins it before it reads
 """
 
 from __future__ import annotations
