@@ -56,6 +56,8 @@ if _typing.TYPE_CHECKING:
     from torch_distinput.data.rebatch import RebatchSampler
     from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
 
+    __version__: str
+
 __all__ = [
     "AuditError",
     "AutoShardPolicy",
@@ -111,6 +113,10 @@ _LATE_MODULES = ("preprocessing", "readers", "testing")
 
 def __getattr__(name: str) -> _typing.Any:
     """Import what is asked for the first time."""
+    if name == "__version__":
+        version = _importlib.import_module("torch_distinput.version")
+        value = globals()[name] = version.find_version()
+        return value
     if name in _LATE_MODULES:
         return _importlib.import_module(f"torch_distinput.{name}")
     if name not in _LATE:
