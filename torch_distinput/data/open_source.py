@@ -27,7 +27,7 @@ from torch_distinput.data.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.source_parts import deals_shards
+from torch_distinput.data.source_parts import deals_shards, part_out_of_order, parts_of
 from torch_distinput.data.stream import DealableStream, ExampleStream, Stream
 from torch_distinput.data.structure import Batch, flatten
 from torch_distinput.errors import ConfigurationError
@@ -207,6 +207,14 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None) -> So
             "FileDataset.shuffle(buffer_size) does."
         )
         raise ConfigurationError(msg)
+    if (part := part_out_of_order(source)) is not None:
+        msg = (
+            f"Expected a stream in the same order on every rank and after a restart, got {name} "
+            f"with a {type(part).__name__} of {part.num_workers} workers and in_order=False, whose "
+            "examples overtake each other: some would be lost and others come twice. Leave "
+            "in_order out."
+        )
+        raise ConfigurationError(msg)
     options = LoaderOptions(num_workers=request.num_workers, dataset=source)
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
@@ -296,7 +304,7 @@ def _is_indexable(source: Any) -> bool:
 
 def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type, Distributed)):
+    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
     if hasattr(source, "reset") and hasattr(source, "get_state"):
         return True
@@ -307,10 +315,15 @@ def is_stream(source: Any) -> bool:
     return callable(source)
 
 
+def _is_distributed(source: Any) -> bool:
+    """Whether it plays a distributed dataset: itself, or in a pipeline of nodes."""
+    return any(isinstance(part, Distributed) for part in parts_of(source))
+
+
 def _hint(source: Any) -> str:
-    if hasattr(source, "__next__") and not isinstance(source, Distributed):
+    if _is_distributed(source):
+        return ", which is distributed already"
+    if hasattr(source, "__next__"):
         return ", which can be iterated only once; pass the function that makes it"
-    if isinstance(source, (str, os.PathLike)):
-        return "; wrap paths in a FileDataset"
-    return ", which is distributed already" if isinstance(source, Distributed) else ""
+    return "; wrap paths in a FileDataset" if isinstance(source, (str, os.PathLike)) else ""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.open_source import is_stream, open_source
 from torch_distinput.data.source import IndexedSource, ReadySource, Request, Source
-from torch_distinput.data.source_parts import split_of
+from torch_distinput.data.source_parts import part_out_of_order, split_of
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.indexed_input import IndexedInput
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.steps import Steps
     from torch_distinput.distribute.strategy import Strategy
 
+_log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
 
 
@@ -207,3 +209,10 @@ def _check_playable(dataset: Any) -> None:
             f"{type(dataset).__name__}. Return the function instead of the generator it makes."
         )
         raise TypeError(msg)
+    if (part := part_out_of_order(dataset)) is not None:
+        _log.warning(
+            "dataset_fn returned batches of a %s with in_order=False, which overtake each other: "
+            "after a restart from a state some would be lost and others come twice. Leave in_order "
+            "out, if you save states.",
+            type(part).__name__,
+        )
