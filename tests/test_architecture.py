@@ -30,7 +30,7 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 # Each dangerous thing, and the files or folders that own it. A lazy import is an import.
 OWNERS = {
     "fsspec": ("data/files.py",),
-    "torchdata": ("data/user_loader.py",),
+    "torchdata": ("integrations/",),
     "DataLoader": ("data/loader.py", "data/user_loader.py", "data/started_loader.py"),
     "StatefulDataLoader": ("data/loader.py", "data/user_loader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
@@ -190,10 +190,11 @@ BROKEN = [
     ("preprocessing/x.py", "import torch.distributed", "torch.distributed belongs to cluster/"),
     ("preprocessing/__main__.py", "import torch_distinput.cluster", "must not see cluster"),
     ("lightning/x.py", "from torch_distinput.plan import order", "lightning must not see plan"),
+    ("integrations/x.py", "from torch_distinput.data import rows", "integrations must not see"),
     ("distribute/x.py", "from torch import distributed as d", "torch.distributed belongs to"),
     ("distribute/x.py", "import torch as t\nt.distributed.barrier()", "x.py:2: torch.distributed"),
     ("data/x.py", "import fsspec.core", "fsspec belongs to data/files.py"),
-    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/user_loader.py"),
+    ("data/x.py", "from torchdata import nodes", "torchdata belongs to integrations/"),
     ("data/x.py", "from torch.utils import data\ndata.DataLoader(1)", "x.py:2: DataLoader belongs"),
     ("data/x.py", "from y import StatefulDataLoader as S", "StatefulDataLoader belongs to"),
     ("data/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda belongs to device/"),

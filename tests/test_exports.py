@@ -61,12 +61,14 @@ PROMISED = {
     "UsageError",
     # layers
     "preprocessing",
+    # other libraries
+    "integrations",
     # the test kit
     "testing",
 }
 
 
-_LATE = {"preprocessing", "readers", "testing"}
+_LATE = {"integrations", "preprocessing", "readers", "testing"}
 
 
 def is_room(value: object) -> bool:

@@ -51,7 +51,7 @@ from torch_distinput.values import (
 )
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput import preprocessing, readers, testing
+    from torch_distinput import integrations, preprocessing, readers, testing
     from torch_distinput.data.file_dataset import FileDataset
     from torch_distinput.data.rebatch import RebatchSampler
     from torch_distinput.data.sharded import DataShardDataset, FileShardDataset
@@ -97,6 +97,7 @@ __all__ = [
     "get_replica_context",
     "get_strategy",
     "init_distributed",
+    "integrations",
     "preprocessing",
     "readers",
     "testing",
@@ -108,7 +109,7 @@ _LATE = {
     "FileShardDataset": "data.sharded",
     "RebatchSampler": "data.rebatch",
 }
-_LATE_MODULES = ("preprocessing", "readers", "testing")
+_LATE_MODULES = ("integrations", "preprocessing", "readers", "testing")
 
 
 def __getattr__(name: str) -> _typing.Any:
