@@ -43,7 +43,7 @@ OWNERS = {
     "wait_stream": ("device/",),
     "threading.Thread": ("background.py", "distribute/replica.py", "testing/"),
     # A child that is forked inherits a lock as it is held at that moment: background makes it new.
-    "threading.Lock": ("background.py", "testing/"),
+    "threading.Lock": ("background.py", "integrations/torchdata.py", "testing/"),
     "threading.RLock": ("background.py",),
     "threading.Condition": ("background.py",),
     "threading.Event": ("background.py",),

@@ -9,10 +9,12 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 from torchdata import nodes
 
 import torch_distinput as tdi
 from tests.distribute.street import options, write_files
+from tests.distribute.test_source_states import Shuffled
 from torch_distinput.integrations.torchdata import DistributedNode
 from torch_distinput.testing import simulate
 
@@ -136,20 +138,42 @@ def test_all_ranks_end_at_the_same_step(folder):
 
 
 def test_each_reset_begins_the_next_epoch():
-    """Also where the one before was left while a node read ahead."""
+    """Or the one that was set."""
+    dataset = indexed(tdi.OneDeviceStrategy("cpu"), None)
+    loader = nodes.Loader(DistributedNode(dataset))
+    first, second = ([step.tolist() for step in loader] for _ in range(2))
+    dataset.set_epoch(0)
+    assert (first, 1) == ([step.tolist() for step in loader], dataset.epoch)
+    assert second == [step.tolist() for step in loader]
+
+
+def stateful(strategy, folder):
+    """A stream that keeps its place and its epoch itself."""
+    del folder
+    return strategy.distribute_dataset(Shuffled(), global_batch_size=4)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("make", [indexed, dealt, stateful])
+def test_an_epoch_may_be_left_while_threads_are_at_different_steps(make, is_whole, folder):
+    """The next one is as it is without them; one worker may even have come to the end."""
+    have_read = threading.Barrier(2)
 
     def work(strategy):
-        dataset = indexed(strategy, None)
-        loader = nodes.Loader(nodes.Prefetcher(DistributedNode(dataset), 2))
-        next(iter(loader))
-        left = [x for step in loader for x in step.tolist()]
-        epochs = dataset.epoch
-        dataset.set_epoch(1)
-        return left, [x for step in loader for x in step.tolist()], epochs
+        plain = make(strategy, folder)
+        next(iter(plain))
+        expected = [[step.tolist() for step in plain] for _ in range(2)]
+        node = DistributedNode(make(strategy, folder))
+        node.reset()
+        for _ in range(1 + 2 * strategy.worker_index):
+            next(node)
+        if is_whole and strategy.worker_index:
+            list(node)
+        have_read.wait(20)
+        loader = nodes.Loader(node)
+        assert expected == [[step.tolist() for step in loader] for _ in range(2)]
 
-    (first, again, epochs), (second, *_) = simulate(work, num_workers=2)
-    assert list(range(COUNT)) == sorted(first + second)
-    assert (first, 2) == (again, epochs)
+    simulate(work, num_workers=2)
 
 
 def test_a_loader_that_restarts_skips_the_empty_rest_of_an_epoch():
@@ -246,6 +270,54 @@ def test_close_frees_a_thread_that_waits_for_another_worker():
         released.set()
 
     simulate(work, num_workers=2)
+
+
+class Held(IterableDataset):
+    """A stream whose second example takes a while; it notes whether it is started meanwhile."""
+
+    def __init__(self):
+        self.is_inside, self.entered, self.released = False, threading.Event(), threading.Event()
+        self.starts = []
+
+    def __iter__(self):
+        self.starts.append(self.is_inside)
+        yield 0
+        self.is_inside = True
+        self.entered.set()
+        assert self.released.wait(20)
+        self.is_inside = False
+        yield 1
+
+
+class Announced:
+    """A lock that lets go of what is held where the main thread asks for it."""
+
+    def __init__(self, held):
+        self.held, self.lock = held, threading.Lock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self.held.released.set()
+        self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def test_a_source_is_started_again_when_nobody_is_inside_of_it():
+    """A source with a state of its own would lose an example otherwise."""
+    held = Held()
+    one = tdi.OneDeviceStrategy("cpu")
+    node = DistributedNode(one.distribute_dataset(held, global_batch_size=1))
+    node._run.reading = Announced(held)
+    steps = iter(nodes.Loader(nodes.Prefetcher(node, 2)))
+    held.released.clear()
+    assert 0 == next(steps)
+    assert held.entered.wait(20)
+    node.reset()
+    assert 0 == next(node)
+    assert [False, False] == held.starts
 
 
 @pytest.mark.parametrize(
