@@ -14,6 +14,7 @@ import torch_distinput as tdi
 from tests.distribute.test_source_states import (
     COUNT,
     Keyed,
+    Shuffled,
     check_every_stop,
     mapped,
     order_of,
@@ -21,7 +22,7 @@ from tests.distribute.test_source_states import (
 )
 
 
-class Counted(nodes.BaseNode):
+class Counted(nodes.BaseNode):  # type: ignore[misc] # torchdata has no types
     """A node as torchdata's documentation describes one: it is never asked for more."""
 
     def __init__(self):
@@ -112,7 +113,7 @@ def test_one_thread_keeps_the_order():
 
 
 @pytest.mark.parametrize(
-    "make", [overtaking, lambda: DataLoader(range(9), num_workers=2, in_order=False)]
+    "make", [overtaking, lambda: DataLoader(Shuffled(), num_workers=2, in_order=False)]
 )
 def test_batches_of_a_function_that_overtake_each_other_are_warned_of(make, caplog):
     """They may be played: the order matters for states only."""

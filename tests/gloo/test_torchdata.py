@@ -40,3 +40,24 @@ def test_ranks_train_behind_nodes_that_read_ahead_and_go_on_as_others(tmp_path):
     rest = run_ranks(partial(trained, pattern=pattern, state=state), 3)
     assert [rest[0]] * 3 == rest
     assert list(range(COUNT)) == sorted(seen + rest[0][0])
+
+
+def stopped(strategy):
+    """The step behind which a rank stops; one reads ahead much further than the other."""
+    dataset = strategy.distribute_dataset(range(20_000), global_batch_size=2)
+    told = nodes.Mapper(DistributedNode(dataset), lambda step: (step, strategy.stop_requested))
+    ahead = nodes.Prefetcher(told, 1 + 7 * strategy.worker_index)
+    for number, (step, is_last) in enumerate(nodes.Loader(ahead)):
+        strategy.gather(step)
+        if number == 3 and strategy.worker_index:
+            strategy.request_stop()
+        if is_last:
+            return number
+    return None
+
+
+def test_ranks_that_read_ahead_stop_behind_the_same_step():
+    """A Mapper directly behind the node asks for it where the step is taken."""
+    first, second = run_ranks(stopped, 2)
+    assert first == second
+    assert first is not None
