@@ -96,7 +96,7 @@ class _Run:
         self.iterator: tdi.DistributedIterator | None = None
         self.beginning: dict[str, Any] | None = None  # the state before its first step
         self.reading = threading.Lock()
-        self.reader: threading.Thread | None = None  # who was inside of it last
+        self.reader: Any = None  # the thread that was inside of it last
 
     @property
     def started(self) -> tdi.DistributedIterator:
@@ -138,5 +138,5 @@ class _Run:
         torchdata's thread gets an error from ``next`` and ends, or waits for room in its queue.
         """
         self.close()
-        if self.reader is not None and self.reader is not threading.current_thread():
+        if self.reader not in (None, threading.current_thread()):
             self.reader.join(_LAST_SECONDS)
