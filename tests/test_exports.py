@@ -120,6 +120,14 @@ def test_the_version_of_an_installed_package_is_that_of_its_metadata(monkeypatch
     assert metadata.version("torch_distinput") == version.find_version()
 
 
+def test_an_integration_is_imported_when_it_is_asked_for() -> None:
+    assert "torchdata" in dir(torch_distinput.integrations)
+    node = torch_distinput.integrations.torchdata.DistributedNode
+    assert "torch_distinput.integrations.torchdata" == node.__module__
+    with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
+        _ = torch_distinput.integrations.tensorflow
+
+
 def test_the_front_door_has_a_docstring() -> None:
     assert inspect.getdoc(torch_distinput)
 

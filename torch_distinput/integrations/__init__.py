@@ -19,3 +19,8 @@ def __getattr__(name: str) -> _typing.Any:
         msg = f"module 'torch_distinput.integrations' has no attribute {name!r}"
         raise AttributeError(msg)
     return _importlib.import_module(f"torch_distinput.integrations.{name}")
+
+
+def __dir__() -> list[str]:
+    """What there is, whether it is imported yet or not."""
+    return sorted({*globals(), *__all__})
