@@ -47,7 +47,7 @@ PURE = {*sys.stdlib_module_names, "numpy", "torch_distinput"} - {
 # Each dangerous thing, and the files or folders that own it. A lazy import is an import.
 OWNERS = {
     "fsspec": ("data/storage/filesystem.py",),
-    "torchdata": ("data/sources/dataloader.py",),
+    "torchdata": ("integrations/",),
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),
         "data/user_sources/loader_start.py",
@@ -63,7 +63,7 @@ OWNERS = {
     "wait_stream": ("device/",),
     "threading.Thread": ("threads.py", "distribute/replicas/replica.py", "testing/"),
     # A child that is forked inherits a lock as it is held at that moment: threads makes it new.
-    "threading.Lock": ("threads.py", "testing/"),
+    "threading.Lock": ("threads.py", "integrations/torchdata.py", "testing/"),
     "threading.RLock": ("threads.py",),
     "threading.Condition": ("threads.py",),
     "threading.Event": ("threads.py",),
@@ -228,10 +228,11 @@ BROKEN = [
     ("preprocessing/x.py", "import torch.distributed", "torch.distributed belongs to cluster/"),
     ("preprocessing/__main__.py", "import torch_distinput.cluster", "must not see cluster"),
     ("lightning/x.py", "from torch_distinput.plan import progress", "lightning must not see plan"),
+    ("integrations/x.py", "from torch_distinput.data import batch", "integrations must not see"),
     ("distribute/x.py", "from torch import distributed as d", "torch.distributed belongs to"),
     ("distribute/x.py", "import torch as t\nt.distributed.barrier()", "x.py:2: torch.distributed"),
     ("data/x.py", "import fsspec.core", "fsspec belongs to data/storage/filesystem.py"),
-    ("data/x.py", "from torchdata import nodes", "torchdata belongs to data/sources/dataloader.py"),
+    ("data/x.py", "from torchdata import nodes", "torchdata belongs to integrations/"),
     ("data/x.py", "from torch.utils import data\ndata.DataLoader(1)", "x.py:2: DataLoader belongs"),
     ("data/x.py", "from y import StatefulDataLoader as S", "StatefulDataLoader belongs to"),
     ("data/x.py", "import torch\ntorch.cuda.synchronize()", "torch.cuda belongs to device/"),

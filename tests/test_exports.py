@@ -6,10 +6,13 @@ import inspect
 import subprocess
 import sys
 import types
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 import torch_distinput
+from torch_distinput import version
 
 PROMISED = {
     # strategies, and what they make
@@ -58,12 +61,14 @@ PROMISED = {
     "UsageError",
     # layers
     "preprocessing",
+    # other libraries
+    "integrations",
     # the test kit
     "testing",
 }
 
 
-_LATE = {"preprocessing", "readers", "testing"}
+_LATE = {"integrations", "preprocessing", "readers", "testing"}
 
 
 def is_room(value: object) -> bool:
@@ -99,9 +104,28 @@ print(*(name for name in sys.modules))
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    rooms = {*_LATE, "data.files", "data.file_stream", "cluster.agreement"}
+    rooms = {*_LATE, "version", "data.files", "data.file_stream", "cluster.agreement"}
     unwanted = {"fsspec", "torchdata", "pyarrow", *(f"torch_distinput.{room}" for room in rooms)}
     assert not unwanted & loaded
+
+
+def test_the_version_is_that_of_the_checkout() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{torch_distinput.__version__}"' in project.splitlines()
+
+
+def test_the_version_of_an_installed_package_is_that_of_its_metadata(monkeypatch, tmp_path) -> None:
+    """As in site-packages, where no project lies above the package."""
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "torch_distinput" / "version.py"))
+    assert metadata.version("torch_distinput") == version.find_version()
+
+
+def test_an_integration_is_imported_when_it_is_asked_for() -> None:
+    assert "torchdata" in dir(torch_distinput.integrations)
+    node = torch_distinput.integrations.torchdata.DistributedNode
+    assert "torch_distinput.integrations.torchdata" == node.__module__
+    with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
+        _ = torch_distinput.integrations.tensorflow
 
 
 def test_the_front_door_has_a_docstring() -> None:

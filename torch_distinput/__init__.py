@@ -51,10 +51,12 @@ from torch_distinput.values import (
 )
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput import preprocessing, readers, testing
+    from torch_distinput import integrations, preprocessing, readers, testing
     from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
     from torch_distinput.data.files.dataset import FileDataset
     from torch_distinput.data.steps.rebatch import RebatchSampler
+
+    __version__: str
 
 __all__ = [
     "AuditError",
@@ -95,6 +97,7 @@ __all__ = [
     "get_replica_context",
     "get_strategy",
     "init_distributed",
+    "integrations",
     "preprocessing",
     "readers",
     "testing",
@@ -106,11 +109,15 @@ _LATE = {
     "FileShardDataset": "data.building_blocks",
     "RebatchSampler": "data.steps.rebatch",
 }
-_LATE_MODULES = ("preprocessing", "readers", "testing")
+_LATE_MODULES = ("integrations", "preprocessing", "readers", "testing")
 
 
 def __getattr__(name: str) -> _typing.Any:
     """Import what is asked for the first time."""
+    if name == "__version__":
+        version = _importlib.import_module("torch_distinput.version")
+        value = globals()[name] = version.find_version()
+        return value
     if name in _LATE_MODULES:
         return _importlib.import_module(f"torch_distinput.{name}")
     if name not in _LATE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from itertools import islice
 
@@ -173,3 +174,42 @@ class TestOneAfterTheOther:
             step = next(iterator)
             for _ in range(2):
                 assert 1.0 == tdi.compute_average_loss(step)
+
+
+def taken_in_a_thread(iterator, count):
+    """The last of some steps that another thread takes."""
+    steps = []
+    thread = threading.Thread(target=lambda: steps.extend(islice(iterator, count)))
+    thread.start()
+    thread.join()
+    return steps[-1]
+
+
+class TestThreads:
+    """A thread that takes steps ahead of the losses does not change what they are divided by."""
+
+    def test_a_step_that_another_thread_took_is_not_the_last_one_here(self):
+        """It may be a later one, of another size."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        with strategy.scope():
+            taken_in_a_thread(iter(distributed(strategy, 7)), 2)
+            with pytest.raises(tdi.UsageError, match="none has been delivered in this thread"):
+                tdi.compute_average_loss(torch.ones(3))
+
+    def test_a_loss_here_is_of_the_step_that_was_taken_here(self):
+        """Though another dataset's was delivered after it, and in a full turn."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        validation, training = iter(distributed(strategy, 3)), iter(distributed(strategy, 8))
+        with strategy.scope():
+            step = next(validation)
+            taken_in_a_thread(training, 1)
+            assert 1.0 == tdi.compute_average_loss(step)
+
+    def test_replicas_divide_by_the_step_of_the_thread_that_runs_them(self):
+        """They have threads of their own."""
+        mirrored = tdi.MirroredStrategy(["cpu", "cpu"])
+        steps = iter(distributed(mirrored, 7))
+        losses = [mirrored.run(tdi.compute_average_loss, (step,)) for step in steps]
+        assert [(0.5, 0.5), (pytest.approx(2 / 3), pytest.approx(1 / 3))] == [
+            tuple(map(float, loss)) for loss in losses
+        ]

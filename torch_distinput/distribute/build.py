@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
-from torch_distinput.data.user_sources.parts import split_of
+from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.engine.indexed import IndexedInput
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.engine.steps import Steps
 
+_log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
 
 
@@ -199,3 +201,10 @@ def _check_playable(dataset: Any) -> None:
             f"{type(dataset).__name__}. Return the function instead of the generator it makes."
         )
         raise TypeError(msg)
+    if (part := find_part_out_of_order(dataset)) is not None:
+        _log.warning(
+            "dataset_fn returned batches of a %s with in_order=False, which overtake each other: "
+            "after a restart from a state some would be lost and others come twice. Leave in_order "
+            "out, if you save states.",
+            type(part).__name__,
+        )

@@ -1,5 +1,7 @@
 """The recipe of a distributed dataset; ``iter()`` makes the run."""
 
+# ruff: noqa: SLF001 - a dataset sees into the iterators that it makes, and nobody else does
+
 from __future__ import annotations
 
 import copy
@@ -172,7 +174,7 @@ class DistributedDataset(Distributed):
         check_recipe(state, self._static_recipe, name=self._name)
         running = self._running() if self._running else None
         if running is not None:
-            running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
+            running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
         self._next.load(state, position.epoch)
 
     @property
@@ -183,13 +185,13 @@ class DistributedDataset(Distributed):
         specs in a PerReplicaSpec; here they are the same for any number of replicas.)
         """
         running = self._running() if self._running else None
-        if running is not None and (running.is_open or running.part_spec_so_far is not None):
+        if running is not None and (running._is_open or running._part_spec_so_far is not None):
             return running.element_spec
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
-                self._spec = iterator.part_spec
+                self._spec = iterator._part_spec
         return element_spec(self._spec, self._padded_rows)
 
     def _recipe(self, position: Position) -> Recipe:
@@ -234,7 +236,7 @@ class DistributedDataset(Distributed):
         check_alone(self._strategy.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier.close_because(
+            earlier._close_because(
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )

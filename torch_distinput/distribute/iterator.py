@@ -154,26 +154,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
         Collective until the first step where lengths are not known: ask on all ranks.
         """
-        return element_spec(self.part_spec, self._shapes.padded_rows)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there may be more steps."""
-        return self._ending is None
-
-    @property
-    def part_spec_so_far(self) -> Any:
-        """What the steps until now have shown; None before the first."""
-        return self._shapes.spec
-
-    @property
-    def part_spec(self) -> Any:
-        """The spec of a batch together with its ids."""
-        if self._shapes.spec is None:
-            self._shapes.spec = self._feed.spec()
-        if self._shapes.spec is None:
-            raise no_spec()
-        return self._shapes.spec
+        return element_spec(self._part_spec, self._shapes.padded_rows)
 
     @property
     def last_step(self) -> StepInfo:
@@ -210,9 +191,38 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
-        self.close_because("close()", "Call iter() again for the next epoch.")
+        self._close_because("close()", "Call iter() again for the next epoch.")
 
-    def close_because(self, what: str, cure: str) -> None:
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    # The next four are for the dataset that made this iterator.
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether there may be more steps."""
+        return self._ending is None
+
+    @property
+    def _part_spec_so_far(self) -> Any:
+        """What the steps until now have shown; None before the first."""
+        return self._shapes.spec
+
+    @property
+    def _part_spec(self) -> Any:
+        """The spec of a batch together with its ids."""
+        if self._shapes.spec is None:
+            self._shapes.spec = self._feed.spec()
+        if self._shapes.spec is None:
+            raise no_spec()
+        return self._shapes.spec
+
+    def _close_because(self, what: str, cure: str) -> None:
         """Close; further calls say what closed it."""
         if self._ending is None:
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
@@ -223,18 +233,10 @@ class DistributedIterator(Distributed, Iterator[Any]):
     def _leave_to_parent(self) -> None:
         """In a child: the threads, loader processes and streams behind this are the parent's."""
         self._finalizer.detach()
-        self.close_because(
+        self._close_because(
             "a fork: this process is a child of the one that iterates",
             "Iterate in the parent, and hand the child what it needs.",
         )
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     def _count(self, note: _Note, waited: float) -> None:
         info = self._last_step = note.info

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.dataset import DistributedDataset
 
 
-@final
-class Strategy:
+class Strategy(ABC):
     """Workers and their replicas (``tf.distribute.Strategy``).
 
-    Made by :func:`MultiWorkerMirroredStrategy`, :func:`MirroredStrategy`,
-    :func:`OneDeviceStrategy`, or by the test kit.
+    What all strategies can do; make a :class:`MultiWorkerMirroredStrategy`,
+    :class:`MirroredStrategy` or :class:`OneDeviceStrategy`. They differ in their constructors only.
     """
 
+    @abstractmethod
     def __init__(
         self, topology: Topology, devices: Sequence[torch.device], communicator: Communicator
     ) -> None:
@@ -63,9 +64,18 @@ class Strategy:
     def __repr__(self) -> str:
         """Show the numbers that matter."""
         return (
-            f"Strategy(worker {self.worker_index} of {self.num_workers}, "
+            f"{type(self).__name__}(worker {self.worker_index} of {self.num_workers}, "
             f"devices {', '.join(map(str, self.devices))})"
         )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a process group and threads belong to one process."""
+        name = type(self).__name__
+        msg = (
+            f"Expected a {name} to be used where it was made, got a pickle or a copy of it: its "
+            f"ranks and threads do not travel. Make a {name} in the process that needs one."
+        )
+        raise TypeError(msg)
 
     @property
     def num_replicas_in_sync(self) -> int:

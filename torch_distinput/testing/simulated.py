@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -215,6 +215,19 @@ class SimulatedChannel:
             raise ChannelBrokenError(str(error)) from error
 
 
+@final
+class SimulatedStrategy(Strategy):
+    """A worker of a simulation."""
+
+    def __init__(self, wire: _Wire, rank: int, num_replicas: int) -> None:
+        """Take one end of the wire."""
+        topology = Topology(
+            num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank
+        )
+        devices = [torch.device("cpu")] * num_replicas
+        super().__init__(topology, devices, SimulatedCommunicator(wire, rank))
+
+
 def simulate(
     fn: Callable[[Strategy], T], *, num_workers: int, replicas_per_worker: int = 1
 ) -> list[T]:
@@ -254,9 +267,7 @@ class _Outcome:
 def _work(
     fn: Callable[[Strategy], Any], wire: _Wire, rank: int, num_replicas: int, outcome: _Outcome
 ) -> None:
-    topology = Topology(num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank)
-    devices = [torch.device("cpu")] * num_replicas
-    strategy = Strategy(topology, devices, SimulatedCommunicator(wire, rank))
+    strategy = SimulatedStrategy(wire, rank, num_replicas)
     try:
         outcome.result = fn(strategy)
     except BaseException as error:  # noqa: BLE001 - it is raised again by simulate

@@ -31,6 +31,7 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.user_sources.parts import find_part_out_of_order
 from torch_distinput.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -163,6 +164,14 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
             f"shuffle=True needs a source with an index or files, got the stream {name}. Shuffle "
             "the stream itself by a seed that is the same on all ranks, as "
             "FileDataset.shuffle(buffer_size) does."
+        )
+        raise ConfigurationError(msg)
+    if (part := find_part_out_of_order(source)) is not None:
+        msg = (
+            f"Expected a stream in the same order on every rank and after a restart, got {name} "
+            f"with a {type(part).__name__} of {part.num_workers} workers and in_order=False, whose "
+            "examples overtake each other: some would be lost and others come twice. Leave "
+            "in_order out."
         )
         raise ConfigurationError(msg)
     options = LoaderOptions(num_workers=request.num_workers, dataset=source)

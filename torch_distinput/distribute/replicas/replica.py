@@ -12,6 +12,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -190,6 +191,7 @@ class _Turn:
         self._error: BaseException | None = None
         self._abandoned = False
         self.result: Any = None
+        self._carry = partial(strategy.deliveries.carry, strategy.deliveries.turns)
         body = contextvars.copy_context()
         context = ReplicaContext(strategy, replica, self._meet)
         self._thread = threading.Thread(
@@ -227,6 +229,7 @@ class _Turn:
 
     def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
         self._mine.acquire()
+        self._carry()
         try:
             with carried.entered(context.device), current.replica(context):
                 self.result = fn()
