@@ -36,8 +36,15 @@ def check(batch, number):
     assert [str(index) for index in expected] == batch[2]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("context", "persistent"),
+    [
+        ("fork", False),
+        ("fork", True),
+        ("spawn", True),
+        pytest.param("spawn", False, marks=pytest.mark.long),  # eight interpreters
+    ],
+)
 def test_epochs_with_batches_that_are_kept(context, persistent):
     """Left early, and across epochs: none changes, and all come."""
     dataset = dataset_of(Numbers(), persistent=persistent, multiprocessing_context=context)
