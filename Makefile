@@ -7,40 +7,36 @@ TRAIN_READY := .venv/ready-train
 TEST_READY := .venv/ready-test
 BENCH_READY := .venv/ready-bench
 
-# How many processes run tests. Each starts ranks and loader processes of its own.
+# How many processes run tests; each starts ranks and loader processes of its own.
 JOBS ?= 2
-# A file stays in one process, which makes what its tests share once.
+# A file of tests stays in one process, which makes once what they share.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
-# What one runs while writing: the integers, the batches, the sources, the rules of the house.
-FAST := tests/test_architecture.py tests/test_exports.py tests/plan
+FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/test_batches.py \
+	$(addprefix tests/distribute/test_, $(addsuffix .py, \
+	tables dataset sources refused_sources unusual_sources user_loaders))
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-fast test-long lint bench bench-quick clean help all-tests
+.PHONY: train test test-fast test-long lint pytest bench bench-quick clean help
 
 train: $(TRAIN_READY)  ## the main job: two ranks train on this machine
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_stdlib.py
 
-ifdef ROOM
-test: $(TEST_READY)
-	$(PYTEST) tests/$(ROOM)
-else
-test: $(TEST_READY)  ## all that must hold before a change goes in; ROOM=plan: only the tests of that room
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint all-tests
-endif
+# Lint runs beside the tests: mypy keeps one core busy for a while, and tests of ranks wait a lot.
+test: $(TEST_READY)  ## all that must hold before a change goes in; ROOM=plan: the tests of one room only
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(ROOM),,lint) pytest
 
-test-fast: $(TEST_READY)  ## what one runs while writing, in a minute
+test-fast: $(TEST_READY)  ## what one runs while writing: a minute
 	$(PYTEST) $(FAST)
 
-test-long: $(TEST_READY)  ## the same tests with larger numbers
-	@TDI_TEST_LONG=1 $(MAKE) --no-print-directory --jobs=2 --output-sync=target lint all-tests
+test-long: export TDI_TEST_LONG = 1
+test-long: test  ## the same tests with larger numbers
 
 lint: $(TEST_READY)  ## style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-# The + shows what is printed as it comes, while the output of lint waits for its end.
-all-tests: $(TEST_READY)
-	+$(PYTEST)
+pytest: $(TEST_READY)
+	$(PYTEST) $(ROOM:%=tests/%)
 
 bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/run.py
@@ -55,7 +51,7 @@ clean:  ## caches and build output; .venv stays
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1:/p' $(MAKEFILE_LIST) | column -t -s : -l 2
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 define install
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed, this is " + sys.version)'
