@@ -39,7 +39,7 @@ def run(num_ranks: int, script: str, *arguments: str) -> list[str]:
 def run_by_torchrun(num_ranks: int, script: str, *arguments: str) -> list[str]:
     """Run a script as its users do."""
     torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
-    command = [sys.executable, "-m", *torchrun, EXAMPLES / script, *arguments]
+    command = [sys.executable, "-m", *torchrun, str(EXAMPLES / script), *arguments]
     return output_of(command, timeout=TIMEOUT_SECONDS).splitlines()
 
 
