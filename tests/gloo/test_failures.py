@@ -132,7 +132,7 @@ def test_a_stopped_rank(play_processes, known, coupled):
 
 @pytest.mark.parametrize(
     ("kind", "known"),
-    itertools.product(["SIGKILL", "SIGSTOP"], [True, False])
+    [*itertools.product(["SIGKILL", "SIGSTOP"], [True, False])]
     if LONG
     else [("SIGKILL", False), ("SIGSTOP", True)],
 )
