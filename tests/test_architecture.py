@@ -157,11 +157,15 @@ def check_house(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.name} has more than 5 positional parameters"
 
 
+def check_length(source: str) -> Iterator[tuple[int, str]]:
+    if (num_lines := len(source.splitlines())) > 350:
+        yield 351, f"the file has {num_lines} lines; 350 are allowed"
+
+
 def findings(path: str, source: str) -> list[str]:
     tree = ast.parse(source)
     found = {*check_floors(path, tree), *check_owners(path, tree), *check_house(path, tree)}
-    if (num_lines := len(source.splitlines())) > 350:
-        found.add((351, f"the file has {num_lines} lines; 350 are allowed"))
+    found |= set(check_length(source))
     return [f"torch_distinput/{path}:{line}: {what}" for line, what in sorted(found)]
 
 
@@ -207,6 +211,13 @@ def test_the_package_keeps_to_its_floors() -> None:
     assert "plan/assignment/topology.py" in paths
     found = [line for name, path in paths.items() for line in findings(name, path.read_text())]
     assert not found, "\n".join(sorted(found))
+
+
+def test_files_of_tests_are_as_short_as_others() -> None:
+    paths = sorted(Path(__file__).parent.rglob("*.py"))
+    assert Path(__file__) in paths
+    found = [f"{path}: {what}" for path in paths for _, what in check_length(path.read_text())]
+    assert not found, "\n".join(found)
 
 
 BROKEN = [

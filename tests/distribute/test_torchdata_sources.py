@@ -11,15 +11,8 @@ from torch.utils.data import DataLoader
 from torchdata import nodes
 
 import torch_distinput as tdi
-from tests.distribute.test_source_states import (
-    COUNT,
-    Keyed,
-    Shuffled,
-    check_every_stop,
-    mapped,
-    order_of,
-    played,
-)
+from tests.distribute.stateful_sources import COUNT, Keyed, Shuffled, mapped, order_of
+from tests.distribute.test_source_states import check_every_stop, played
 
 
 class Counted(nodes.BaseNode):  # type: ignore[misc] # torchdata has no types

@@ -135,10 +135,10 @@ def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path):
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE.format(pattern=f"{data}/*"))
     out = tmp_path / "out"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node", str(num_ranks)]
-    command = ["-m", "torch_distinput.preprocessing", str(recipe), str(out)]
-    said = output_of([*torchrun, *command, "--cache", str(tmp_path / "cache")], timeout=100)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    command = [sys.executable, *(torchrun if num_ranks > 1 else [])]
+    command += ["-m", "torch_distinput.preprocessing", str(recipe), str(out)]
+    said = output_of([*command, "--cache", str(tmp_path / "cache")], timeout=100)
     assert f"{out}: fingerprint {pp.load(str(expected)).fingerprint()}" in said
     assert digest(expected) == digest(out)
 

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset
 from torchdata import nodes
 
 import torch_distinput as tdi
+from tests.distribute.stateful_sources import Shuffled
 from tests.distribute.street import options, write_files
-from tests.distribute.test_source_states import Shuffled
 from torch_distinput.integrations.torchdata import DistributedNode
 from torch_distinput.testing import simulate
 
