@@ -32,7 +32,8 @@ def batch():
 def adapted():
     """A layer of each kind that adapts; two features share one."""
     policy = {"missing": "oov", "num_oov_indices": 2}
-    shared = pp.StringLookup(mask_token="b", **policy)
+    masked = {"mask_token": "b", **policy}
+    shared = pp.StringLookup(**masked)
     features = pp.Features(
         normal=("i", pp.Normalization()),
         bins=("x", pp.Discretization(num_bins=5)),
