@@ -17,7 +17,7 @@ from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.filesystem import FileInfo
 from torch_distinput.preprocessing.analysis.function_identity import (
     UnknownIdentityError,
-    identity_of,
+    identify,
 )
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
@@ -31,7 +31,7 @@ States = dict[str, Any]
 
 
 @final
-class KeptStates:
+class StateCache:
     """A folder of states.
 
     Args:
@@ -65,7 +65,7 @@ class KeptStates:
                 if str(arrays["key"]) != self._key(info):
                     return None
                 return {
-                    name: type(layer.new_state()).from_arrays(_under(arrays, f"{place}/"))
+                    name: type(layer.analyzer.new_state()).from_arrays(_select(arrays, f"{place}/"))
                     for place, (name, layer) in enumerate(layers.items())
                 }
         except Exception as error:  # noqa: BLE001 - a cure for all: the file is read again
@@ -93,21 +93,21 @@ class KeptStates:
         return f"{name[:50]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
 
 
-def _under(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {
         name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)
     }
 
 
-def recipe_of(dataset: FileDataset, features: Features) -> str | None:
+def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
     """What decides, beside a file, what is counted of it; None, with a warning, if nobody knows."""
     try:
         functions = [
-            [type(operation).__name__, identity_of(operation.fn)]
+            [type(operation).__name__, identify(operation.fn)]
             for operation in dataset.operations
             if isinstance(operation, (Map, Filter))
         ]
-        reader = identity_of(dataset.reader)
+        reader = identify(dataset.reader)
     except UnknownIdentityError as error:
         _log.warning(
             "Nothing is kept in the cache, and nothing taken from it: the recipe holds %s, which "

@@ -147,8 +147,8 @@ class Moments:
         nans = np.zeros_like(num_nan) if ignore_nan else num_nan
         assert np.all(count + nans + above + below), "each column has a value"
         columns = zip(self._sums.integers(), self._squares.integers(), count.tolist(), strict=True)
-        divide = _quotient_to_odd if for_float32 else truediv
-        found = [_mean_and_variance(*column, divide) for column in columns]
+        divide = _divide_to_odd if for_float32 else truediv
+        found = [_compute_moments(*column, divide) for column in columns]
         mean, variance = np.array(found).T.copy()
         mean[above > 0] = np.inf
         mean[below > 0] = -np.inf
@@ -215,7 +215,7 @@ class Moments:
         return np.where(np.isfinite(lanes), lanes, np.float32(0))
 
 
-def _mean_and_variance(
+def _compute_moments(
     total: int, squares: int, count: int, divide: Callable[[int, int], float]
 ) -> tuple[float, float]:
     """Of ``count`` values; Python divides integers of any length and rounds once."""
@@ -225,7 +225,7 @@ def _mean_and_variance(
     return mean, divide(count * squares - total * total, count * count << -2 * _LOWEST)
 
 
-def _quotient_to_odd(numerator: int, denominator: int) -> float:
+def _divide_to_odd(numerator: int, denominator: int) -> float:
     """Round to odd: a quotient beside the middle of two float32 does not become the middle."""
     near = numerator / denominator
     top, bottom = near.as_integer_ratio()

@@ -81,6 +81,10 @@ class TokenCounts:
             # Only tokens that were not there before need a look: a dict keeps their order.
             self._check(list(islice(reversed(self._counts), len(self._counts) - num_known)))
 
+    def update_rows(self, rows: Iterable[Collection[Token]]) -> None:
+        """Add rows of tokens, as many as each has; with ``documents`` each is a document."""
+        self.update(rows if self._documents else chain.from_iterable(rows))
+
     def merge(self, other: TokenCounts) -> None:
         """Add all that ``other`` has seen; ``other`` stays as it is."""
         if other._documents != self._documents:
@@ -96,13 +100,13 @@ class TokenCounts:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return counts in the order of the tokens: their bytes and ends, or their integers."""
-        tokens = sorted(self._counts, key=_sort_key(self._kind))
+        tokens = sorted(self._counts, key=_choose_sort_key(self._kind))
         encoded = list(map(_to_bytes, tokens)) if self._kind is str else []
         return {
             "bytes": np.frombuffer(b"".join(encoded), np.uint8),
-            "ends": np.cumsum(_int64(map(len, encoded))),
-            "integers": _int64(tokens if self._kind is int else ()),
-            "counts": _int64(map(self._counts.__getitem__, tokens)),
+            "ends": np.cumsum(_to_int64(map(len, encoded))),
+            "integers": _to_int64(tokens if self._kind is int else ()),
+            "counts": _to_int64(map(self._counts.__getitem__, tokens)),
             "document_counts": self._document_counts_of(tokens),
             "num_documents": np.array(self._num_documents, np.int64),
             "documents": np.array(self._documents),
@@ -210,7 +214,7 @@ class TokenCounts:
             counts = np.fromiter(self._counts.values(), np.int64, len(tokens))
             least = int(np.partition(counts, -max_tokens)[-max_tokens])
             tokens = [token for token, count in self._counts.items() if count >= least]
-        tokens.sort(key=_sort_key(self._kind), reverse=True)
+        tokens.sort(key=_choose_sort_key(self._kind), reverse=True)
         tokens.sort(key=self._counts.__getitem__, reverse=True)  # equals stay in their order
         return tokens[:max_tokens]
 
@@ -224,7 +228,7 @@ class TokenCounts:
         return state
 
     def _document_counts_of(self, tokens: Sequence[Token]) -> NDArray[np.int64]:
-        return _int64(map(self._document_counts.__getitem__, tokens if self._documents else ()))
+        return _to_int64(map(self._document_counts.__getitem__, tokens if self._documents else ()))
 
 
 def _to_bytes(token: Any) -> bytes:
@@ -235,12 +239,12 @@ def _int_to_bytes(token: Any) -> bytes:
     return int.to_bytes(token, 8, "little", signed=True)
 
 
-def _sort_key(kind: type[Token] | None) -> Any:
+def _choose_sort_key(kind: type[Token] | None) -> Any:
     """Bytes, since a str with escaped bytes sorts differently; None for integers."""
     return _to_bytes if kind is str else None
 
 
-def _int64(numbers: Iterable[int]) -> NDArray[np.int64]:
+def _to_int64(numbers: Iterable[int]) -> NDArray[np.int64]:
     return np.fromiter(numbers, np.int64)
 
 
@@ -249,14 +253,14 @@ def _check_encoding(tokens: list[str]) -> None:
     try:
         "".join(tokens).encode()
     except UnicodeEncodeError:
-        for token in _not_alone(tokens):
+        for token in _find_ambiguous(tokens):
             raise ValueError(
                 f"TokenCounts take strings that UTF-8 can encode, with surrogateescape for other "
                 f"bytes; got {token!r}. Decode it from its bytes with errors='surrogateescape'."
             ) from None
 
 
-def _not_alone(tokens: list[str]) -> Iterator[str]:
+def _find_ambiguous(tokens: list[str]) -> Iterator[str]:
     """Strings that do not come back from their bytes."""
     for token in tokens:
         try:

@@ -9,7 +9,7 @@ from torch_distinput.preprocessing.strings.hashes.words import (
     MASK_64,
     rotate_right,
     signed,
-    words_of,
+    split_words,
 )
 
 _State = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -24,7 +24,7 @@ def siphash24(data: Tensor, lengths: Tensor, key: tuple[int, int]) -> Tensor:
         lengths: int64 (rows,).
         key: two uint64; a negative number is taken for the uint64 that has its bits.
     """
-    words = words_of(data)
+    words = split_words(data)
     num_full = lengths >> 3
     keys = [part & MASK_64 for part in key]
     v0, v1, v2, v3 = (
