@@ -60,7 +60,8 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
         UsageError: if these are not the same.
     """
     own: Workers | None = data.strategy if is_distributed(data) else strategy
-    if own is not None and own.communicator.size > 1 and is_played_by_all(data):
+    is_played_by_all = is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
+    if own is not None and own.communicator.size > 1 and is_played_by_all:
         msg = (
             "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under which "
             f"all {own.communicator.size} workers play everything: each example would be counted "
@@ -76,11 +77,6 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
 def is_distributed(data: Any) -> bool:
     """Whether it is a distributed dataset, which this room does not know by its class."""
     return isinstance(data, Distributed)
-
-
-def is_played_by_all(data: Any) -> bool:
-    """Whether each worker plays all examples of a distributed dataset."""
-    return is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
 
 
 def fingerprint_data(data: Any) -> int:

@@ -118,7 +118,7 @@ def _make_plan(
         if workers.rank == 0:
             check_target(out, options)
             listing = dataset.list_files()
-            known = frozenset() if kept is None else kept.known(listing)
+            known = frozenset() if kept is None else kept.find_known(listing)
     listing, known = workers.gather_objects((listing, known))[0]
     maps = any(isinstance(operation, Map) for operation in dataset.operations)
     # Without a map the reader's batches stay whole.
@@ -172,7 +172,7 @@ def _read(
     shard = Shard(num_shards=len(stream.listing), index=number)
     reader = stream.open(shard)
     while (chunk := reader.take(ROWS)) is not None:
-        count_batch(states, layers, features.columns_of, stream.finish(chunk, shard))
+        count_batch(states, layers, features.select_columns, stream.finish(chunk, shard))
         tally.add(reader.notes())
     tally.add(reader.notes())
     return states, tally.skipped

@@ -70,30 +70,30 @@ class _Walk:
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
             return f"set {sorted(map(identify, value))}"
         if isinstance(value, types.CodeType):
-            return f"code {self._of_code(value)}"
+            return f"code {self._describe_code(value)}"
         if isinstance(value, _CACHED):
             return f"cached {self.digest(value.__wrapped__)}"
         if isinstance(value, (types.FunctionType, type)):
-            return self._of_definition(value)
+            return self._describe_definition(value)
         return None
 
-    def _of_definition(self, value: Any) -> str:
+    def _describe_definition(self, value: Any) -> str:
         name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"
         if id(value) in self._met:
             return f"{name} again {self._met[id(value)][0]}"
         self._met[id(value)] = (len(self._met), value)
         if isinstance(value, type):
-            return f"{name} {self._of_class(value)}" if _is_of_user(value) else name
+            return f"{name} {self._describe_class(value)}" if _is_of_user(value) else name
         parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
         if _is_of_user(value):
             parts += [value.__code__, value.__dict__, _read_globals(value)]
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
-    def _of_class(self, kind: type) -> list[str]:
+    def _describe_class(self, kind: type) -> list[str]:
         members = sorted(_find_members(kind), key=lambda member: member[0])
         return [self.digest(kind.__bases__), *(f"{n} {self.digest(v)}" for n, v in members)]
 
-    def _of_code(self, code: types.CodeType) -> list[Any]:
+    def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
         table = getattr(code, "co_exceptiontable", b"")  # of Python 3.11: what is tried
         content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount]

@@ -46,14 +46,14 @@ class StateCache:
         self._options = storage_options
         self._recipe = recipe
 
-    def known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
+    def find_known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
         """The numbers of the files that there is a state of."""
         names = filesystem.names_in(self._folder, self._options)
-        return frozenset(i for i, info in enumerate(listing) if self._name(info) in names)
+        return frozenset(i for i, info in enumerate(listing) if self._make_name(info) in names)
 
     def load(self, info: FileInfo, layers: Mapping[str, AdaptiveLayer]) -> States | None:
         """Return the states of a file; None if they cannot be read: it is counted again then."""
-        url = f"{self._folder}/{self._name(info)}"
+        url = f"{self._folder}/{self._make_name(info)}"
         try:
             content = filesystem.load(url, self._options)
             if content is None:
@@ -62,7 +62,7 @@ class StateCache:
             if hashlib.sha256(packed).digest() != digest:
                 raise ValueError("it is not as it was written")  # noqa: TRY301 - told below
             with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-                if str(arrays["key"]) != self._key(info):
+                if str(arrays["key"]) != self._make_key(info):
                     return None
                 return {
                     name: type(layer.analyzer.new_state()).from_arrays(_select(arrays, f"{place}/"))
@@ -80,17 +80,17 @@ class StateCache:
             for name, array in state.to_arrays().items()
         }
         packed = io.BytesIO()
-        np.savez(packed, key=np.array(self._key(info)), **arrays)
+        np.savez(packed, key=np.array(self._make_key(info)), **arrays)
         content = packed.getvalue()
         content += hashlib.sha256(content).digest()
-        filesystem.store(f"{self._folder}/{self._name(info)}", content, self._options)
+        filesystem.store(f"{self._folder}/{self._make_name(info)}", content, self._options)
 
-    def _key(self, info: FileInfo) -> str:
+    def _make_key(self, info: FileInfo) -> str:
         return json.dumps([self._recipe, info.path, info.size, info.version])
 
-    def _name(self, info: FileInfo) -> str:
+    def _make_name(self, info: FileInfo) -> str:
         name = info.path.rstrip("/").rpartition("/")[2]
-        return f"{name[:50]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
+        return f"{name[:50]}-{hashlib.sha256(self._make_key(info).encode()).hexdigest()[:24]}.state"
 
 
 def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def save(
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "about": dict(about or {}),
         "files": {
-            name: {"bytes": len(content), "sha256": _digest(content)}
+            name: {"bytes": len(content), "sha256": _hash(content)}
             for name, content in contents.items()
         },
     }
@@ -190,7 +190,7 @@ class _Folder:
         try:
             sealed = json.loads(content)
             main = sealed["content"]
-            intact = sealed["sha256"] == _digest(_serialize(main))
+            intact = sealed["sha256"] == _hash(_serialize(main))
         except (ValueError, KeyError, TypeError):
             intact = False
         if not intact:
@@ -206,7 +206,7 @@ class _Folder:
         content = filesystem.load(f"{self._path}/{name}", self._options)
         if content is None:
             raise self._explain_damage(f"{name} is missing")
-        if len(content) != expected["bytes"] or _digest(content) != expected["sha256"]:
+        if len(content) != expected["bytes"] or _hash(content) != expected["sha256"]:
             raise self._explain_damage(
                 f"{name} has {len(content)} bytes that are not the {expected['bytes']} written"
             )
@@ -236,7 +236,7 @@ class _Folder:
 
 
 def _seal(main: dict[str, Any]) -> bytes:
-    sealed = {"sha256": _digest(_serialize(main)), "content": main}
+    sealed = {"sha256": _hash(_serialize(main)), "content": main}
     return json.dumps(sealed, indent=1).encode()
 
 
@@ -244,13 +244,13 @@ def _serialize(main: dict[str, Any]) -> bytes:
     return json.dumps(main, sort_keys=True).encode()
 
 
-def _digest(content: bytes) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
 def _find_feature(layers: Layer | Features, name: str) -> str:
     """The feature that a module belongs to, or the module's own name."""
-    return layers.feature_of(name) if isinstance(layers, Features) else name
+    return layers.find_feature(name) if isinstance(layers, Features) else name
 
 
 def _join_names(module: str, buffer: str) -> str:

@@ -72,7 +72,7 @@ def describe_layer(layer: nn.Module) -> dict[str, Any]:
 
 def _describe_feature(features: Features, name: str, layer: nn.Module) -> dict[str, Any]:
     """Describe a layer where it comes first; then say that it is the same."""
-    first = features.first_name(layer)
+    first = features.find_first(layer)
     return describe_layer(layer) if first == name else {"same_as": first}
 
 

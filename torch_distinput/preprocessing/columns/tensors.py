@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
+from operator import is_
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -61,7 +63,7 @@ def convert(
     if takes == {"integers"}:
         numbers, absent = to_numbers(column, owner)
         # NaN stays, and is refused where the model runs; a zero stands where None was.
-        if absent is not None and bool((absent & ~numbers.isnan()).any()):
+        if absent is not None and absent.any() and (absent & ~numbers.isnan()).any():
             raise ValueError(_explain_gap(owner, "integers", absent.numpy()))
         return numbers
     if takes <= {"integers", "integers or NaN"}:
@@ -80,7 +82,7 @@ def to_floats(values: Any, owner: Owner, missing: str = "error") -> torch.Tensor
         if values.is_complex():
             raise TypeError(_explain_kind(owner, "numbers", f"a tensor of dtype {values.dtype}"))
         return values.to(torch.float32)
-    array, absent = _to_array(values, owner, "numbers", _is_none)
+    array, absent = _to_array(values, owner, "numbers", partial(is_, None))
     if absent.any():
         if missing == "error":
             raise ValueError(_explain_gap(owner, "numbers", absent))
@@ -100,7 +102,7 @@ def to_integers(values: Any, owner: Owner) -> torch.Tensor:
         if values.is_floating_point() or values.is_complex():
             raise TypeError(_explain_kind(owner, "integers", f"a tensor of dtype {values.dtype}"))
         return _to_signed_tensor(values, owner)
-    array, absent = _to_array(values, owner, "integers", _is_none)
+    array, absent = _to_array(values, owner, "integers", partial(is_, None))
     if absent.any():
         raise ValueError(_explain_gap(owner, "integers", absent))
     if array.size and array.dtype.kind not in "iub":
@@ -185,10 +187,6 @@ def _fill(array: np.ndarray, absent: np.ndarray) -> np.ndarray:
 
 def _unbox(array: np.ndarray) -> np.ndarray:
     return np.array(array.tolist()) if array.size else array.astype(np.int64)
-
-
-def _is_none(value: Any) -> bool:
-    return value is None
 
 
 def _is_gap(value: Any) -> bool:

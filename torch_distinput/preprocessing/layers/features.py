@@ -62,7 +62,7 @@ class Features(nn.Module):
             self.add_module(_module_name(name), layer)  # a ModuleDict has no room for some names
         for layer in self.layers:
             if isinstance(layer, Layer):
-                layer.name = self.first_name(layer)
+                layer.name = self.find_first(layer)
         scope_registry.add(self)
 
     def __getitem__(self, name: str) -> nn.Module:
@@ -77,7 +77,7 @@ class Features(nn.Module):
         """The layer of each feature."""
         return tuple(self[name] for name in self.names)
 
-    def feature_of(self, module: str) -> str:
+    def find_feature(self, module: str) -> str:
         """The feature that a module within is of, by the name that ``named_modules`` has for it."""
         return next(name for name in self.names if _module_name(name) == module.partition(".")[0])
 
@@ -112,7 +112,7 @@ class Features(nn.Module):
             msg = f"Expected a batch with {columns!r} for the feature {name!r}, got {has}."
             raise (KeyError if isinstance(batch, Mapping) else TypeError)(msg) from error
 
-    def columns_of(self, batch: Mapping[str, Any], name: str) -> list[Any]:
+    def select_columns(self, batch: Mapping[str, Any], name: str) -> list[Any]:
         """Return what :meth:`adapt` counts for a layer: its column, for each feature it is of."""
         shared = self[name]
         return [self.take(batch, other) for other, layer in self.items() if layer is shared]
@@ -174,7 +174,7 @@ class Features(nn.Module):
     def adaptive(self) -> Iterator[tuple[str, AdaptiveLayer]]:
         """The layers that :meth:`adapt` finds a state for, each once."""
         for name, layer in self.items():
-            first = self.first_name(layer) == name
+            first = self.find_first(layer) == name
             if first and isinstance(layer, AdaptiveLayer) and not layer.is_given:
                 yield name, layer
 
@@ -188,14 +188,14 @@ class Features(nn.Module):
         adapt_layers(
             self,
             dict(self.adaptive()),
-            self.columns_of,
+            self.select_columns,
             data,
             strategy=strategy,
             batch_size=batch_size,
             names=tuple(self.input_columns()),
         )
 
-    def first_name(self, layer: nn.Module) -> str:
+    def find_first(self, layer: nn.Module) -> str:
         """The first of the features that share a layer."""
         return next(name for name, other in self.items() if other is layer)
 
@@ -206,7 +206,7 @@ class Features(nn.Module):
     def config_fingerprint(self) -> str:
         """SHA-256, in hex, of names, columns, classes and configurations."""
         prints = [
-            [name, self.first_name(layer), fingerprint_config(layer)]
+            [name, self.find_first(layer), fingerprint_config(layer)]
             for name, layer in self.items()
         ]
         text = json.dumps([prints, self.columns], sort_keys=True)

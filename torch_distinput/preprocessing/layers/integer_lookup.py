@@ -104,7 +104,7 @@ class IntegerLookup(Lookup):
             return self._invert(to_integers(inputs, self))
         given, absent = to_numbers(inputs, self)
         keys, places = self.need("keys"), self.need("places")
-        values = self._as_integers(given)
+        values = self._truncate(given)
         found = SortedTable(keys, places).find(values)
         if self.layout.mask_token is not None:
             found = torch.where(values == self.layout.mask_token, MASKED, found)
@@ -122,7 +122,7 @@ class IntegerLookup(Lookup):
         check_flat(vocabulary, tuple(given.shape))
         return given.tolist()
 
-    def _as_integers(self, given: torch.Tensor) -> torch.Tensor:
+    def _truncate(self, given: torch.Tensor) -> torch.Tensor:
         """Cut fractions off; what int64 cannot hold is 0, so that it is so on every machine."""
         if not given.is_floating_point():
             return given
@@ -174,7 +174,7 @@ class IntegerLookup(Lookup):
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add integers ``(rows, ...)``; each row is a document."""
         given, absent = to_numbers(column, self)
-        values = self._as_integers(given)
+        values = self._truncate(given)
         if absent is not None:
             if bool(((given != values) & ~absent).any()) or (
                 self.layout.missing == "error" and bool(absent.any())

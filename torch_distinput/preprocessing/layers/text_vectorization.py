@@ -187,7 +187,7 @@ class TextVectorization(AdaptiveLayer):
             found = self.lookup.look_up(PackedStrings(data, lengths)).unsqueeze(1)
             return pad(found, (0, (self.output_sequence_length or 1) - 1))
         rows = split(data, lengths, self.rules)
-        parts = find_spans(rows, self.rules, self._bound_tokens(rows.counts(), data.shape[1]))
+        parts = find_spans(rows, self.rules, self._bound_tokens(rows.count_tokens(), data.shape[1]))
         found = self.lookup.look_up(parts)
         if self.output_mode != "int":
             return torch.where(parts.places >= 0, found, NOWHERE)

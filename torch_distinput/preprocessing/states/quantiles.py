@@ -69,7 +69,7 @@ class Quantiles:
             if len(rest) == _MOST_WAITING:
                 self._add_values(rest)
             else:
-                self._wait(rest)
+                self._keep(rest)
             done += len(rest)
 
     def merge(self, other: Quantiles) -> None:
@@ -117,7 +117,7 @@ class Quantiles:
             raise ValueError(f"Quantiles need at least one bin; got num_bins={num_bins}.")
         num_values = self.count
         assert num_values, "the caller looks at the count"
-        values = self._values()
+        values = self._find_values()
         if num_values < num_bins:
             return np.repeat(values, self._counts)[:-1]
         # Python's integers: num_values x num_bins may be long.
@@ -132,7 +132,7 @@ class Quantiles:
             boundaries = np.where(upper == lower, lower, lower + (upper - lower) * weights)
         return boundaries.astype(np.float32)
 
-    def _values(self) -> NDArray[np.float32]:
+    def _find_values(self) -> NDArray[np.float32]:
         """The value of each bucket that is nearest to zero, ascending."""
         keys = self._keys << np.uint32(self._dropped_bits)
         low_bits = np.uint32((1 << self._dropped_bits) - 1)
@@ -140,7 +140,7 @@ class Quantiles:
         bits = np.where(keys & _SIGN, keys ^ _SIGN, ~(keys | low_bits))
         return bits.view(np.float32) + np.float32(0)  # no -0.0
 
-    def _wait(self, values: NDArray[np.float32]) -> None:
+    def _keep(self, values: NDArray[np.float32]) -> None:
         if self._waiting is None:
             self._waiting = np.empty(_MOST_WAITING, np.float32)  # memory comes as it is filled
         self._waiting[self._num_waiting : self._num_waiting + len(values)] = values

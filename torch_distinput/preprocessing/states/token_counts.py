@@ -107,7 +107,7 @@ class TokenCounts:
             "ends": np.cumsum(_to_int64(map(len, encoded))),
             "integers": _to_int64(tokens if self._kind is int else ()),
             "counts": _to_int64(map(self._counts.__getitem__, tokens)),
-            "document_counts": self._document_counts_of(tokens),
+            "document_counts": self._get_document_counts(tokens),
             "num_documents": np.array(self._num_documents, np.int64),
             "documents": np.array(self._documents),
         }
@@ -139,8 +139,8 @@ class TokenCounts:
         Of tokens that are equally frequent the one with the greater bytes (or integer) is first.
         The document counts are empty without ``documents``.
         """
-        tokens = self._best(max_tokens)
-        return tokens, self._document_counts_of(tokens)
+        tokens = self._rank(max_tokens)
+        return tokens, self._get_document_counts(tokens)
 
     def top(self, max_tokens: int | None) -> TokenCounts:
         """Return the counts of the tokens of ``finalize(max_tokens)`` alone.
@@ -148,12 +148,12 @@ class TokenCounts:
         Merge it only with states that have no token in common with this one, such as the parts
         of ``partition``: what was left out is forgotten.
         """
-        return self._chosen(self._best(max_tokens), num_documents=self._num_documents)
+        return self._choose(self._rank(max_tokens), num_documents=self._num_documents)
 
     def without(self, tokens: Collection[Token]) -> TokenCounts:
         """Return the counts of all other tokens."""
         rest = [token for token in self._counts if token not in tokens]
-        return self._chosen(rest, num_documents=self._num_documents)
+        return self._choose(rest, num_documents=self._num_documents)
 
     def partition(self, num_parts: int) -> list[TokenCounts]:
         """Return states that merge to this one; where a token goes, its bytes alone decide.
@@ -167,7 +167,7 @@ class TokenCounts:
         for token in self._counts:
             chosen[zlib.crc32(to_bytes(token)) % num_parts].append(token)
         return [
-            self._chosen(tokens, num_documents=0 if i else self._num_documents)
+            self._choose(tokens, num_documents=0 if i else self._num_documents)
             for i, tokens in enumerate(chosen)
         ]
 
@@ -205,7 +205,7 @@ class TokenCounts:
             )
         self._kind = kind
 
-    def _best(self, max_tokens: int | None) -> list[Any]:
+    def _rank(self, max_tokens: int | None) -> list[Any]:
         tokens = list(self._counts)
         if max_tokens is not None and max_tokens < len(tokens):
             if max_tokens < 1:
@@ -218,7 +218,7 @@ class TokenCounts:
         tokens.sort(key=self._counts.__getitem__, reverse=True)  # equals stay in their order
         return tokens[:max_tokens]
 
-    def _chosen(self, tokens: Sequence[Token], *, num_documents: int) -> TokenCounts:
+    def _choose(self, tokens: Sequence[Token], *, num_documents: int) -> TokenCounts:
         state = TokenCounts(documents=self._documents)
         state._num_documents = num_documents
         state._kind = self._kind if tokens else None
@@ -227,7 +227,7 @@ class TokenCounts:
             state._document_counts.update({token: self._document_counts[token] for token in tokens})
         return state
 
-    def _document_counts_of(self, tokens: Sequence[Token]) -> NDArray[np.int64]:
+    def _get_document_counts(self, tokens: Sequence[Token]) -> NDArray[np.int64]:
         return _to_int64(map(self._document_counts.__getitem__, tokens if self._documents else ()))
 
 

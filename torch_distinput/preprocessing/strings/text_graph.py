@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     inside: torch.Tensor
     begins: torch.Tensor
 
-    def counts(self) -> torch.Tensor:
+    def count_tokens(self) -> torch.Tensor:
         """The number of tokens of each row, int64 ``(rows,)``."""
         return self.begins.sum(1)
 
@@ -142,7 +142,7 @@ def find_spans(rows: Rows, rules: TextRules, num_tokens: int) -> Spans:
     last = rows.inside & ~(_shift(rows.inside, -1) & ~_shift(rows.begins, -1))
     starts = _put(columns, which, rows.begins, width=num_tokens, fill=0)
     ends = _put(columns + 1, which, last, width=num_tokens, fill=0)
-    counts = rows.counts().unsqueeze(1)
+    counts = rows.count_tokens().unsqueeze(1)
     parts, before = [], torch.zeros_like(counts)
     for width in rules.widths:
         num_parts = max(num_tokens - width + 1, 0)

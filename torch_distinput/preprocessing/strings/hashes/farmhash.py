@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 from torch_distinput.preprocessing.strings.hashes.words import (
-    last_words,
+    read_last_words,
     rotate_right,
     shift_right,
-    signed,
     split_words,
+    to_signed,
 )
 
-_K0 = signed(0xC3A5C85C97CB3127)
-_K1 = signed(0xB492B66FBE98F273)
-_K2 = signed(0x9AE16A3B2F90404F)
+_K0 = to_signed(0xC3A5C85C97CB3127)
+_K1 = to_signed(0xB492B66FBE98F273)
+_K2 = to_signed(0x9AE16A3B2F90404F)
 _CHUNK = 64
 """Bytes that the loop over a long row takes at once."""
 _CROSS_KEY = 0xDECAFCAFFE
 """What ``tf.sparse.cross_hashed`` starts from, unless it is told otherwise."""
-_CROSS_FACTOR = signed(0xC6A4A7935BD1E995)
+_CROSS_FACTOR = to_signed(0xC6A4A7935BD1E995)
 
 
 class _State(NamedTuple):
@@ -55,7 +55,7 @@ def fingerprint64(data: Tensor, lengths: Tensor) -> Tensor:
     if width > 3:
         multiplier = _K2 + lengths * 2
         count = next(count for limit, count in _LAST_WORDS if width <= limit)
-        last = last_words(words, lengths, count)
+        last = read_last_words(words, lengths, count)
         hashes = torch.where(lengths > 3, _up_to_32(words, last, lengths, multiplier), hashes)
     if width > 32:
         hashes = torch.where(lengths > 32, _up_to_64(words, last, multiplier), hashes)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torch_distinput.preprocessing.strings.hashes.words import MASK_64, shift_right, signed
+from torch_distinput.preprocessing.strings.hashes.words import MASK_64, shift_right, to_signed
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -72,7 +72,7 @@ def _make_key(seed: int) -> _Key:
     # 3 modulo 8: its powers have the longest period, and few zero bits at the end of differences.
     multiplier = (multiplier & ~7) | 3
     inverse = pow(multiplier, -1, 1 << 64)
-    return _Key(signed(table), signed(multiplier), signed(inverse), signed(length | 1))
+    return _Key(to_signed(table), to_signed(multiplier), to_signed(inverse), to_signed(length | 1))
 
 
 def _sum_polynomials(data: Tensor, key: _Key) -> Tensor:
@@ -93,7 +93,7 @@ def _sum_polynomials(data: Tensor, key: _Key) -> Tensor:
 
 
 def _make_table(key: _Key, device: torch.device) -> Tensor:
-    table = _mix(torch.arange(256, device=device) * signed(_GOLDEN) + key.table)
+    table = _mix(torch.arange(256, device=device) * to_signed(_GOLDEN) + key.table)
     return table - table[0]
 
 
@@ -113,8 +113,8 @@ def _finish(polynomials: Tensor, lengths: Tensor, key: _Key) -> Tensor:
 
 def _mix(words: Tensor) -> Tensor:
     """Mix the bits as splitmix64 does (Steele, Lea and Flood): no two words become one."""
-    words = (words ^ shift_right(words, 30)) * signed(_FIRST)
-    words = (words ^ shift_right(words, 27)) * signed(_SECOND)
+    words = (words ^ shift_right(words, 30)) * to_signed(_FIRST)
+    words = (words ^ shift_right(words, 27)) * to_signed(_SECOND)
     return words ^ shift_right(words, 31)
 
 

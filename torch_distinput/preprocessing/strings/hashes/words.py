@@ -18,7 +18,7 @@ MASK_64 = (1 << 64) - 1
 _LARGEST = (1 << 63) - 1
 
 
-def signed(word: int) -> int:
+def to_signed(word: int) -> int:
     """Return the int64 that has the bits of this uint64."""
     return word - (1 << 64) if word > _LARGEST else word
 
@@ -44,7 +44,7 @@ def split_words(data: Tensor) -> Tensor:
     return padded.view(torch.int64).t().contiguous()
 
 
-def last_words(words: Tensor, lengths: Tensor, count: int) -> Tensor:
+def read_last_words(words: Tensor, lengths: Tensor, count: int) -> Tensor:
     """Return the ``count`` words that end where each row ends, (count, rows).
 
     Those that would begin before the row are of no meaning.
