@@ -21,7 +21,7 @@ from torch_distinput.data.stream.chunk import Shard
 from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import AutoShardPolicy, InputOptions
-from torch_distinput.preprocessing.columns.columns import box_rows, collate_column, collate_columns
+from torch_distinput.preprocessing.columns.collate import box_rows, collate_column, collate_columns
 from torch_distinput.values import Distributed, PerReplica, StepInfo
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from torch_distinput.preprocessing.adapt.reading import ROWS, Workers
 from torch_distinput.preprocessing.analysis.state_cache import StateCache, States, identify_recipe
 from torch_distinput.preprocessing.artifact.artifact import check_target, save
 from torch_distinput.preprocessing.artifact.registry import describe_layer
-from torch_distinput.preprocessing.columns.columns import collate_columns
+from torch_distinput.preprocessing.columns.collate import collate_columns
 from torch_distinput.preprocessing.layers.features import Features
 
 

@@ -34,8 +34,7 @@ LAYERS: dict[str, type[nn.Module]] = {
         nn.Identity,
     )
 }
-
-"""By their names, all that can be saved: a new layer is a line here, and its file."""
+"""By their names, all that can be saved: a new layer is its file, and a line here."""
 
 _GIVEN = frozenset({"idf_weights", "storage_options", "vocabulary"})
 """Arguments that are never written: the state has what they stand for."""

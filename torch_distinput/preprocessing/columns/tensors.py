@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from torch_distinput.preprocessing.columns.columns import has_rounded
+from torch_distinput.preprocessing.columns.collate import has_rounded
 from torch_distinput.preprocessing.strings.packed import PackedStrings, flatten, pack_strings
 
 MISSING_NUMBERS = ("error", "ignore")

@@ -14,7 +14,7 @@ from torch import nn
 from torch_distinput import scope_registry
 from torch_distinput.preprocessing.adapt.adapt import adapt_layers
 from torch_distinput.preprocessing.adapt.reading import Workers
-from torch_distinput.preprocessing.columns.columns import (
+from torch_distinput.preprocessing.columns.collate import (
     add_dimension,
     is_single,
     join_parts,

@@ -20,7 +20,7 @@ from torch_distinput.errors import UsageError
 from torch_distinput.preprocessing.adapt.adapt import adapt_layers
 from torch_distinput.preprocessing.adapt.protocol import Analyzer
 from torch_distinput.preprocessing.adapt.reading import Workers
-from torch_distinput.preprocessing.columns.columns import take_only_column
+from torch_distinput.preprocessing.columns.collate import take_only_column
 from torch_distinput.preprocessing.columns.tensors import Takes
 
 if TYPE_CHECKING:

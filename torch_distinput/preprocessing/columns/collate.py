@@ -1,4 +1,4 @@
-"""Columns of a batch as layers take them."""
+"""Examples into columns, and columns into the shape that layers take."""
 
 from __future__ import annotations
 
