@@ -119,9 +119,7 @@ def _merge(kind: type, parts: Iterable[Mapping[str, Any]]) -> Any:
     return first
 
 
-def _merge_counts(
-    own: TokenCounts, analyzer: TokenAnalyzer, workers: Communicator
-) -> TokenCounts:
+def _merge_counts(own: TokenCounts, analyzer: TokenAnalyzer, workers: Communicator) -> TokenCounts:
     """Merge counts by owner: each worker sums up the tokens of one part of all hashes.
 
     So it holds its part of the vocabulary only, until the most frequent tokens of all are known.

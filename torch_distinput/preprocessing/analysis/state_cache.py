@@ -15,10 +15,7 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identify,
-)
+from torch_distinput.preprocessing.analysis.function_identity import UnknownIdentityError, identify
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 
@@ -94,9 +91,7 @@ class StateCache:
 
 
 def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {
-        name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)
-    }
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
 def identify_recipe(dataset: FileDataset, features: Features) -> str | None:

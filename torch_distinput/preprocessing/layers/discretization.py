@@ -9,11 +9,7 @@ from typing import Any, final
 import torch
 
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.columns.tensors import (
-    MISSING_NUMBERS,
-    Takes,
-    to_floats,
-)
+from torch_distinput.preprocessing.columns.tensors import MISSING_NUMBERS, Takes, to_floats
 from torch_distinput.preprocessing.layers.encoding import encode
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, check_choice
 from torch_distinput.preprocessing.states.quantiles import Quantiles

@@ -205,9 +205,7 @@ class AdaptiveLayer(Layer, ABC):
             error_msgs.append(refusal)
             return
         # As others are copied into a parameter of its own type, whatever type they were saved as.
-        typed = {
-            prefix + name: tensor.to(self.state_types[name]) for name, tensor in saved.items()
-        }
+        typed = {prefix + name: tensor.to(self.state_types[name]) for name, tensor in saved.items()}
         device = self.get_buffer("_place").device
         for name in saved:
             self._buffers[name] = torch.empty_like(typed[prefix + name], device=device)

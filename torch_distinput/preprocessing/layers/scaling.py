@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from torch_distinput.preprocessing.columns.tensors import (
-    MISSING_NUMBERS,
-    Takes,
-    to_floats,
-)
+from torch_distinput.preprocessing.columns.tensors import MISSING_NUMBERS, Takes, to_floats
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, check_choice
 from torch_distinput.preprocessing.states.column_moments import ColumnMoments
 

@@ -56,9 +56,7 @@ class Tokens(NamedTuple):
         """The tokens in order."""
         content = self.text.cpu().numpy().tobytes()
         ends = self.ends.tolist()
-        return [
-            to_str(content[start:end]) for start, end in zip([0, *ends], ends, strict=False)
-        ]
+        return [to_str(content[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
     def at(self, place: int) -> str:
         """One token."""

@@ -113,9 +113,7 @@ def _check_sample(tokens: Tokens, table: SortedTable) -> None:
     ends = tokens.ends.numpy()
     starts = np.where(chosen > 0, ends[chosen - 1], 0)
     text = tokens.text.numpy()
-    sample = [
-        text[start:end].tobytes() for start, end in zip(starts, ends[chosen], strict=True)
-    ]
+    sample = [text[start:end].tobytes() for start, end in zip(starts, ends[chosen], strict=True)]
     found = table.find(hash_tokens(Tokens.of(sample), table.seed))
     if b"" in sample or not np.array_equal(found.numpy(), chosen):
         raise ValueError("tokens are not in their places")
