@@ -219,15 +219,13 @@ class IndexLayout:
     def encode(
         self, indices: torch.Tensor, num_tokens: int, weights: torch.Tensor | None
     ) -> torch.Tensor:
-        """Encode indices as the output mode says (:func:`~.encoding.encode`).
+        """Encode indices as vectors of the output mode (:func:`~.encoding.encode`).
 
         Args:
             indices: int64 ``(...)``.
             num_tokens: of the vocabulary.
             weights: float32 ``(first_token + num_tokens,)``, of each index, for ``"tf_idf"``.
         """
-        if self.output_mode == "int":
-            return indices
         depth = self.first_token + num_tokens
         if self.pad_to_max_tokens and self.max_tokens is not None:
             depth = self.max_tokens

@@ -127,6 +127,8 @@ class Lookup(AdaptiveLayer, ABC):
 
     def encode(self, indices: torch.Tensor) -> torch.Tensor:
         """Encode indices, int64 ``(...)``, as the output mode says."""
+        if self.layout.output_mode == "int":
+            return indices
         weights = self.need("weights") if self.layout.output_mode == "tf_idf" else None
         return self.layout.encode(indices, self._count_tokens(), weights)
 
