@@ -7,9 +7,9 @@ import struct
 from dataclasses import replace
 
 from tests.tfrecords import message, varint
-from torch_distinput.data.storage import filesystem
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
 
 
