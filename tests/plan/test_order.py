@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.assignment import permutation as permutations
 from torch_distinput.plan.assignment.order import (
     EpochOrder,
     GivenBatches,
@@ -16,7 +15,7 @@ from torch_distinput.plan.assignment.order import (
     Run,
     UniformBatches,
 )
-from torch_distinput.plan.assignment.permutation import LARGEST_EXACT, FeistelNetwork, permute
+from torch_distinput.plan.assignment.permutation import LARGEST_EXACT
 
 
 def shuffled(num_examples, seed=0, epoch=0):
@@ -80,14 +79,6 @@ def test_parts_of_many_batches_are_parts_of_each(num_examples, size, first, part
         for number, rows in enumerate(batches.rows(run, start, stop), run.first):
             assert np.array_equal(batches.indices(number)[start:stop], rows)
         assert number == run.first + run.count - 1
-
-
-def test_tables_change_nothing(monkeypatch):
-    """They hold what is worked out for each item where a table would be too long."""
-    positions = np.arange(0, 10**9, 9_999_999)
-    expected = FeistelNetwork(10**9, (1, 2))(positions)
-    monkeypatch.setattr(permutations, "_LARGEST_TABLE", 0)
-    assert np.array_equal(expected, FeistelNetwork(10**9, (1, 2))(positions))
 
 
 def test_epochs_and_seeds_differ():
@@ -159,13 +150,6 @@ def test_given_batches():
     """Batches of a user's batch sampler keep their sizes."""
     batches = GivenBatches((np.array([3, 1]), np.array([2])))
     assert (2, (Run(0, 1, 2), Run(1, 1, 1))) == (batches.num_batches, batches.runs)
-
-
-def test_permutation_is_keyed():
-    """A few items, by any key."""
-    assert sorted(permute(9, key=(1, 2, 3)).tolist()) == list(range(9))
-    assert permute(9, key=(1, 2, 3)).tolist() == permute(9, key=(1, 2, 3)).tolist()
-    assert permute(9, key=(1, 2, 3)).tolist() != permute(9, key=(1, 2, 4)).tolist()
 
 
 @pytest.mark.parametrize("batches", [
