@@ -289,7 +289,8 @@ def vote(waiting: list[LocalStep], pace: int) -> Vote:
 
 def cut(setting: Setting, route: Route, plan: ReadPlan) -> list[LocalStep]:
     """This worker's steps of its rows, batch by batch."""
-    splitter, first_step, found = route.splitter, plan.step, []
+    found: list[LocalStep] = []
+    splitter, first_step = route.splitter, plan.step
     bounds = splitter.bounds
     rows = read(setting, plan)[bounds.begin(plan.batch) - plan.row :]
     for batch in itertools.count(plan.batch):

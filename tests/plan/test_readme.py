@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.plan.epochs import Cluster, Setting, begin, plans_of, play, read, resume
 from torch_distinput.plan.progress.position import ALL
@@ -92,15 +91,13 @@ def blocks():
     yield "state after step 4", draw_state(third)
 
 
-@pytest.mark.parametrize(("name", "block"), list(blocks()))
-def test_the_page_shows_what_the_code_does(name, block):
-    assert f"```\n{block}\n```" in PAGE.read_text(), f"{name}:\n{block}"
-
-
-def test_the_page_shows_nothing_else():
+def test_the_page_shows_what_the_code_does():
     """Each block of the page is one of those, in their order."""
     shown = PAGE.read_text().split("```\n")[1::2]
-    assert [f"{block}\n" for _, block in blocks()] == shown
+    expected = list(blocks())
+    assert len(expected) == len(shown)
+    for (name, block), found in zip(expected, shown, strict=True):
+        assert f"{block}\n" == found, name
 
 
 def test_every_row_of_the_drawing_is_delivered_once():
