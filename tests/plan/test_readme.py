@@ -64,7 +64,7 @@ def draw_state(position):
     """The state, a key a line, and a stream a line."""
     state = {**to_state(position, {}), "recipe": ["..."]}
     lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in state.items())
-    return ("{" + ",\n ".join(lines) + "}").replace("]], [[", "]],\n             [[")
+    return ("{" + ",\n ".join(lines) + "}").replace("]], [", "]],\n             [")
 
 
 def blocks():
