@@ -84,6 +84,22 @@ def test_idle_replicas_are_counted_for_all_steps(drop_last, shared):
         assert expected == workers[0].idle
 
 
+@pytest.mark.parametrize("rebatch", Rebatch)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_steps_go_on_from_any_step(drop_last, rebatch):
+    """Those that are left are the same; and the rows delivered are those of the steps before."""
+    for lengths in itertools.product((0, 2, 3, 5), repeat=2):
+        workers = plans(lengths, 3, 2, rebatch, shared=False, drop_last=drop_last)
+        steps = [list(worker.iterate_steps()) for worker in workers]
+        rows = [0] * len(lengths)
+        for number, parts in enumerate(zip(*steps, strict=True), 1):
+            done = parts[0].steps_done
+            rows = [before + sum(part.sizes) for before, part in zip(rows, parts, strict=True)]
+            for worker, own in zip(workers, steps, strict=True):
+                assert tuple(rows) == worker.count_delivered(done)
+                assert own[number:] == list(replace(worker, steps_done=done).iterate_steps())
+
+
 def test_what_is_dropped():
     """Each stream's own partial batch."""
     (plan, *_) = plans((5, 0, 7), 3, 1, Rebatch.SPLIT, shared=False, drop_last=True)
