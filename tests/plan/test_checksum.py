@@ -60,6 +60,11 @@ def test_a_digest_depends_on_order_and_length():
     assert len(set(digests)) == len(digests)
 
 
+def test_joined_windows_depend_on_their_order():
+    assert join_windows((1, 2)) != join_windows((2, 1))
+    assert join_windows((1, 2)) == join_windows((1, 2, 3))
+
+
 def test_the_first_difference_is_found():
     """In the window of the wider reading in which it lies."""
     for count, other, width in itertools.product(range(1, 9), range(8), (1, 2, 4)):
