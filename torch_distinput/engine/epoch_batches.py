@@ -63,7 +63,7 @@ class EpochBatches:
     def first_index(self) -> int:
         """An example that there is: a sampler may leave out example 0."""
         if self._played is not None and self._played.batches.num_batches:
-            return int(self._played.batches.indices(0)[0])
+            return int(self._played.batches.take(0)[0])
         return 0
 
     def facts(self, epoch: int) -> dict[str, object]:
@@ -112,9 +112,9 @@ def _facts_of(batches: GlobalBatches, sampler: str) -> dict[str, object]:
         stop = min(2 * start or 1, batches.num_batches)
         digest = hashlib.blake2b(digest_size=8)
         for number in range(start, stop):
-            digest.update(batches.indices(number).tobytes())
+            digest.update(batches.take(number).tobytes())
             digest.update(b"|")
-        first = ", ".join(map(str, batches.indices(start)[:5].tolist()))
+        first = ", ".join(map(str, batches.take(start)[:5].tolist()))
         facts[f"order from {sampler} in batches {start} to {stop - 1}"] = (
             f"{first}, ... (digest {digest.hexdigest()})"
         )

@@ -144,7 +144,7 @@ class IndexedInput:
             return None
         most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
         places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
-        return SpotCheck(tuple(int(batches.indices(n)[0]) for n in places))
+        return SpotCheck(tuple(int(batches.take(n)[0]) for n in places))
 
     def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
@@ -170,7 +170,7 @@ class IndexedInput:
         number = step - position.steps
         if number >= batches.num_batches:
             return None
-        indices = batches.indices(number)
+        indices = batches.take(number)
         (cut,) = splitter.cut(len(indices))
         return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
 
@@ -189,7 +189,7 @@ class IndexedInput:
         whole = self._source.sampler is None and not before.examples and not batches.num_dropped
         if whole and count is not None:
             return sum_range(worker * count // num_workers, (worker + 1) * count // num_workers)
-        mine = map(batches.indices, assign_items(batches.num_batches, num_workers, worker))
+        mine = map(batches.take, assign_items(batches.num_batches, num_workers, worker))
         return sum(map(sum_ids, mine), IdSum())
 
     def first_example(self) -> None:

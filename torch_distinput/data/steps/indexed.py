@@ -74,7 +74,7 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
             for cut, total in zip(cuts, count_in_sync(splitter, (run.size,)), strict=True)
             if total
         ]
-        for rows in batches.rows(run, start, stop):
+        for rows in batches.iterate_rows(run, start, stop):
             for first, last, sizes, total in steps:
                 yield PlannedStep(rows[first:last], sizes, total)
 
