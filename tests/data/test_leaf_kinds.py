@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_distinput.data.batch import leaf_kinds
+from torch_distinput.data.batch import jagged, leaf_kinds
 from torch_distinput.data.batch.tree import Examples
 
 JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
@@ -17,7 +17,7 @@ JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch
     [
         (torch.ones(2, 3), leaf_kinds.DENSE),
         (torch.nn.Parameter(torch.ones(2)), leaf_kinds.DENSE),
-        (JAGGED, leaf_kinds.JAGGED),
+        (JAGGED, jagged.JAGGED),
         (np.array(["a", "b"]), leaf_kinds.ARRAY),
         (np.ones(2).view(np.memmap), leaf_kinds.ARRAY),
         ([b"a", b"b"], leaf_kinds.LIST),

@@ -18,7 +18,8 @@ import torch_distinput as tdi
 from tests.data.test_buffers import SHARING
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.loader import shared_memory
-from torch_distinput.data.loader.processes import LoaderOptions, TaskLoader
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.loader.shared_memory import FREE, OPENED, SENT, Receiver, Sender
 
 

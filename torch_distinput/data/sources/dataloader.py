@@ -17,7 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)

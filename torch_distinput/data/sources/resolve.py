@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources import dataloader
 from torch_distinput.data.sources.classify import (
     BATCHED,

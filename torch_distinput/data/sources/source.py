@@ -13,7 +13,7 @@ from typing import Any
 from torch_distinput.data.batch.buffer_pool import Allocate, pageable
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream

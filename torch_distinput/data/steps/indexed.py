@@ -111,7 +111,7 @@ def fetch_steps(
     tasks = _tasks(planned, waiting)
     results = loader.run(tasks if check is None else chain([check], tasks), epoch)
     checked = [] if check is None else next(results)
-    return checked, loader.guarded(_merged(results, waiting, planned, owned=owned))
+    return checked, loader.guard(_merged(results, waiting, planned, owned=owned))
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Task]:
