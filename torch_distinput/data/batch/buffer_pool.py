@@ -4,6 +4,10 @@ A tensor that is handed out lies over an array of ours. Torch refers to that arr
 and so does whatever shares it: a view, ``detach()``, ``numpy()``, a batch that is kept in a list.
 When nothing is left the array's reference count is back at its base, and the memory is free. So a
 user who keeps a batch never sees it change, and nobody has to say how long a batch is needed.
+
+    thread                        writes               reads               guarded by
+    any that asks for memory      _arrays              reference counts    _lock
+    who drops the last tensor     a reference count                        the interpreter
 """
 
 from __future__ import annotations

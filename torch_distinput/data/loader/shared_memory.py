@@ -4,6 +4,11 @@ A loader process writes tensors and arrays into a slot, which it shares with the
 from then on only the slot's number and a short text travel. Torch by itself makes a file of shared
 memory for each tensor of each batch, which costs more than most batches.
 
+    thread                          writes             reads          guarded by
+    the loader process              content; SENT      first byte     first byte: FREE or LEFT
+    main: who takes results         OPENED             the content    first byte: SENT
+    main: who drops the last view   FREE or LEFT                      first byte: OPENED
+
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch

@@ -2,6 +2,10 @@
 
 The folder lies where temporary files do (``TMPDIR``), so on the machine's own disk. It is made by
 the first process that needs it; the others wait for it. Nothing in it is ever changed.
+
+    process                writes                           reads         guarded by
+    the first that asks    a folder aside, then its name                  the lock file
+    all others                                              the folder    its name, given last
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""The order that a sampler of the user gives: the same on every rank, whatever it draws from."""
+"""The order that a sampler of the user gives: the same on every rank, whatever it draws from.
+
+Who writes and reads what:
+
+    thread                            writes                                   guarded by
+    any that iterates a sampler       the generators of torch, NumPy, Python   "random generators"
+    simulated workers (threads)       the same                                 the same
+"""
 
 from __future__ import annotations
 
