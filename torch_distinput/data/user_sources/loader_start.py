@@ -21,7 +21,7 @@ from torch_distinput.data.user_sources.parts import deals_shards
 _log = logging.getLogger(__name__)
 
 
-def started(source: Any) -> Iterator[Any]:
+def start_source(source: Any) -> Iterator[Any]:
     """Start a source; a loader gives the end of its data alone for the end."""
     return _batches_of(source) if isinstance(source, DataLoader) else iter(source)
 
