@@ -156,7 +156,7 @@ class UnitSource:
             return
         try:
             for data in self.dataset.reader.read(file, part):
-                chunk = _numbered(data, unit, count)
+                chunk = _number_rows(data, unit, count)
                 count += chunk.num_rows
                 if chunk.num_rows:
                     yield chunk
@@ -201,7 +201,7 @@ def _is_no_damage(error: Exception) -> bool:
     return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))
 
 
-def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
+def _number_rows(data: Batch, unit: Unit, count: int) -> Chunk:
     try:
         num_rows = rows.num_rows(data)
     except (TypeError, ValueError) as error:

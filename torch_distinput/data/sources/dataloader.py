@@ -87,7 +87,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
         collate_fn=None if collate_fn is default_collate else collate_fn,
         loader=LoaderOptions(
             num_workers=loader.num_workers,
-            keywords=_kept_keywords(loader),
+            keywords=_keep_keywords(loader),
             persistent=loader.persistent_workers,
             dataset=loader.dataset,
             init_fn=loader.worker_init_fn,
@@ -95,7 +95,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     )
 
 
-def _kept_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
+def _keep_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
     if not loader.num_workers:
         return {}
     return {name: getattr(loader, name) for name in _KEPT}

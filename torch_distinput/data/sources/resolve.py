@@ -129,7 +129,7 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
     collate = request.collate_fn
     return IndexedSource(
         name=type(source).__name__,
-        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
+        fetch=ExampleFetch(_ColumnExamples(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers),
@@ -210,7 +210,7 @@ def _need_batch_size(request: Request, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ColumnExamples:
     """Columns as examples, for a collate_fn that wants them."""
 
     columns: ColumnFetch

@@ -91,10 +91,10 @@ class SpotCheck:
 
 def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
     leaves, _ = flatten(fetch(np.array([index])))
-    return [fingerprint(_without_folders(leaf)) for leaf in leaves]
+    return [fingerprint(_drop_folders(leaf)) for leaf in leaves]
 
 
-def _without_folders(leaf: Any) -> Any:
+def _drop_folders(leaf: Any) -> Any:
     """A list of strings or paths with the last part of those that are absolute."""
     if not isinstance(leaf, list):
         return leaf

@@ -33,7 +33,7 @@ class ReplicaBatch(NamedTuple):
         return self.structure.build(self.leaves)
 
 
-def part_of(batch: Batch, ids: Ids) -> ReplicaBatch:
+def take_apart(batch: Batch, ids: Ids) -> ReplicaBatch:
     """Take a batch apart."""
     leaves, structure = flatten(batch)
     return ReplicaBatch(leaves, structure, ids)

@@ -45,7 +45,7 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
     folder = _root() / key
     if folder.is_dir():
         return folder
-    with _locked(folder.with_suffix(".lock")):
+    with _lock(folder.with_suffix(".lock")):
         if not folder.is_dir():
             for left in folder.parent.glob(f"{key}.*/"):  # by a process that died
                 shutil.rmtree(left, ignore_errors=True)
@@ -100,7 +100,7 @@ def _root() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold a lock that the system drops when the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
