@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ def pageable(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
+@final
 class Buffers:
     """The memory of one leaf, batch after batch; it may be asked from several threads."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -118,6 +118,7 @@ def collate(spec: Any) -> CollateFn:
     return _CollateOrNone(spec)
 
 
+@final
 class _CollateOrNone:
     """Picklable, so that it can travel to loader processes."""
 

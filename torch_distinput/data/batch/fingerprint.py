@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -80,6 +80,7 @@ def say_unchecked(name: str) -> None:
         )
 
 
+@final
 class Digest:
     """Takes values one after another; equal in all processes for equal values in equal order."""
 

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import final
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.stream.chunk import Chunk
@@ -22,6 +23,7 @@ _HELD_BYTES = 8 << 20
 """What one thread reads ahead; one chunk is always allowed."""
 
 
+@final
 @dataclass(slots=True)
 class _ChunkQueue:
     """What the two threads share."""
@@ -43,6 +45,7 @@ class _ChunkQueue:
             self.changed.notify_all()
 
 
+@final
 class ReadAhead(Iterator[Chunk]):
     """Runs an iterator of chunks in a thread of its own, which starts now.
 

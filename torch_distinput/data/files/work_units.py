@@ -31,6 +31,7 @@ _DAMAGE = (None, errno.EINVAL)
 _UNREACHABLE = (FileNotFoundError, PermissionError)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
     """One part of one file.
@@ -60,6 +61,7 @@ class Unit:
         return replace(self, part=head), replace(self, part=tail)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The parts of all files, in the order of the listing; the same on all workers."""

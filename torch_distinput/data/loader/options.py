@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderOptions:
     """What a DataLoader of ours is made with; the keywords are DataLoader's own.

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, final
 
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -26,6 +26,7 @@ _SWITCH_SECONDS = 0.0002
 for 5 ms, Python's default, while the main process waits for the result."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class SentError:
     """An error on its way out of a loader process: torch would make a new one of its text."""
@@ -52,6 +53,7 @@ def map_items(fn: Callable[[Task], T], items: Iterable[Task]) -> Iterator[T]:
         yield result
 
 
+@final
 class FinishUnlessError:
     """Finishes items, and hands errors on."""
 
@@ -63,6 +65,7 @@ class FinishUnlessError:
         return item if isinstance(item, SentError) else self._finish(item)
 
 
+@final
 class ProcessInit:
     """What a loader process does first: show the user's dataset, call the ``worker_init_fn``."""
 
@@ -85,6 +88,7 @@ class ProcessInit:
             ours.failed = error_to_send(SourceError(said), error)
 
 
+@final
 class FetchDataset(Dataset[Any]):
     """A fetch function in the shape of a map-style dataset."""
 
@@ -110,6 +114,7 @@ class FetchDataset(Dataset[Any]):
             return sender.pack(error_to_send(source_error(error, "a batch"), error))
 
 
+@final
 class FinishedStream(IterableDataset[Any]):
     """A stream that finishes its items itself."""
 
@@ -121,6 +126,7 @@ class FinishedStream(IterableDataset[Any]):
         return map_items(self._finish, self._stream)
 
 
+@final
 class StreamDataset(IterableDataset[Any]):
     """A stream that ends with what it raised; torch would end it silently afterwards."""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, final
 
 from torch.utils.data import (
     DataLoader,
@@ -51,6 +51,7 @@ Step = TypeVar("Step")
 
 _log = logging.getLogger(__name__)
 
+@final
 class TaskLoader(Generic[Task, T]):
     """Runs ``fetch(task)`` for a stream of tasks, in order, here or in loader processes.
 
@@ -205,6 +206,7 @@ def _identity(value: T) -> T:
     return value
 
 
+@final
 class _TaskSampler(Generic[Task]):
     """The tasks of the run that starts next; DataLoader asks for them twice when it starts."""
 

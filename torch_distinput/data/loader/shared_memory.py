@@ -24,7 +24,7 @@ import logging
 import pickle
 import weakref
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -58,6 +58,7 @@ Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | Non
 """
 
 
+@final
 class Sender:
     """The end in a loader process."""
 
@@ -125,6 +126,7 @@ class Sender:
         return free[0], memory
 
 
+@final
 class Receiver:
     """The end in the main process."""
 
@@ -154,6 +156,7 @@ def _release(slot: NDArray[np.uint8], forks: int) -> None:
     slot[0] = FREE if forks == num_forks() else LEFT
 
 
+@final
 class _Pickler(ForkingPickler):
     """Leaves the contents of dense tensors, as pickle does those of arrays, to its callback."""
 

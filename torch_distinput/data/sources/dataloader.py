@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data import (
     BatchSampler,
@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _KEPT = ("multiprocessing_context", "prefetch_factor", "timeout")
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderParts:
     """What a user's DataLoader consists of.

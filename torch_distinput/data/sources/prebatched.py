@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ReadyStream:
     """A stream whose elements already are batches.

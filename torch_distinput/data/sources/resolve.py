@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
@@ -209,6 +209,7 @@ def _need_batch_size(request: Request, what: str) -> None:
         raise ConfigurationError(msg)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _ColumnExamples:
     """Columns as examples, for a collate_fn that wants them."""

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from torch.utils.data import Subset
@@ -48,6 +48,7 @@ _MOST_HASHED = 1024
 """Indices of a Subset that are looked at."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class SpotCheck:
     """Asks for fingerprints of a few examples; may travel to a loader process as a task.

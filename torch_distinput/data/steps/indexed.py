@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
@@ -34,6 +34,7 @@ class PlannedStep(NamedTuple):
     num_examples: int
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class StepFetch:
     """The task of a step: a step without rows asks for nothing, but keeps its turn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.leaf_kind import windows
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
@@ -39,6 +39,7 @@ def take_apart(batch: Batch, ids: Ids) -> ReplicaBatch:
     return ReplicaBatch(leaves, structure, ids)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """Where a step was read; enough to read it again.

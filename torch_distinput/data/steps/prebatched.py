@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import final
 
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -30,6 +31,7 @@ NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
 
 
+@final
 class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
     """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
 
@@ -82,6 +84,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
         return self._witness.watch_batches(chunks)
 
 
+@final
 class PlayedDataset(IterableDataset[LocalStep]):
     """Plays replica batches that are the user's own: as many elements a step as local replicas."""
 

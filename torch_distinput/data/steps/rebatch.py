@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import final
 
 from torch.utils.data import IterableDataset
 
@@ -51,6 +52,7 @@ class CutRows:
     trace: Trace = NO_TRACE
 
 
+@final
 class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     """Cuts a stream into global batches, and those into this worker's steps.
 
@@ -198,6 +200,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Maps and collates the rows of a step; notes pass. Picklable, for loader processes.

@@ -13,7 +13,7 @@ import errno
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, final
 
 from torch_distinput.threads import Lock, new_lock
 
@@ -27,6 +27,7 @@ _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
 _LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
 
 
+@final
 @dataclass(slots=True)
 class Retries:
     """Counts how often a storage was asked again; threads may share it."""

@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, final
 
 from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
@@ -47,6 +47,7 @@ class ReadReport:
     reading: Reading | None = None
 
 
+@final
 @dataclass(slots=True)
 class ReadLog:
     """Decides what happens to bad records, and keeps count; threads may share it."""
@@ -77,6 +78,7 @@ class ReadLog:
         return ReadReport(skipped=dict(skipped), words=words, retries=self.retries.take())
 
 
+@final
 class ReadCounter:
     """Adds up the notes of one iterator. Filled by the thread that reads, read by any."""
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -87,6 +87,7 @@ def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator
         number += 1
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Collate:
     """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes."""

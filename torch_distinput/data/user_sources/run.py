@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data._utils import worker as torchs_worker
 
@@ -55,6 +55,7 @@ from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.position import Start
 
 
+@final
 @dataclass(slots=True)
 class _History:
     """What this process knows of a source that was started in it.
@@ -94,6 +95,7 @@ _histories: dict[int, _History] = {}
 """By ``id``: sources may be unhashable."""
 
 
+@final
 class SourceRun:
     """A source under way.
 
