@@ -54,7 +54,7 @@ if _typing.TYPE_CHECKING:
     from torch_distinput import integrations, preprocessing, readers, testing
     from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
     from torch_distinput.data.files.dataset import FileDataset
-    from torch_distinput.data.steps.rebatch import RebatchSampler
+    from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
 
     __version__: str
 
@@ -107,7 +107,7 @@ _LATE = {
     "DataShardDataset": "data.building_blocks",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
-    "RebatchSampler": "data.steps.rebatch",
+    "RebatchSampler": "data.steps.rebatch_sampler",
 }
 _LATE_MODULES = ("integrations", "preprocessing", "readers", "testing")
 

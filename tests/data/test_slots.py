@@ -14,7 +14,7 @@ import torch
 
 from tests.data.test_buffers import SHARING
 from torch_distinput.data.batch.collate import collate_examples
-from torch_distinput.data.loader import shared_memory as slots
+from torch_distinput.data.loader import shared_memory
 from torch_distinput.data.loader.shared_memory import FREE, OPENED, SENT, Receiver, Sender
 
 
@@ -147,7 +147,7 @@ def test_who_keeps_all_gets_all():
     sender, receiver = Sender(0), Receiver()
     kept = [receiver.open(sender.pack(torch.full((5,), number))) for number in range(30)]
     assert [[number] * 5 for number in range(30)] == [tensor.tolist() for tensor in kept]
-    assert slots._MOST_SLOTS == len(sender._slots)
+    assert shared_memory._MOST_SLOTS == len(sender._slots)
 
 
 def test_what_nobody_will_open_is_free_again():

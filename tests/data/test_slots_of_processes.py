@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
-from torch_distinput.data.loader.processes import LoaderOptions, TaskLoader
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import TaskLoader
 
 
 class Numbers(Dataset):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_distinput.data.loader.processes import LoaderOptions, run_stream
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import run_stream
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep

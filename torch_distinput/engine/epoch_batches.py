@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
-from torch_distinput.data.user_sources.sampler import length_of, sampled_batches
+from torch_distinput.data.user_sources.sampler import length_of, sample_batches
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.order import EpochOrder, GlobalBatches, UniformBatches
 from torch_distinput.plan.progress.position import Position
@@ -95,7 +95,7 @@ class EpochBatches:
     def _sample(self, epoch: int) -> _Sampled:
         request = self._source.request
         assert self._source.sampler is not None, "asked for by the caller"
-        batches = sampled_batches(
+        batches = sample_batches(
             self._source.sampler,
             request.global_batch_size,
             drop_last=request.drop_last,

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from torch_distinput.data.batch.spec import spec_of
-from torch_distinput.data.loader.processes import LoaderOptions, run_stages
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import run_stages
 from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset

@@ -16,7 +16,7 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, part_of
+from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.feeds import Delivery, Feed, PlannedFeed, raising
 from torch_distinput.engine.input import Opening
@@ -172,7 +172,7 @@ class IndexedInput:
             return None
         indices = batches.take(number)
         (cut,) = splitter.cut(len(indices))
-        return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
+        return [cut_step(take_apart(self._source.fetch(indices), indices), cut.sizes)]
 
     def expected_ids(
         self,

@@ -11,7 +11,7 @@ from torch_distinput.cluster.agreement_queue import Agreed, Ending
 from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
-from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
+from torch_distinput.data.batch.spec import merge_specs, same_kinds, spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.feeds import Delivery, located, origin_of
 from torch_distinput.errors import MismatchError, PeerFailedError
@@ -134,7 +134,7 @@ class VotedFeed:
         specs = [spec for spec in introduced if spec is not None]
         spec = specs[0] if specs else None
         for other in specs[1:]:
-            spec = merged(spec, other)
+            spec = merge_specs(spec, other)
         return spec
 
     def close(self) -> None:

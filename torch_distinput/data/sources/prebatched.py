@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from torch_distinput.plan.progress.position import Start
 from torch_distinput.plan.progress.route import Shard
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ReadyStream:
     """A stream whose elements already are batches.

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources import dataloader
 from torch_distinput.data.sources.classify import (
     BATCHED,
@@ -130,7 +130,7 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
     collate = request.collate_fn
     return IndexedSource(
         name=type(source).__name__,
-        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
+        fetch=ExampleFetch(_ColumnExamples(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers),
@@ -218,8 +218,9 @@ def _need_batch_size(request: Request, what: str) -> None:
         raise ConfigurationError(msg)
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ColumnExamples:
     """Columns as examples, for a collate_fn that wants them."""
 
     columns: ColumnFetch
