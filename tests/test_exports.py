@@ -11,6 +11,31 @@ import pytest
 
 import torch_distinput
 
+STRATEGY = [
+    "device",
+    "devices",
+    "distribute_dataset",
+    "distribute_datasets_from_function",
+    "distribute_values_from_function",
+    "experimental_distribute_dataset",
+    "experimental_distribute_datasets_from_function",
+    "experimental_distribute_values_from_function",
+    "experimental_local_results",
+    "gather",
+    "gather_in_order",
+    "local_results",
+    "num_replicas_in_sync",
+    "num_workers",
+    "reduce",
+    "replicate",
+    "request_stop",
+    "run",
+    "scope",
+    "stop_on_signal",
+    "stop_requested",
+    "topology",
+    "worker_index",
+]
 PROMISED = {
     # strategies, and what they make
     "DistributedDataset",
@@ -129,3 +154,8 @@ def test_what_a_public_class_offers_has_docstrings(name: str) -> None:
         and not held.__doc__
     ]
     assert not bare, f"{name} has public members without a docstring: {', '.join(bare)}"
+
+
+def test_a_strategy_shows_what_its_user_needs_and_no_more() -> None:
+    strategy = torch_distinput.OneDeviceStrategy("cpu")
+    assert [name for name in dir(strategy) if not name.startswith("_")] == STRATEGY

@@ -35,7 +35,7 @@ class Step:
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
-    channel = strategy.communicator.open_channel(timeout=LIMIT)
+    channel = strategy._session.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
     layout = BatchLayout(
         num_workers=strategy.num_workers,

@@ -26,14 +26,14 @@ from torch_distinput.plan.assignment.sharding import resolve_policy
 from torch_distinput.plan.assignment.topology import InputContext
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
     from torch_distinput.engine.steps import Steps
 
 _LARGEST_SEED = 2**64 - 1
 
 
-def distributed(
-    strategy: Strategy, source: Any, request: Request, *, seed: int, options: InputOptions
+def build_dataset(
+    session: Session, source: Any, request: Request, *, seed: int, options: InputOptions
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     if options.replication_mode == "per_replica":
@@ -43,12 +43,12 @@ def distributed(
         )
         raise NotImplementedError(msg)
     seed = _checked_seed(seed)
-    opened = open_source(source, _with_memory(request, strategy, options))
+    opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     _refuse_split(source, policy)
     splitter = Splitter(
-        topology=strategy.topology,
+        topology=session.topology,
         rebatch=_rebatch(options, opened),
         global_batch_size=opened.request.global_batch_size,
         shared=policy is AutoShardPolicy.DATA,
@@ -60,14 +60,14 @@ def distributed(
         "auto_shard_policy": policy.value,
     }
     facts: dict[str, object] = {
-        "replicas per worker": strategy.topology.replicas_per_worker,
+        "replicas per worker": session.topology.replicas_per_worker,
         "global_batch_size": opened.request.global_batch_size,
         "drop_last": opened.request.drop_last,
         "rebatch": options.rebatch,
         "partial_batch": options.partial_batch,
     }
     return DistributedDataset(
-        strategy,
+        session,
         _input(opened, splitter, policy, seed, audited=options.audit),
         name=opened.name,
         recipe=recipe,
@@ -77,8 +77,8 @@ def distributed(
     )
 
 
-def played(
-    strategy: Strategy, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
+def build_from_function(
+    session: Session, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
 ) -> DistributedDataset:
     """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
     from torch_distinput.engine.batch_steps import PlayedSteps  # noqa: PLC0415 - as in _input
@@ -87,7 +87,7 @@ def played(
     if not callable(dataset_fn):
         msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
         raise TypeError(msg)
-    topology = strategy.topology
+    topology = session.topology
     splitter = Splitter(
         topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
     )
@@ -107,7 +107,7 @@ def played(
     for dataset in datasets:
         _check_playable(dataset)
     return DistributedDataset(
-        strategy,
+        session,
         StreamedInput(PlayedSteps(datasets, splitter), splitter),
         name=name,
         recipe={"source": "dataset_fn"},
@@ -117,9 +117,9 @@ def played(
     )
 
 
-def _with_memory(request: Request, strategy: Strategy, options: InputOptions) -> Request:
+def _with_memory(request: Request, session: Session, options: InputOptions) -> Request:
     """What is gathered here is gathered where the devices can read it; not in loader processes."""
-    memory = host_memory(strategy.devices) if options.fetch_to_device else None
+    memory = host_memory(session.devices) if options.fetch_to_device else None
     if memory is None or request.num_workers:
         return request
     return replace(request, allocate=memory)

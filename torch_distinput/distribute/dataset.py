@@ -27,7 +27,7 @@ from torch_distinput.plan.progress.state import check_recipe, from_state, to_sta
 from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
 
@@ -46,7 +46,7 @@ class DistributedDataset(Distributed):
 
     def __init__(
         self,
-        strategy: Strategy,
+        session: Session,
         source: Input,
         *,
         name: str,
@@ -56,15 +56,16 @@ class DistributedDataset(Distributed):
         padded_rows: int | None = None,
     ) -> None:
         """Called by the strategy."""
-        self._strategy = strategy
+        self._session = session
+        self._strategy = session.strategy  # lives as long as its datasets
         self._input = source
         self._name = name
         self._static_recipe = recipe
         self._facts = {**recipe, **facts}
-        self._number = strategy.count_dataset()
+        self._number = next(session.datasets)
         self._options = options
         self._padded_rows = padded_rows
-        self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
+        self._meeting = Meeting(session.communicator, session.heartbeat)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -113,8 +114,8 @@ class DistributedDataset(Distributed):
         return steps
 
     @property
-    def strategy(self) -> Strategy:
-        """Whose replicas it is distributed over."""
+    def strategy(self) -> Any:
+        """The :class:`Strategy` over whose replicas it is distributed."""
         return self._strategy
 
     @property
@@ -230,19 +231,19 @@ class DistributedDataset(Distributed):
         )
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
-        context.check_cross_replica(self._strategy, "iter(dataset)")
-        check_alone(self._strategy.communicator, self._options.auto_shard_policy)
+        context.check_cross_replica(self._session, "iter(dataset)")
+        check_alone(self._session.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
             earlier.close_because(
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        topic = f"iteration {self._strategy.count_iteration()}"
+        topic = f"iteration {next(self._session.iterations)}"
         try:
             iterator = self._opened(topic, record)
         except BaseException as error:
-            self._strategy.heartbeat.tell(topic, error)  # the others may be inside already
+            self._session.heartbeat.tell(topic, error)  # the others may be inside already
             raise
         self._running = weakref.ref(iterator)
         return iterator
@@ -252,8 +253,8 @@ class DistributedDataset(Distributed):
         opening = Opening(
             position=position,
             shares=self._shake_hands(topic, position),
-            read_counter=ReadCounter(self._strategy.worker_index),
-            watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
+            read_counter=ReadCounter(self._session.topology.worker_index),
+            watch=Watch(self._session.heartbeat, topic, timeout=options.timeout),
             meeting=self._meeting,
             timeout=options.timeout,
             exchange=self._exchange(topic),
@@ -263,7 +264,7 @@ class DistributedDataset(Distributed):
         self._foresee_zero_rows(position.epoch)
         return DistributedIterator(
             feed,
-            self._strategy,
+            self._session,
             record=record,
             recipe=self._recipe,
             watch=opening.watch,
@@ -277,10 +278,10 @@ class DistributedDataset(Distributed):
 
     def _shake_hands(self, topic: str, position: Position) -> list[Any]:
         """Compare with the other ranks; what each of them has found out for all."""
-        heartbeat = self._strategy.heartbeat
+        heartbeat = self._session.heartbeat
         heartbeat.start(self._options.timeout)
         return shake_hands(
-            self._strategy.communicator,
+            self._session.communicator,
             topic,
             lambda: self._prepared(position),
             heartbeat=heartbeat,
@@ -289,24 +290,24 @@ class DistributedDataset(Distributed):
         )
 
     def _exchange(self, topic: str) -> Exchange:
-        heartbeat, timeout = self._strategy.heartbeat, self._options.timeout
+        heartbeat, timeout = self._session.heartbeat, self._options.timeout
         return Exchange(
-            self._strategy.communicator, heartbeat, topic, name=self._name, timeout=timeout
+            self._session.communicator, heartbeat, topic, name=self._name, timeout=timeout
         )
 
     def _foresee_zero_rows(self, epoch: int) -> None:
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
         is_first, self._is_first = self._is_first, False
-        if is_first and self._padded_rows is None and not self._strategy.worker_index:
+        if is_first and self._padded_rows is None and not self._session.topology.worker_index:
             idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
             warn_of_zero_rows(self._name, epoch, idle, num_steps)
 
     def _audit(self, topic: str, record: EpochRecord, read_counter: ReadCounter) -> Audit:
         return Audit(
-            self._strategy.communicator,
+            self._session.communicator,
             f"audit of {topic}",
             timeout=self._options.timeout,
-            gone=partial(self._strategy.heartbeat.gone, self._options.timeout),
+            gone=partial(self._session.heartbeat.gone, self._options.timeout),
             reading=lambda: read_counter.reading,
             expected=lambda: self._input.expected_ids(
                 record.before, record.position, read_counter.reading

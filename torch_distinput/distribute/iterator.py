@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch_distinput.data.batch.tree import Structure
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.data.stream.chunk import Ids
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.feeds import Feed
@@ -50,7 +50,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
     def __init__(
         self,
         feed: Feed,
-        strategy: Strategy,
+        session: Session,
         *,
         record: EpochRecord,
         recipe: Callable[[Position], Recipe],
@@ -66,17 +66,17 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._record = record
         self._recipe = recipe
         self._feed = feed
-        self._strategy = strategy
+        self._session = session
         self._watch = watch
         self._read_counter = read_counter
         self._audit = audit
         self._shapes = Shapes(spec, padded_rows)
-        self._delivered = strategy.deliveries.open()
+        self._delivered = session.deliveries.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
-        devices = strategy.devices if fetch_to_device else _HOST * len(strategy.devices)
+        devices = session.devices if fetch_to_device else _HOST * len(session.devices)
         host_steps = _host_steps(feed, self._shapes, len(devices), record.steps)
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
@@ -95,7 +95,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             SourceError: this rank's source raised; PeerFailedError on the other ranks.
             UsageError: inside ``Strategy.run``, under another strategy's scope, or when closed.
         """
-        context.check_may_iterate(self._strategy)
+        context.check_may_iterate(self._session)
         if self._ending is not None:
             raise again(self._ending)
         started = time.perf_counter()
@@ -245,7 +245,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
         self._watch.leave(info.index)
-        context.delivered(self._strategy, self._delivered, info)
+        context.note_delivered(self._session, self._delivered, info)
 
 
 _HOST = (torch.device("cpu"),)

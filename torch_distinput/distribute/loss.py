@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_distinput.distribute import context as current
+from torch_distinput.distribute.replicas.replica import get_replica_context
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
 from torch_distinput.values import StepInfo
@@ -93,11 +94,11 @@ def _note_loss(num_rows: int | None) -> None:
 
     The loss may be of any step, but what is padding is known of the last.
     """
-    strategy = current.last_strategy()
-    if strategy is None:
+    session = current.last_session()
+    if session is None:
         return
-    strategy.deliveries.note_loss()
-    last = strategy.deliveries.last
+    session.deliveries.note_loss()
+    last = session.deliveries.last
     if num_rows is None or last is None or last.info is None or last.info.padded_rows != num_rows:
         return
     msg = (
@@ -113,24 +114,24 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
 
     Refuses a loss that does not belong to the step.
     """
-    strategy = current.last_strategy()
-    candidates = [] if strategy is None else strategy.deliveries.candidates()
-    if strategy is None or not candidates:
+    session = current.last_session()
+    candidates = [] if session is None else session.deliveries.candidates()
+    if session is None or not candidates:
         msg = (
             "compute_average_loss divides by the examples of the step delivered last, but none has "
             "been delivered in this thread. Pass num_examples=."
         )
         raise UsageError(msg)
-    context = current.get_replica_context()
-    if context is None and len(strategy.devices) > 1:
+    context = get_replica_context()
+    if context is None and len(session.devices) > 1:
         msg = (
-            f"compute_average_loss with {len(strategy.devices)} local replicas must be called "
+            f"compute_average_loss with {len(session.devices)} local replicas must be called "
             "inside Strategy.run, once per replica. Or pass num_examples=."
         )
         raise UsageError(msg)
     if len(candidates) > 1:
         _refuse_several(candidates)
-    strategy.deliveries.note_loss()
+    session.deliveries.note_loss()
     replica = 0 if context is None else context.local_replica
     for info in candidates:
         count = info.local_counts[replica]

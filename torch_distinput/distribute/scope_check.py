@@ -10,28 +10,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.distribute.session import Session
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.options import InputOptions
+from torch_distinput.options import TIMEOUT
 from torch_distinput.scope_registry import Fingerprinted
 
 
-def compare(
-    made: Sequence[Fingerprinted],
-    workers: Communicator,
-    heartbeat: Heartbeat,
-    *,
-    topic: str,
-    replicate: bool,
-) -> None:
+def compare(made: Sequence[Fingerprinted], session: Session, *, replicate: bool) -> None:
     """Compare what each worker has made, in the order it was made.
 
     Args:
         made: on this worker.
-        workers: all workers, each of which calls this.
-        heartbeat: tells who will not come any more.
-        topic: names this meeting.
+        session: of the workers, each of which calls this.
         replicate: give all workers worker 0's state before.
 
     Raises:
@@ -39,10 +30,11 @@ def compare(
         PeerFailedError: a worker is gone.
         PeerTimeoutError: a worker did not come; perhaps it has made nothing.
     """
-    timeout = InputOptions().timeout
-    heartbeat.start(timeout)
-    gone = partial(heartbeat.gone, timeout)
-    exchange = partial(workers.exchange, timeout=timeout, gone=gone)
+    workers, heartbeat = session.communicator, session.heartbeat
+    topic = f"scope {next(session.scopes)}"
+    heartbeat.start(TIMEOUT)
+    gone = partial(heartbeat.gone, TIMEOUT)
+    exchange = partial(workers.exchange, timeout=TIMEOUT, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
     shown = exchange(f"{topic}, what was made", kinds)
     _check_alike([json.loads(text) for text in shown], "made")

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten, unflatten
 from torch_distinput.distribute import context as current
+from torch_distinput.distribute.reductions import gathered, reduced
 from torch_distinput.distribute.replicas.per_replica import is_common, regroup_values
 from torch_distinput.distribute.replicas.thread_state import ThreadState
 from torch_distinput.errors import UsageError
@@ -25,7 +27,7 @@ from torch_distinput.options import ReduceOp, parse_enum
 from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
 
 Meet = Callable[["Request"], Any]
 
@@ -45,21 +47,21 @@ class ReplicaContext:
     Every replica makes the same collective calls in the same order.
     """
 
-    def __init__(self, strategy: Strategy, local_replica: int, meet: Meet) -> None:
+    def __init__(self, session: Session, local_replica: int, meet: Meet) -> None:
         """Made by ``Strategy.run``."""
-        self._strategy = strategy
+        self._session = session
         self._local_replica = local_replica
         self._meet = meet
 
     @property
-    def strategy(self) -> Strategy:
-        """The strategy whose ``run`` this is."""
-        return self._strategy
+    def strategy(self) -> Any:
+        """The :class:`Strategy` whose ``run`` this is."""
+        return self._session.strategy
 
     @property
     def replica_id_in_sync_group(self) -> int:
         """This replica's index over all workers, from 0."""
-        return self._strategy.topology.first_replica + self._local_replica
+        return self._session.topology.first_replica + self._local_replica
 
     @property
     def local_replica(self) -> int:
@@ -69,12 +71,12 @@ class ReplicaContext:
     @property
     def num_replicas_in_sync(self) -> int:
         """Replicas over all workers."""
-        return self._strategy.num_replicas_in_sync
+        return self._session.topology.num_replicas_in_sync
 
     @property
     def device(self) -> torch.device:
         """This replica's device."""
-        return self._strategy.devices[self._local_replica]
+        return self._session.devices[self._local_replica]
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
         """Sum or average a structure of tensors of one shape over all replicas in sync.
@@ -101,44 +103,54 @@ class ReplicaContext:
         return self._meet(Request(call="merge_call", settings=merge_fn, value=value))
 
 
-def _answers(strategy: Strategy, requests: Sequence[Request]) -> list[Any]:
+def get_replica_context() -> ReplicaContext | None:
+    """Return the context of the replica that runs here; None outside ``Strategy.run``.
+
+    ``tf.distribute.get_replica_context``.
+    """
+    context: ReplicaContext | None = current.entered_replica()
+    return context
+
+
+def _answer(session: Session, requests: Sequence[Request]) -> list[Any]:
     """Make a collective call that all local replicas have asked for; one reply for each."""
     first = requests[0]
     if first.call == "merge_call":
         args, kwargs = regroup_values([request.value for request in requests], is_common)
-        return split_arguments(first.settings(strategy, *args, **kwargs), len(requests))
-    value = regroup_values([request.value for request in requests])
+        return split_arguments(first.settings(session.strategy, *args, **kwargs), len(requests))
+    value, workers = regroup_values([request.value for request in requests]), session.communicator
+    check_alone(workers)
     if first.call == "all_reduce":
-        result = strategy.reduce(first.settings, value)
+        result = reduced(value, len(requests), op=first.settings, axis=None, communicator=workers)
     else:
-        result = strategy.gather(value, first.settings)
-    return [own_copy(result, device) for device in strategy.devices]
+        result = gathered(value, len(requests), axis=first.settings, communicator=workers)
+    return [own_copy(result, device) for device in session.devices]
 
 
-def run_one(strategy: Strategy, fn: Callable[[], Any]) -> list[Any]:
+def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
     def meet(request: Request) -> Any:
         with current.replica(None):
-            return _answers(strategy, [request])[0]
+            return _answer(session, [request])[0]
 
-    with current.replica(ReplicaContext(strategy, 0, meet)):
+    with current.replica(ReplicaContext(session, 0, meet)):
         return [fn()]
 
 
-def run_in_turns(strategy: Strategy, fns: Sequence[Callable[[], Any]]) -> list[Any]:
+def run_in_turns(session: Session, fns: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run one function per local replica, in replica order, meeting at collectives."""
     carried = ThreadState()
-    turns = [_Turn(strategy, replica, fn, carried) for replica, fn in enumerate(fns)]
+    turns = [_Turn(session, replica, fn, carried) for replica, fn in enumerate(fns)]
     try:
-        _play(strategy, turns)
+        _play(session, turns)
     finally:
         for turn in turns:
             turn.abandon()
     return [turn.result for turn in turns]
 
 
-def _play(strategy: Strategy, turns: list[_Turn]) -> None:
+def _play(session: Session, turns: list[_Turn]) -> None:
     replies: list[Any] = [None] * len(turns)
     while True:
         requests = [turn.go_on(reply) for turn, reply in zip(turns, replies, strict=True)]
@@ -146,7 +158,7 @@ def _play(strategy: Strategy, turns: list[_Turn]) -> None:
         if not waiting:
             return
         _check_met(requests)
-        replies = _answers(strategy, waiting)
+        replies = _answer(session, waiting)
 
 
 def _check_met(requests: Sequence[Request | None]) -> None:
@@ -181,8 +193,9 @@ class _Turn:
     """
 
     def __init__(
-        self, strategy: Strategy, replica: int, fn: Callable[[], Any], carried: ThreadState
+        self, session: Session, replica: int, fn: Callable[[], Any], carried: ThreadState
     ) -> None:
+        self._session = session
         self._mine = threading.Semaphore(0)
         self._callers = threading.Semaphore(0)
         self._request: Request | None = None
@@ -191,7 +204,7 @@ class _Turn:
         self._abandoned = False
         self.result: Any = None
         body = contextvars.copy_context()
-        context = ReplicaContext(strategy, replica, self._meet)
+        context = ReplicaContext(session, replica, self._meet)
         self._thread = threading.Thread(
             target=body.run, args=(self._live, context, fn, carried), daemon=True
         )
@@ -228,7 +241,11 @@ class _Turn:
     def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
         self._mine.acquire()
         try:
-            with carried.entered(context.device), current.replica(context):
+            with (
+                carried.entered(context.device),
+                current.scope(self._session),
+                current.replica(context),
+            ):
                 self.result = fn()
         except _Abandoned:
             pass
