@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources.resolve import is_stream, open_source
@@ -27,7 +28,6 @@ from torch_distinput.plan.assignment.topology import InputContext
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
-    from torch_distinput.engine.steps import Steps
 
 _LARGEST_SEED = 2**64 - 1
 
@@ -81,7 +81,7 @@ def build_from_function(
     session: Session, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
 ) -> DistributedDataset:
     """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
-    from torch_distinput.engine.batch_steps import PlayedSteps  # noqa: PLC0415 - as in _input
+    from torch_distinput.engine.batch_steps import play_datasets  # noqa: PLC0415 - as in _input
     from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
 
     if not callable(dataset_fn):
@@ -106,9 +106,10 @@ def build_from_function(
     ]
     for dataset in datasets:
         _check_playable(dataset)
+    steps = play_datasets(datasets, splitter)
     return DistributedDataset(
         session,
-        StreamedInput(PlayedSteps(datasets, splitter), splitter),
+        StreamedInput(lambda: steps, splitter),
         name=name,
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
@@ -188,15 +189,15 @@ def _input(
         return IndexedInput(source, splitter, seed=seed)
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
-    from torch_distinput.engine.example_steps import ExampleSteps  # noqa: PLC0415
+    from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415
+    from torch_distinput.engine.route import Route  # noqa: PLC0415
     from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
 
-    steps: Steps
+    route = Route(splitter=splitter, policy=policy, seed=seed, audited=audited)
     if isinstance(source, ReadySource):
-        steps = ReadySteps(source, splitter, policy=policy, seed=seed, audited=audited)
-    else:
-        steps = ExampleSteps(source, splitter, policy=policy, seed=seed, audited=audited)
-    return StreamedInput(steps, splitter)
+        steps = ReadySteps(source=source, route=route)
+        return StreamedInput(lambda: steps, splitter)
+    return StreamedInput(partial(find_examples, source, route), splitter)
 
 
 def _check_playable(dataset: Any) -> None:

@@ -20,7 +20,7 @@ from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
-from torch_distinput.engine.input import Input, Opening
+from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.zero_rows import element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_state
@@ -250,9 +250,9 @@ class DistributedDataset(Distributed):
 
     def _opened(self, topic: str, record: EpochRecord) -> DistributedIterator:
         options, position = self._options, record.position
+        prepared, shares = self._shake_hands(topic, position)
         opening = Opening(
-            position=position,
-            shares=self._shake_hands(topic, position),
+            shares=shares,
             read_counter=ReadCounter(self._session.topology.worker_index),
             watch=Watch(self._session.heartbeat, topic, timeout=options.timeout),
             meeting=self._meeting,
@@ -260,7 +260,8 @@ class DistributedDataset(Distributed):
             exchange=self._exchange(topic),
             checks_data=options.audit,
         )
-        feed = self._input.open(opening)
+        feed = prepared.open(opening)
+        record.open(feed.origin)
         self._foresee_zero_rows(position.epoch)
         return DistributedIterator(
             feed,
@@ -276,18 +277,24 @@ class DistributedDataset(Distributed):
             buffer_size=options.per_replica_buffer_size,
         )
 
-    def _shake_hands(self, topic: str, position: Position) -> list[Any]:
-        """Compare with the other ranks; what each of them has found out for all."""
-        heartbeat = self._session.heartbeat
-        heartbeat.start(self._options.timeout)
-        return shake_hands(
-            self._session.communicator,
-            topic,
-            lambda: self._prepared(position),
-            heartbeat=heartbeat,
-            name=self._name,
-            timeout=self._options.timeout,
+    def _shake_hands(self, topic: str, position: Position) -> tuple[PreparedEpoch, list[Any]]:
+        """Prepare, and compare with the other ranks; with what each has found out for all."""
+        prepared: list[PreparedEpoch] = []
+
+        def prepare() -> tuple[dict[str, object], object]:
+            prepared.append(self._input.prepare(position))
+            facts = self._all_facts(prepared[0], position)
+            if self._next.loaded is not None:
+                check_recipe(self._next.loaded, self._recipe(position), name=self._name)
+            return facts, prepared[0].share()
+
+        heartbeat, timeout = self._session.heartbeat, self._options.timeout
+        heartbeat.start(timeout)
+        workers = self._session.communicator
+        shares = shake_hands(
+            workers, topic, prepare, heartbeat=heartbeat, name=self._name, timeout=timeout
         )
+        return prepared[0], shares
 
     def _exchange(self, topic: str) -> Exchange:
         heartbeat, timeout = self._session.heartbeat, self._options.timeout
@@ -314,24 +321,18 @@ class DistributedDataset(Distributed):
             ),
         )
 
-    def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
-        """What must be equal on all ranks, and what this one has found out for all."""
-        facts = self._all_facts(position)
-        if self._next.loaded is not None:
-            check_recipe(self._next.loaded, self._recipe(position), name=self._name)
-        return facts, self._input.share()
-
-    def _all_facts(self, position: Position) -> dict[str, object]:
+    def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
+        """What must be equal on all ranks."""
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
-        example = {"example 0": self._input.first_example()} if self._options.audit else {}
+        example = {"example 0": prepared.first_example()} if self._options.audit else {}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
             **({} if played is None else {"number of steps before": played.steps_to_compare}),
             "epoch": position.epoch,
             "position": _described(position),
-            **self._input.facts(position),
+            **prepared.facts,
             **example,
         }
 

@@ -6,7 +6,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from torch_distinput.cluster.peer_monitor import Watch
-    from torch_distinput.data.batch.tree import Structure
     from torch_distinput.data.stream.bad_records import ReadCounter
-    from torch_distinput.data.stream.chunk import Ids
     from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.feeds import Feed
+    from torch_distinput.plan.progress.delivered import Progress
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
 
@@ -108,8 +107,9 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # which keeps this frame
-        self._count(step.note, time.perf_counter() - started)
-        return regroup_leaves(step.note.structures, step.leaves)
+        info, structures, progress = step.note
+        self._count(info, progress, time.perf_counter() - started)
+        return regroup_leaves(structures, step.leaves)
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
@@ -236,11 +236,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Close."""
         self.close()
 
-    def _count(self, note: _Note, waited: float) -> None:
-        info = self._last_step = note.info
+    def _count(self, info: StepInfo, progress: Progress | int | None, waited: float) -> None:
+        self._last_step = info
         if self._audit is not None:
-            self._audit.add(note.ids)
-        self._record.deliver(info.num_examples, note.where)
+            self._audit.add(info.ids if isinstance(info.ids, PerReplica) else [info.ids])
+        self._record.deliver(info.index, info.num_examples, progress)
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
@@ -251,21 +251,15 @@ class DistributedIterator(Distributed, Iterator[Any]):
 _HOST = (torch.device("cpu"),)
 
 
-class _Note(NamedTuple):
-    """What travels with a step through the prefetcher."""
-
-    info: StepInfo
-    structures: tuple[Structure, ...]
-    ids: tuple[Ids, ...]
-    where: Callable[[], Position]
-
-
 def _host_steps(
     feed: Feed, shapes: Shapes, num_replicas: int, first_step: int
 ) -> Iterator[ReplicaLeaves]:
-    """Complete each delivery: every replica gets a batch."""
+    """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
+
+    With a step travels what is told of it when it is handed over, which may be later.
+    """
     for index in itertools.count(first_step):
-        delivery = feed.next()
+        delivery = feed.next(index)
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
@@ -280,7 +274,7 @@ def _host_steps(
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
             padded_rows=shapes.padded_rows,
         )
-        note = _Note(info, structures, ids, delivery.where)
+        note = (info, structures, delivery.progress)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 

@@ -1,19 +1,35 @@
 """Three ways to this worker's next step, by what is known of the lengths.
 
 PlannedFeed   all workers know all lengths: arithmetic, no communication per step
-OwnFeed       one worker: nobody to ask (in streamed_feeds)
-VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (there, too)
+OwnFeed       one worker: nobody to ask
+VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
+
+Whoever pulls steps counts them, and tells the number; no feed counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
+from torch_distinput.cluster.agreement_queue import Agreed, Ending
+from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.communicator import named_workers
+from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.errors import SourceError
-from torch_distinput.plan.progress.position import Position
+from torch_distinput.engine.epoch_record import Origin
+from torch_distinput.errors import MismatchError, PeerFailedError, SourceError
+from torch_distinput.plan.progress.delivered import OwnLedger, Progress
+from torch_distinput.plan.progress.end_of_data import Outcome
+
+if TYPE_CHECKING:
+    from torch_distinput.cluster.agreement import Agreement
+
+_LEAVE_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+"""Time between two looks at the board while a step is waited for."""
 
 
 class Delivery(NamedTuple):
@@ -22,20 +38,23 @@ class Delivery(NamedTuple):
     Attributes:
         step: this worker's part; None if it has ended.
         num_examples: examples over all replicas in sync.
-        where: tells where the epoch stands after it, but for steps and examples: they are counted
-            where they are delivered.
+        progress: tells where the epoch stands after it; see :meth:`Origin.advance`.
     """
 
     step: LocalStep | None
     num_examples: int
-    where: Callable[[], Position]
+    progress: Progress | int | None
 
 
 class Feed(Protocol):
     """Hands over steps until the end of data, which is the same step on all workers."""
 
-    def next(self) -> Delivery | None:
-        """The next step; None after the last one."""
+    @property
+    def origin(self) -> Origin:
+        """Where it starts."""
+
+    def next(self, index: int) -> Delivery | None:
+        """The next step, which is the one of this number; None after the last one."""
 
     def spec(self) -> Any:
         """The spec of a batch with ids, as far as the first steps tell it; else None."""
@@ -44,6 +63,7 @@ class Feed(Protocol):
         """Stop reading ahead."""
 
 
+@final
 class PlannedFeed:
     """Steps whose counts are known to all."""
 
@@ -52,29 +72,28 @@ class PlannedFeed:
         steps: Iterator[Delivery],
         watch: Watch,
         *,
+        origin: Origin,
         worker: int,
-        first_step: int,
         spec: Callable[[], Any],
     ) -> None:
         """Take planned steps, and the way to a spec without a step."""
+        self.origin = origin
         self._steps = steps
         self._spec = spec
         self._watch = watch
         self._worker = worker
-        self._number = first_step
 
-    def next(self) -> Delivery | None:
+    def next(self, index: int) -> Delivery | None:
         """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
         self._watch.look()
-        self._watch.reading(self._number)
+        self._watch.reading(index)
         try:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
-            raise located(error, self._worker, self._number) from origin_of(error)
+            raise locate_error(error, self._worker, index) from find_cause(error)
         if planned is not None:
-            self._watch.check_company(self._number)
-        self._number += 1
+            self._watch.check_company(index)
         return planned
 
     def spec(self) -> Any:
@@ -86,18 +105,203 @@ class PlannedFeed:
         self._steps = iter(())
 
 
-def raising(error: BaseException) -> Iterator[Any]:
-    """Steps that begin with an error: it is told to the others where steps are taken."""
-    raise error
-    yield
+@final
+class OwnFeed:
+    """The steps of a single worker."""
+
+    def __init__(self, steps: Iterator[LocalStep], ledger: OwnLedger, *, origin: Origin) -> None:
+        """Take the worker's steps; one without examples is not delivered."""
+        self.origin = origin
+        self._steps = _delivered(steps, ledger)
+        self._begun = False
+
+    def next(self, index: int) -> Delivery | None:
+        """Read the next step."""
+        self._begun = True
+        try:
+            return next(self._steps, None)
+        except Exception as error:  # noqa: BLE001 - raised again with its place
+            raise locate_error(error, 0, index) from find_cause(error)
+
+    def spec(self) -> Any:
+        """Read the first step, which is then still to come."""
+        first = None if self._begun else self.next(self.origin.position.steps)
+        if first is None or first.step is None:
+            return None
+        self._steps = chain([first], self._steps)
+        return introduction(first.step)
+
+    def close(self) -> None:
+        """Drop the steps."""
+        self._steps = iter(())
 
 
-def origin_of(error: BaseException) -> BaseException:
+def _delivered(steps: Iterator[LocalStep], ledger: OwnLedger) -> Iterator[Delivery]:
+    """What a single worker delivers: it has only itself to agree with."""
+    for step in steps:
+        count = step.count
+        progress = ledger.enter(count, step.num_touched, step.resume_point)
+        if count:
+            yield Delivery(step, count, progress)
+
+
+@final
+class VotedFeed:
+    """The steps that all workers agreed on."""
+
+    def __init__(
+        self,
+        agreement: Agreement[LocalStep],
+        watch: Watch,
+        *,
+        origin: Origin,
+        worker: int,
+        timeout: float,
+    ) -> None:
+        """Take a running agreement."""
+        self.origin = origin
+        self._agreement = agreement
+        self._compared = False
+        self._watch = watch
+        self._worker = worker
+        self._timeout = timeout
+        self._index = origin.position.steps  # of the step that is asked for
+
+    def next(self, index: int) -> Delivery | None:
+        """Wait for the next step, and look for failures meanwhile."""
+        self._index = index
+        taken = self._take(0.0)  # as a rule it is there
+        if taken is None:
+            taken = self._waited()
+        if isinstance(taken, Agreed):
+            if not self._compared:
+                self._compared = True
+                self._check_kinds()
+            return Delivery(taken.step, taken.num_examples, taken.progress)
+        self._end(taken)
+        return None
+
+    def _waited(self) -> Agreed[LocalStep] | Ending:
+        patience = Patience(self._timeout)
+        self._note_wait()
+        while (taken := self._take(_POLL_SECONDS)) is None:
+            self._watch.look()
+            self._check_time(patience)
+        return taken
+
+    def spec(self) -> Any:
+        """What the workers' first steps introduced, in worker order."""
+        patience = Patience(self._timeout)
+        self._note_wait()
+        while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
+            self._watch.look()
+            self._check_time(patience)
+            ending = self._agreement.ending
+            if ending is not None:
+                self._end(ending)
+        specs = [spec for spec in introduced if spec is not None]
+        spec = specs[0] if specs else None
+        for other in specs[1:]:
+            spec = merged(spec, other)
+        return spec
+
+    def close(self) -> None:
+        """Leave the agreement; the others hear of it.
+
+        Where all workers leave at one step the threads end within milliseconds; a worker that is
+        late is not waited for long.
+        """
+        self._agreement.close()
+        self._agreement.join(_LEAVE_SECONDS)
+
+    def _check_kinds(self) -> None:
+        """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
+        introduced = self._agreement.introductions(_POLL_SECONDS) or []
+        known = [(worker, spec) for worker, spec in enumerate(introduced) if spec is not None]
+        odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
+        if odd:
+            first, expected = known[0]
+            msg = (
+                f"Expected batches of one structure and dtype on all workers, got {expected[0]!r} "
+                f"on worker {first} and {introduced[odd[0]][0]!r} on {named_workers(odd)}. Give "
+                "the files or the sources of all workers the same columns and types."
+            )
+            raise MismatchError(msg)
+
+    def _end(self, ending: Ending) -> None:
+        """Return at the end of data; raise anything else."""
+        if ending.outcome is Outcome.ENDED:
+            return
+        if ending.outcome is Outcome.FAILED:
+            self._raise_failed(ending)
+        if ending.outcome is Outcome.DIFFER:
+            msg = (
+                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
+                f"after step {self._index} the data of {named_workers(ending.workers)} is not "
+                "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
+                "the same on all ranks, let nothing depend on the process, or deal out files "
+                "(FILE)."
+            )
+            raise MismatchError(msg)
+        if ending.error is not None:
+            self._watch.call_roll(ending.error)
+        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._index}")
+
+    def _raise_failed(self, ending: Ending) -> None:
+        if ending.error is not None:
+            error = ending.error
+            if not ending.words:
+                self._watch.tell(error)  # the voting itself broke off here
+            raise locate_error(error, self._worker, self._index) from find_cause(error)
+        words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
+        msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
+        raise PeerFailedError(msg)
+
+    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
+        try:
+            return self._agreement.next(timeout)
+        except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
+            self._agreement.fail(error)
+            return None
+
+    def _note_wait(self) -> None:
+        self._watch.waiting(self._index, is_reading=self._agreement.lacks_steps)
+
+    def _check_time(self, patience: Patience) -> None:
+        self._note_wait()
+        if patience.is_over:
+            self._watch.give_up(
+                f"all workers to agree on step {self._index}",
+                self._index,
+                "Raise InputOptions.timeout if a source is only slow.",
+            )
+
+
+def introduction(step: LocalStep) -> Any:
+    """The spec of a step's first batch and its ids; None without one."""
+    part = next((part for part in step.parts if part is not None), None)
+    return None if part is None else spec_of((part.batch, part.ids))
+
+
+@final
+class FailedSteps(Iterator[Any]):
+    """Steps that could not be started: it is told to the others where steps are taken."""
+
+    def __init__(self, error: BaseException) -> None:
+        """Take what was raised."""
+        self._error = error
+
+    def __next__(self) -> Any:
+        """Raise it."""
+        raise self._error
+
+
+def find_cause(error: BaseException) -> BaseException:
     """What the source raised, without our own error around it."""
     return error.__cause__ if isinstance(error, SourceError) and error.__cause__ else error
 
 
-def located(error: BaseException, worker: int, step: int) -> BaseException:
+def locate_error(error: BaseException, worker: int, step: int) -> BaseException:
     """Say on which worker and at which step; what is no error of the data stays what it is."""
     if not isinstance(error, Exception):
         return error

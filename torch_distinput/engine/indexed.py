@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_
 from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, part_of
 from torch_distinput.engine.epoch_batches import EpochBatches
-from torch_distinput.engine.feeds import Delivery, Feed, PlannedFeed, raising
+from torch_distinput.engine.epoch_record import Origin
+from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.same_data import confirmed, first_difference, refuse_other_data
 from torch_distinput.errors import SourceError, UsageError
@@ -36,6 +37,7 @@ _MOST_COLUMNS, _MOST_FETCHED = 10, 3
 """Examples that are compared with those of the other workers."""
 
 
+@final
 class IndexedInput:
     """Examples by index: all counts are arithmetic."""
 
@@ -45,6 +47,7 @@ class IndexedInput:
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
         self._loader: TaskLoader[Task, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
+        self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
 
@@ -57,27 +60,21 @@ class IndexedInput:
 
         At the beginning of an epoch any order will do: nothing of it has been delivered.
         """
-        recipe: dict[str, Any] = {
-            "number of examples": self._source.num_examples,
-        }
-        if self._source.sampler is not None and position.steps:
-            recipe["order of the sampler"] = self._batches.of(position.epoch).digest
-        return recipe
+        if self._source.sampler is None or not position.steps:
+            return self._counts
+        return {**self._counts, "order of the sampler": self._batches.of(position.epoch).digest}
 
-    def facts(self, position: Position) -> dict[str, object]:
-        """The dataset, its length, and the order where a sampler of the user gives it."""
-        facts: dict[str, object] = {"number of examples": self._source.num_examples}
-        if self._source.dataset is not None:
-            facts["dataset and part of it"] = describe_dataset(self._source.dataset)
+    def prepare(self, position: Position) -> PreparedIndices:
+        """Sample the order where a sampler of the user gives it."""
+        dataset = self._source.dataset
+        described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        return facts | self._batches.facts(position.epoch)
+        facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
+        return PreparedIndices(self, position, facts)
 
-    def share(self) -> None:
-        """All know all."""
-
-    def open(self, opening: Opening) -> Feed:
+    def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        before, layout = opening.position, layout_of(self._splitter)
+        layout = layout_of(self._splitter)
         if not self._splitter.shared and before.layout != layout:
             raise not_elastic(before, layout, "AutoShardPolicy.OFF")
         position = replace(before, layout=layout)
@@ -86,13 +83,13 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetched(opening, position, batches)
-        steps = (
-            Delivery(step=step, num_examples=total, where=lambda: position)
-            for step, total in fetched
-        )
-        worker = self._splitter.topology.worker_index
+        steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
-            steps, opening.watch, worker=worker, first_step=position.steps, spec=self.spec
+            steps,
+            opening.watch,
+            origin=Origin(position=position),
+            worker=self._splitter.topology.worker_index,
+            spec=self.spec,
         )
 
     def _fetched(
@@ -109,12 +106,14 @@ class IndexedInput:
                 check=check,
             )
         except SourceError as error:  # a loader process was lost: told to all at the first step
-            found, fetched = [], raising(error)
+            found, fetched = [], FailedSteps(error)
         if check is not None:
-            self._compare(opening, check, found)
+            self._compare(opening, position, check, found)
         return fetched
 
-    def _compare(self, opening: Opening, check: SpotCheck, found: Prints) -> None:
+    def _compare(
+        self, opening: Opening, position: Position, check: SpotCheck, found: Prints
+    ) -> None:
         """Compare what the check has found; before two ranks are said to differ, look again."""
         difference = first_difference(opening.exchange(found))
         if difference is None:
@@ -122,7 +121,7 @@ class IndexedInput:
         index = check.indices[difference[0]]
         alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
         loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
-        looks = loader.run(iter([check.again(index)]), opening.position.epoch)
+        looks = loader.run(iter([check.again(index)]), position.epoch)
         (now,) = next(looks) or [[]]
         still = confirmed(found[difference[0]], now) if found else []
         refuse_other_data(opening.exchange([still]), index, self._source.name)
@@ -186,9 +185,6 @@ class IndexedInput:
         mine = map(batches.indices, dealt(batches.num_batches, num_workers, worker))
         return sum(map(summed, mine), IdSum())
 
-    def first_example(self) -> None:
-        """Examples are compared by a spot check, where they are fetched."""
-
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where a sampler does not say."""
         return self._batches.num_steps(epoch, self._splitter)
@@ -208,3 +204,24 @@ class IndexedInput:
             return None
         first = np.array([self._batches.first_index()], dtype=np.int64)
         return spec_of((self._source.fetch(first), first))
+
+
+@final
+class PreparedIndices:
+    """An epoch of a source with an index, whose order is known."""
+
+    def __init__(self, owner: IndexedInput, position: Position, facts: dict[str, object]) -> None:
+        """Made by :meth:`IndexedInput.prepare`."""
+        self.facts = facts
+        self._owner = owner
+        self._position = position
+
+    def share(self) -> None:
+        """All know all."""
+
+    def first_example(self) -> None:
+        """Examples are compared by a spot check, where they are fetched."""
+
+    def open(self, opening: Opening) -> Feed:
+        """Plan what is left of the epoch and start fetching."""
+        return self._owner.open(self._position, opening)
