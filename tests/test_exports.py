@@ -159,3 +159,22 @@ def test_what_a_public_class_offers_has_docstrings(name: str) -> None:
 def test_a_strategy_shows_what_its_user_needs_and_no_more() -> None:
     strategy = torch_distinput.OneDeviceStrategy("cpu")
     assert [name for name in dir(strategy) if not name.startswith("_")] == STRATEGY
+
+
+DATASET = """
+auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict strategy
+"""
+ITERATOR = """
+close element_spec get_next get_next_as_optional last_step load_state_dict state_dict stats
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (torch_distinput.DistributedDataset, DATASET),
+        (torch_distinput.DistributedIterator, ITERATOR),
+    ],
+)
+def test_a_dataset_shows_what_its_user_needs_and_no_more(kind: type, expected: str) -> None:
+    assert [name for name in dir(kind) if not name.startswith("_")] == expected.split()

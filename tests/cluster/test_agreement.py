@@ -309,7 +309,7 @@ def test_votes_are_shared_by_many_steps(monkeypatch):
         dataset = strategy.distribute_dataset(stream_of(range(4000)), global_batch_size=4)
         iterator = iter(dataset)
         next(iterator)
-        desk = iterator._feed._agreement._desk
+        desk = iterator._run.feed._agreement._desk
         steps = 1
         while True:
             # A slow training step: the reader fills its room meanwhile.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.deliveries import Delivered
+    from torch_distinput.distribute.loss_steps import IteratorSteps
     from torch_distinput.distribute.session import Session
     from torch_distinput.values import StepInfo
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _Local(threading.local):
     scopes: tuple[Session, ...] = ()  # also while a replica runs, in whatever thread
     replica: object = None
-    last: weakref.ref[Session] | None = None  # weak: it leads to the process group
+    delivered_last: weakref.ref[Session] | None = None  # weak: it leads to the process group
 
 
 _local = _Local()
@@ -92,12 +92,12 @@ def _check_same(session: Session) -> None:
         raise UsageError(msg)
 
 
-def note_delivered(session: Session, by: Delivered, info: StepInfo) -> None:
+def note_delivered(session: Session, by: IteratorSteps, info: StepInfo) -> None:
     """Note the step that was delivered last."""
-    session.deliveries.add(by, info)
-    _local.last = weakref.ref(session)
+    session.loss_steps.add(by, info)
+    _local.delivered_last = weakref.ref(session)
 
 
-def last_session() -> Session | None:
-    """The session that counts here: the one that is entered, else that which delivered last."""
-    return entered_session() or (_local.last() if _local.last else None)
+def loss_session() -> Session | None:
+    """Whose step a loss in this thread is of: who is entered, else who delivered last."""
+    return entered_session() or (_local.delivered_last() if _local.delivered_last else None)

@@ -1,5 +1,7 @@
 """The recipe of a distributed dataset; ``iter()`` makes the run."""
 
+# ruff: noqa: SLF001 - a dataset and its iterator know each other better than users know them
+
 from __future__ import annotations
 
 import copy
@@ -16,12 +18,12 @@ from torch_distinput.cluster.membership import check_alone
 from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
-from torch_distinput.distribute.iterator import DistributedIterator
+from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
-from torch_distinput.engine.zero_rows import element_spec, warn_of_zero_rows
+from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_state
 from torch_distinput.values import Distributed, ReplayedStep
@@ -173,7 +175,7 @@ class DistributedDataset(Distributed):
         check_recipe(state, self._static_recipe, name=self._name)
         running = self._running() if self._running else None
         if running is not None:
-            running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
+            running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
         self._next.load(state, position.epoch)
 
     @property
@@ -184,13 +186,13 @@ class DistributedDataset(Distributed):
         specs in a PerReplicaSpec; here they are the same for any number of replicas.)
         """
         running = self._running() if self._running else None
-        if running is not None and (running.is_open or running.part_spec_so_far is not None):
+        if running is not None and running._can_tell_spec:
             return running.element_spec
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
-                self._spec = iterator.part_spec
+                self._spec = iterator._part_spec
         return element_spec(self._spec, self._padded_rows)
 
     def _recipe(self, position: Position) -> Recipe:
@@ -235,7 +237,7 @@ class DistributedDataset(Distributed):
         check_alone(self._session.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier.close_because(
+            earlier._close_because(
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
@@ -263,16 +265,18 @@ class DistributedDataset(Distributed):
         feed = prepared.open(opening)
         record.open(feed.origin)
         self._foresee_zero_rows(position.epoch)
-        return DistributedIterator(
-            feed,
-            self._session,
+        run = EpochRun(
+            feed=feed,
             record=record,
             recipe=self._recipe,
             watch=opening.watch,
             read_counter=opening.read_counter,
             audit=self._audit(topic, record, opening.read_counter) if options.audit else None,
-            spec=self._spec,
-            padded_rows=self._padded_rows,
+            shapes=Shapes(self._spec, self._padded_rows),
+        )
+        return DistributedIterator(
+            self._session,
+            run,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )

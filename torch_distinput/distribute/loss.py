@@ -94,11 +94,11 @@ def _note_loss(num_rows: int | None) -> None:
 
     The loss may be of any step, but what is padding is known of the last.
     """
-    session = current.last_session()
+    session = current.loss_session()
     if session is None:
         return
-    session.deliveries.note_loss()
-    last = session.deliveries.last
+    session.loss_steps.note_loss()
+    last = session.loss_steps.last
     if num_rows is None or last is None or last.info is None or last.info.padded_rows != num_rows:
         return
     msg = (
@@ -114,8 +114,8 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
 
     Refuses a loss that does not belong to the step.
     """
-    session = current.last_session()
-    candidates = [] if session is None else session.deliveries.candidates()
+    session = current.loss_session()
+    candidates = [] if session is None else session.loss_steps.candidates()
     if session is None or not candidates:
         msg = (
             "compute_average_loss divides by the examples of the step delivered last, but none has "
@@ -131,7 +131,7 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
         raise UsageError(msg)
     if len(candidates) > 1:
         _refuse_several(candidates)
-    session.deliveries.note_loss()
+    session.loss_steps.note_loss()
     replica = 0 if context is None else context.local_replica
     for info in candidates:
         count = info.local_counts[replica]

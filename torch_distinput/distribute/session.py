@@ -16,7 +16,7 @@ import torch
 
 from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator
-from torch_distinput.distribute.deliveries import Deliveries
+from torch_distinput.distribute.loss_steps import LossSteps
 from torch_distinput.plan.assignment.topology import Topology
 
 
@@ -29,7 +29,7 @@ class Session:
         devices: one for each local replica.
         communicator: the way to the other workers.
         heartbeat: tells the others where this worker is, and hears where they are.
-        deliveries: which steps a loss may belong to.
+        loss_steps: which steps a loss may belong to.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
     """
@@ -47,7 +47,7 @@ class Session:
         self.topology = topology
         self.devices = tuple(devices)
         self.communicator = communicator
-        self.deliveries = Deliveries()
+        self.loss_steps = LossSteps()
         self.heartbeat = Heartbeat(communicator)
         self.datasets = itertools.count()
         self.iterations = itertools.count()

@@ -11,7 +11,7 @@ import weakref
 from torch_distinput.values import StepInfo
 
 
-class Delivered:
+class IteratorSteps:
     """What one iterator has delivered; held by the iterator, so that it ends with it."""
 
     __slots__ = ("__weakref__", "count", "info", "is_open", "turn")
@@ -24,34 +24,34 @@ class Delivered:
         self.count = 0
 
 
-class Deliveries:
+class LossSteps:
     """What all iterators of a strategy have delivered, in turns that end with a loss."""
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.last: Delivered | None = None
+        self.last: IteratorSteps | None = None
         # Replaced, never changed: another thread may be looking through it.
-        self._open: tuple[weakref.ref[Delivered], ...] = ()
+        self._open: tuple[weakref.ref[IteratorSteps], ...] = ()
         self._turn = 0
         self._has_loss = False
 
-    def open(self) -> Delivered:
+    def open(self) -> IteratorSteps:
         """Note that an iterator begins."""
-        delivered = Delivered()
+        steps = IteratorSteps()
         found = ((ref, ref()) for ref in self._open)
         kept = (ref for ref, one in found if one is not None and one.is_open)
-        self._open = (*kept, weakref.ref(delivered))
-        return delivered
+        self._open = (*kept, weakref.ref(steps))
+        return steps
 
-    def add(self, delivered: Delivered, info: StepInfo) -> None:
+    def add(self, steps: IteratorSteps, info: StepInfo) -> None:
         """Note a step; the first one after a loss begins a new turn."""
         if self._has_loss:
             self._turn, self._has_loss = self._turn + 1, False
-        if delivered.turn != self._turn:
-            delivered.turn, delivered.count = self._turn, 0
-        delivered.count += 1
-        delivered.info = info
-        self.last = delivered
+        if steps.turn != self._turn:
+            steps.turn, steps.count = self._turn, 0
+        steps.count += 1
+        steps.info = info
+        self.last = steps
 
     def note_loss(self) -> None:
         """Note that a loss was computed of what was delivered until now."""
