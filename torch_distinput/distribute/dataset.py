@@ -8,16 +8,13 @@ import copy
 import hashlib
 import weakref
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement_channel import Meeting
-from torch_distinput.cluster.exchange import Exchange
-from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.membership import check_alone
-from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
+from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.engine.audit import Audit
@@ -30,6 +27,7 @@ from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
+    from torch_distinput.plan.progress.checksum import IdSum
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
 
@@ -182,8 +180,9 @@ class DistributedDataset(Distributed):
     def element_spec(self) -> Any:
         """The structure of a replica batch with a :class:`TensorSpec` for each leaf.
 
-        Sources without an index must be read to know, so ask on all ranks. (TensorFlow wraps the
-        specs in a PerReplicaSpec; here they are the same for any number of replicas.)
+        Ask on all ranks: where nothing was delivered yet and the source has no index, this starts
+        an iteration, reads its first step and closes it. (TensorFlow wraps the specs in a
+        PerReplicaSpec; here they are the same for any number of replicas.)
         """
         running = self._running() if self._running else None
         if running is not None and running._can_tell_spec:
@@ -241,25 +240,25 @@ class DistributedDataset(Distributed):
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        topic = f"iteration {next(self._session.iterations)}"
+        iteration = Iteration(self._session, self._name, timeout=self._options.timeout)
         try:
-            iterator = self._opened(topic, record)
+            iterator = self._open(iteration, record)
         except BaseException as error:
-            self._session.heartbeat.tell(topic, error)  # the others may be inside already
+            iteration.fail(error)
             raise
         self._running = weakref.ref(iterator)
         return iterator
 
-    def _opened(self, topic: str, record: EpochRecord) -> DistributedIterator:
+    def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
         options, position = self._options, record.position
-        prepared, shares = self._shake_hands(topic, position)
+        prepared, shares = self._shake_hands(iteration, position)
         opening = Opening(
             shares=shares,
             read_counter=ReadCounter(self._session.topology.worker_index),
-            watch=Watch(self._session.heartbeat, topic, timeout=options.timeout),
+            watch=iteration.watch(),
             meeting=self._meeting,
-            timeout=options.timeout,
-            exchange=self._exchange(topic),
+            timeout=iteration.timeout,
+            exchange=iteration.exchange(),
             checks_data=options.audit,
         )
         feed = prepared.open(opening)
@@ -271,7 +270,7 @@ class DistributedDataset(Distributed):
             recipe=self._recipe,
             watch=opening.watch,
             read_counter=opening.read_counter,
-            audit=self._audit(topic, record, opening.read_counter) if options.audit else None,
+            audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padded_rows),
         )
         return DistributedIterator(
@@ -281,7 +280,9 @@ class DistributedDataset(Distributed):
             buffer_size=options.per_replica_buffer_size,
         )
 
-    def _shake_hands(self, topic: str, position: Position) -> tuple[PreparedEpoch, list[Any]]:
+    def _shake_hands(
+        self, iteration: Iteration, position: Position
+    ) -> tuple[PreparedEpoch, list[Any]]:
         """Prepare, and compare with the other ranks; with what each has found out for all."""
         prepared: list[PreparedEpoch] = []
 
@@ -292,19 +293,8 @@ class DistributedDataset(Distributed):
                 check_recipe(self._next.loaded, self._recipe(position), name=self._name)
             return facts, prepared[0].share()
 
-        heartbeat, timeout = self._session.heartbeat, self._options.timeout
-        heartbeat.start(timeout)
-        workers = self._session.communicator
-        shares = shake_hands(
-            workers, topic, prepare, heartbeat=heartbeat, name=self._name, timeout=timeout
-        )
+        shares = iteration.shake_hands(prepare)
         return prepared[0], shares
-
-    def _exchange(self, topic: str) -> Exchange:
-        heartbeat, timeout = self._session.heartbeat, self._options.timeout
-        return Exchange(
-            self._session.communicator, heartbeat, topic, name=self._name, timeout=timeout
-        )
 
     def _foresee_zero_rows(self, epoch: int) -> None:
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
@@ -313,17 +303,14 @@ class DistributedDataset(Distributed):
             idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
             warn_of_zero_rows(self._name, epoch, idle, num_steps)
 
-    def _audit(self, topic: str, record: EpochRecord, read_counter: ReadCounter) -> Audit:
-        return Audit(
-            self._session.communicator,
-            f"audit of {topic}",
-            timeout=self._options.timeout,
-            gone=partial(self._session.heartbeat.gone, self._options.timeout),
-            reading=lambda: read_counter.reading,
-            expected=lambda: self._input.expected_ids(
-                record.before, record.position, read_counter.reading
-            ),
-        )
+    def _audit(
+        self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
+    ) -> Audit:
+        def expected() -> IdSum | None:
+            reading = read_counter.reading
+            return self._input.expected_ids(record.before, record.position, reading)
+
+        return iteration.audit(read_counter, expected)
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""
@@ -335,12 +322,12 @@ class DistributedDataset(Distributed):
             **self._facts,
             **({} if played is None else {"number of steps before": played.steps_to_compare}),
             "epoch": position.epoch,
-            "position": _described(position),
+            "position": _describe(position),
             **prepared.facts,
             **example,
         }
 
 
-def _described(position: Position) -> str:
+def _describe(position: Position) -> str:
     digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
     return f"{position.steps} steps, {position.examples} examples (digest {digest})"
