@@ -90,9 +90,9 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
 def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
     """The plan knows how many records they have."""
     pattern = write_numbers(tmp_path, [range(9)])
-    run = streamed.PreparedStream._started
+    run = streamed.PreparedStream._start
     monkeypatch.setattr(
-        streamed.PreparedStream, "_started", lambda *args: itertools.islice(run(*args), 1)
+        streamed.PreparedStream, "_start", lambda *args: itertools.islice(run(*args), 1)
     )
 
     def work(strategy):

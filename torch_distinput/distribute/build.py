@@ -42,7 +42,7 @@ def build_dataset(
             "distribute_dataset reads once per worker."
         )
         raise NotImplementedError(msg)
-    seed = _checked_seed(seed)
+    seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
@@ -140,7 +140,7 @@ def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
         raise ConfigurationError(msg)
 
 
-def _checked_seed(seed: int) -> int:
+def _check_seed(seed: int) -> int:
     number = check_count("seed", seed, minimum=0)
     if number > _LARGEST_SEED:
         msg = f"seed must be below 2**64, got {number}."

@@ -15,7 +15,7 @@ from torch_distinput.data.steps.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
-from torch_distinput.engine.zero_rows import Shapes, element_spec, no_spec
+from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
@@ -181,7 +181,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         if self._run.shapes.spec is None:
             self._run.shapes.spec = self._run.feed.spec()
         if self._run.shapes.spec is None:
-            raise no_spec()
+            raise make_spec_error()
         return self._run.shapes.spec
 
     @property
@@ -272,9 +272,9 @@ def _host_steps(
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts = shapes.completed(step.parts, feed.spec)
+        parts = shapes.complete(step.parts, feed.spec)
         if shapes.padded_rows is not None:
-            parts = list(map(shapes.filled, parts))
+            parts = list(map(shapes.fill, parts))
         leaves, structures, ids = zip(*parts, strict=True)
         info = StepInfo(
             index=index,

@@ -70,7 +70,7 @@ def compute_average_loss(
         _note_loss(None if mask is not None else per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
-        per_example_loss = _masked(per_example_loss, mask)
+        per_example_loss = _mask(per_example_loss, mask)
     # The losses of many rows need not fit into a half where their mean does.
     if per_example_loss.dtype in _HALVES:
         average = per_example_loss.sum(dtype=torch.float32) / num_examples
@@ -78,7 +78,7 @@ def compute_average_loss(
     return per_example_loss.sum() / num_examples
 
 
-def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _mask(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The loss with 0 in the rows that do not count, whatever it is there; also infinite or NaN."""
     if mask.dtype is not torch.bool or mask.shape != loss.shape[:1]:
         msg = (

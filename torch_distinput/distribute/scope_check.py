@@ -90,14 +90,14 @@ def _check_alike(shown: Sequence[Sequence[object]], verb: str) -> None:
     verb_of = "differs" if len(differing) == 1 else "differ"
     msg = (
         f"Expected all workers to make the same layers in a scope, but {named_workers(differing)} "
-        f"{verb_of} from worker 0 in layer {place}: worker 0 {verb} {_named(shown[0], place)}, "
-        f"worker {other} {verb} {_named(theirs, place)}. Give all workers the same arguments and "
+        f"{verb_of} from worker 0 in layer {place}: worker 0 {verb} {_name(shown[0], place)}, "
+        f"worker {other} {verb} {_name(theirs, place)}. Give all workers the same arguments and "
         "files, adapt with strategy=, or use scope(replicate=True) to take worker 0's state."
     )
     raise MismatchError(msg)
 
 
-def _named(things: Sequence[object], place: int) -> str:
+def _name(things: Sequence[object], place: int) -> str:
     if place >= len(things):
         return "no such layer"
     thing = things[place]

@@ -220,7 +220,9 @@ class Strategy:
         self._check_collective("Strategy.reduce")
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
         workers = self._session.communicator
-        return reductions.reduced(value, len(self.devices), op=op, axis=axis, communicator=workers)
+        return reductions.reduce_values(
+            value, len(self.devices), op=op, axis=axis, communicator=workers
+        )
 
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Join the tensors (or lists) of all replicas in sync along ``axis``, in replica order.
@@ -229,7 +231,7 @@ class Strategy:
         """
         self._check_collective("Strategy.gather")
         workers = self._session.communicator
-        return reductions.gathered(value, len(self.devices), axis=axis, communicator=workers)
+        return reductions.gather_values(value, len(self.devices), axis=axis, communicator=workers)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
         """Gather rows and sort them by their indices, for predictions in the source's order.
@@ -246,7 +248,7 @@ class Strategy:
             ValueError: for gaps or repetitions, or other rows than indices.
         """
         self._check_collective("Strategy.gather_in_order")
-        return reductions.gathered_in_order(
+        return reductions.gather_in_order(
             index, value, len(self.devices), communicator=self._session.communicator
         )
 

@@ -20,7 +20,7 @@ from torch_distinput.engine.steps import (
     compare_prints,
     deals_shards,
     describe_settings,
-    routes_of,
+    make_routes,
     sum_running_numbers,
 )
 from torch_distinput.errors import UsageError
@@ -111,10 +111,10 @@ class ReadySteps(Steps):
         stop = after.examples if reading is None else reading.stop
         return sum_running_numbers(self.route, before.examples, stop)
 
-    def of_all_workers(self, position: Position) -> list[Steps]:
+    def make_all_workers(self, position: Position) -> list[Steps]:
         """Without loader processes."""
         alone = replace(self, source=replace(self.source, loader=LoaderOptions()))
-        return [replace(alone, route=route) for route in routes_of(self.route, position)]
+        return [replace(alone, route=route) for route in make_routes(self.route, position)]
 
 
 def play_datasets(datasets: Sequence[Any], splitter: Splitter) -> PlayedSteps:
@@ -191,7 +191,7 @@ class PlayedSteps(Steps):
     def expected_ids(self, before: Position, after: Position, reading: Reading | None) -> None:
         """Each worker numbers its own."""
 
-    def of_all_workers(self, position: Position) -> list[Steps]:  # noqa: ARG002
+    def make_all_workers(self, position: Position) -> list[Steps]:  # noqa: ARG002
         """What the other workers' functions make is not known here."""
         msg = (
             "replay needs a source that distribute_dataset cut, got the batches that dataset_fn "

@@ -79,7 +79,7 @@ class EpochRecord:
         """What other workers must have delivered, too; after an error they may be elsewhere."""
         return NOT_KNOWN if self.failed else self.steps
 
-    def followed_by(self, first: Position) -> Position:
+    def begin_next(self, first: Position) -> Position:
         """The beginning of another epoch: a source that tells where it is goes on from there."""
         known = self.position
         if len(known.streams) != len(first.streams):  # of another cluster, and nothing delivered

@@ -22,7 +22,7 @@ from torch_distinput.engine.steps import (
     compare_prints,
     deals_shards,
     describe_settings,
-    routes_of,
+    make_routes,
     sum_running_numbers,
 )
 from torch_distinput.options import AutoShardPolicy
@@ -157,13 +157,13 @@ class ExampleSteps(Steps):
         ids = self._stream.all_ids(worker, num_workers)
         return None if ids is None else sum(map(summed, ids), IdSum())
 
-    def of_all_workers(self, position: Position) -> list[Steps]:
+    def make_all_workers(self, position: Position) -> list[Steps]:
         """Without loader processes; what all would have found in the files is found here."""
         self.check(position)
         alone = replace(self, source=replace(self.source, loader=LoaderOptions()))
         if (found := self._stream.share(0, 1)) is not None:
             alone = alone.with_shares([found[0]])
-        return [replace(alone, route=route) for route in routes_of(self.route, position)]
+        return [replace(alone, route=route) for route in make_routes(self.route, position)]
 
     @property
     def _stream(self) -> Stream:

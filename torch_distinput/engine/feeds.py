@@ -112,7 +112,7 @@ class OwnFeed:
     def __init__(self, steps: Iterator[LocalStep], ledger: OwnLedger, *, origin: Origin) -> None:
         """Take the worker's steps; one without examples is not delivered."""
         self.origin = origin
-        self._steps = _delivered(steps, ledger)
+        self._steps = _deliver(steps, ledger)
         self._begun = False
 
     def next(self, index: int) -> Delivery | None:
@@ -129,14 +129,14 @@ class OwnFeed:
         if first is None or first.step is None:
             return None
         self._steps = chain([first], self._steps)
-        return introduction(first.step)
+        return introduce(first.step)
 
     def close(self) -> None:
         """Drop the steps."""
         self._steps = iter(())
 
 
-def _delivered(steps: Iterator[LocalStep], ledger: OwnLedger) -> Iterator[Delivery]:
+def _deliver(steps: Iterator[LocalStep], ledger: OwnLedger) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
         count = step.count
@@ -172,7 +172,7 @@ class VotedFeed:
         self._index = index
         taken = self._take(0.0)  # as a rule it is there
         if taken is None:
-            taken = self._waited()
+            taken = self._wait()
         if isinstance(taken, Agreed):
             if not self._compared:
                 self._compared = True
@@ -181,7 +181,7 @@ class VotedFeed:
         self._end(taken)
         return None
 
-    def _waited(self) -> Agreed[LocalStep] | Ending:
+    def _wait(self) -> Agreed[LocalStep] | Ending:
         patience = Patience(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
@@ -277,7 +277,7 @@ class VotedFeed:
             )
 
 
-def introduction(step: LocalStep) -> Any:
+def introduce(step: LocalStep) -> Any:
     """The spec of a step's first batch and its ids; None without one."""
     part = next((part for part in step.parts if part is not None), None)
     return None if part is None else spec_of((part.batch, part.ids))

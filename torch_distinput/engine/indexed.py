@@ -21,7 +21,7 @@ from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
 from torch_distinput.engine.input import Opening
-from torch_distinput.engine.same_data import confirmed, first_difference, refuse_other_data
+from torch_distinput.engine.same_data import confirm, find_difference, refuse_other_data
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Idle, Splitter, idle
@@ -82,7 +82,7 @@ class IndexedInput:
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
-        fetched = self._fetched(opening, position, batches)
+        fetched = self._fetch(opening, position, batches)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -92,14 +92,14 @@ class IndexedInput:
             spec=self.spec,
         )
 
-    def _fetched(
+    def _fetch(
         self, opening: Opening, position: Position, batches: GlobalBatches
     ) -> Iterator[tuple[LocalStep, int]]:
         """Start fetching, and compare some examples with those of the other workers."""
-        check = self._check(opening, batches)
+        check = self._make_check(opening, batches)
         try:
             found, fetched = fetch_steps(
-                self._planned(batches, position),
+                self._plan(batches, position),
                 self._loader,
                 epoch=position.epoch,
                 owned=self._source.owns_batches,
@@ -115,7 +115,7 @@ class IndexedInput:
         self, opening: Opening, position: Position, check: SpotCheck, found: Prints
     ) -> None:
         """Compare what the check has found; before two ranks are said to differ, look again."""
-        difference = first_difference(opening.exchange(found))
+        difference = find_difference(opening.exchange(found))
         if difference is None:
             return
         index = check.indices[difference[0]]
@@ -123,10 +123,10 @@ class IndexedInput:
         loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
         looks = loader.run(iter([check.again(index)]), position.epoch)
         (now,) = next(looks) or [[]]
-        still = confirmed(found[difference[0]], now) if found else []
+        still = confirm(found[difference[0]], now) if found else []
         refuse_other_data(opening.exchange([still]), index, self._source.name)
 
-    def _check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
+    def _make_check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
         """What to compare: the first examples of some batches, at the first ``iter()``.
 
         Where code of the user's fetches them, three: the start should not be felt.
@@ -140,7 +140,7 @@ class IndexedInput:
         places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
         return SpotCheck(tuple(int(batches.indices(n)[0]) for n in places))
 
-    def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
+    def _plan(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
         if self._splitter.shared:
             return plan_steps(batches.after(position), self._splitter)

@@ -96,7 +96,7 @@ class Steps(ABC):
         """The sum of this worker's share of all ids in between; None where it is not known."""
 
     @abstractmethod
-    def of_all_workers(self, position: Position) -> list[Steps]:
+    def make_all_workers(self, position: Position) -> list[Steps]:
         """The steps of each worker of the cluster that a position is from, to be played here.
 
         Raises:
@@ -104,7 +104,7 @@ class Steps(ABC):
         """
 
 
-def routes_of(route: Route, position: Position) -> list[Route]:
+def make_routes(route: Route, position: Position) -> list[Route]:
     """How each worker of the cluster that a position is from reads the source."""
     layout, shared = position.layout, route.splitter.shared
     num_workers, num_replicas = layout.num_workers, layout.replicas_per_worker

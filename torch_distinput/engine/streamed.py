@@ -18,7 +18,7 @@ from torch_distinput.engine.feeds import (
     OwnFeed,
     PlannedFeed,
     VotedFeed,
-    introduction,
+    introduce,
 )
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
@@ -63,7 +63,7 @@ class StreamedInput:
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Play all workers side by side, from the position to the step."""
-        workers = (self._known_steps or self._find()).of_all_workers(position)
+        workers = (self._known_steps or self._find()).make_all_workers(position)
         read_counter = ReadCounter(self._splitter.topology.worker_index)
         started = [
             read_counter.sift(steps.start(position, steps.schedule(position))) for steps in workers
@@ -144,16 +144,16 @@ class PreparedStream:
         position = self.steps.resume(self._position)
         known = self.steps.schedule(position)
         origin = Origin(position=position, shared=self._splitter.shared, known=known)
-        steps = self._started(opening.read_counter, origin)
+        steps = self._start(opening.read_counter, origin)
         if known is None:
-            return self._agreed(opening, origin, steps)
+            return self._agree(opening, origin, steps)
         worker = self._splitter.topology.worker_index
-        deliveries = _scheduled(steps, known)
+        deliveries = _pair_with_schedule(steps, known)
         return PlannedFeed(
             deliveries, opening.watch, origin=origin, worker=worker, spec=self.steps.spec
         )
 
-    def _agreed(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
+    def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
         steps_per_batch, before = self.steps.steps_per_batch, origin.position
@@ -167,7 +167,7 @@ class PreparedStream:
             agreement = opening.meeting.start(
                 steps,
                 shared=shared,
-                introduce=introduction,
+                introduce=introduce,
                 ledger=ledger,
                 timeout=opening.timeout,
             )
@@ -181,7 +181,7 @@ class PreparedStream:
             timeout=opening.timeout,
         )
 
-    def _started(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:
+    def _start(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
             return read_counter.sift(self.steps.start(origin.position, origin.known))
@@ -191,7 +191,7 @@ class PreparedStream:
             return FailedSteps(error)
 
 
-def _scheduled(steps: Iterator[LocalStep], known: KnownSteps) -> Iterator[Delivery]:
+def _pair_with_schedule(steps: Iterator[LocalStep], known: KnownSteps) -> Iterator[Delivery]:
     """Each step with what the plan says of it."""
     for piece in known.pieces():
         step = next(steps, None)

@@ -19,7 +19,7 @@ import torch
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten, unflatten
 from torch_distinput.distribute import context as current
-from torch_distinput.distribute.reductions import gathered, reduced
+from torch_distinput.distribute.reductions import gather_values, reduce_values
 from torch_distinput.distribute.replicas.per_replica import is_common, regroup_values
 from torch_distinput.distribute.replicas.thread_state import ThreadState
 from torch_distinput.errors import UsageError
@@ -121,9 +121,11 @@ def _answer(session: Session, requests: Sequence[Request]) -> list[Any]:
     value, workers = regroup_values([request.value for request in requests]), session.communicator
     check_alone(workers)
     if first.call == "all_reduce":
-        result = reduced(value, len(requests), op=first.settings, axis=None, communicator=workers)
+        result = reduce_values(
+            value, len(requests), op=first.settings, axis=None, communicator=workers
+        )
     else:
-        result = gathered(value, len(requests), axis=first.settings, communicator=workers)
+        result = gather_values(value, len(requests), axis=first.settings, communicator=workers)
     return [own_copy(result, device) for device in session.devices]
 
 
@@ -242,7 +244,7 @@ class _Turn:
         self._mine.acquire()
         try:
             with (
-                carried.entered(context.device),
+                carried.enter(context.device),
                 current.scope(self._session),
                 current.replica(context),
             ):
