@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -209,6 +209,39 @@ def test_the_package_keeps_to_its_floors() -> None:
     assert "plan/assignment/topology.py" in paths
     found = [line for name, path in paths.items() for line in findings(name, path.read_text())]
     assert not found, "\n".join(sorted(found))
+
+
+def circles(modules: Mapping[str, ast.AST]) -> set[str]:
+    """The modules that see themselves through others, by any import, also for annotations."""
+    sees = {
+        name: {full if full in modules else full.rpartition(".")[0] for _, _, full in imports(tree)}
+        & modules.keys() - {name}
+        for name, tree in modules.items()
+    }
+    for middle in modules:  # Warshall: whoever sees the one in the middle sees what that sees
+        for name in modules:
+            if middle in sees[name]:
+                sees[name] |= sees[middle]
+    return {name for name, seen in sees.items() if name in seen}
+
+
+@pytest.mark.parametrize("room", ["distribute", "engine"])
+def test_a_room_without_floors_has_no_circles(room: str) -> None:
+    paths = sorted((PACKAGE / room).rglob("*.py"))
+    names = [path.relative_to(PACKAGE.parent).with_suffix("").as_posix() for path in paths]
+    modules = {
+        name.replace("/", "."): ast.parse(path.read_text())
+        for name, path in zip(names, paths, strict=True)
+    }
+    assert f"torch_distinput.{room}.__init__" in modules
+    assert set() == circles(modules)
+
+
+def test_a_circle_is_found() -> None:
+    sources = {"t.a": "from t import b", "t.b": "from t.c import f", "t.c": "import t.a"}
+    modules = {name: ast.parse(text) for name, text in sources.items()}
+    assert {"t.a", "t.b", "t.c"} == circles(modules)
+    assert set() == circles({**modules, "t.c": ast.parse("import t")})
 
 
 BROKEN = [

@@ -1,6 +1,8 @@
 """Whose scope we are in, who delivered last, and whether we are inside ``run``.
 
-All of it is per thread, so that simulated workers, which are threads, do not see each other.
+All of it is per thread, so that simulated workers, which are threads, do not see each other: a
+thread writes and reads its own, and nothing is guarded. A thread of a replica enters the scope and
+the replica itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The run over one epoch: it owns threads, streams, the position and ``close()``."""
+"""The run over one epoch: it owns threads, streams, the position and ``close()``.
+
+thread     writes               reads     guarded by
+main       record, counters,    all       the only writer of these
+           _last_step, _ending
+prefetch   shapes               feed      only one thread pulls host steps: this one, or main where
+                                          the devices are CPUs. It comes with the first step, after
+                                          which shapes know the spec and main need not ask the feed
+any        _ending              _ending   one assignment; the finalizer that ends threads runs once
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 Deliveries, ends of data, ``iter()``, ``close()`` and losses come in one order on all workers, and
 so do the examples in sync of a step; rows do not. So what is decided here is the same on all.
+
+    thread                     writes                           reads     guarded by
+    main, at next() and loss   all                              all       one writer
+    any, that drops or closes  is_open of one iterator          _open     a tuple that is replaced,
+    an iterator                                                           never changed
 """
 
 from __future__ import annotations

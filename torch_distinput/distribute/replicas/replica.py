@@ -4,6 +4,14 @@ With several replicas each call of the function has a thread, but only one runs 
 replica order; at a collective a call pauses until all of them are there, and the collective runs in
 the thread that called ``run``. So results do not depend on scheduling, and the process group is
 used by one thread only. With one replica there is no thread at all.
+
+    thread       writes                      reads                 guarded by
+    caller       _reply, _abandoned          _request, _error,     the turn: two semaphores hand it
+                                             result                over, and who does not have it
+    replica      _request, _error, result    _reply, _abandoned    is blocked, so there is no lock
+
+    caller     go_on --release _mine--+            +--acquire _callers-- goes on
+    replica                           +-- runs ... +  then waits for _mine, at a collective
 """
 
 from __future__ import annotations
@@ -189,10 +197,7 @@ class _Abandoned(BaseException):
 
 
 class _Turn:
-    """One replica function in a thread of its own, which runs only between go_on and its return.
-
-    Two semaphores hand the turn over; whoever does not have it is blocked, so fields need no lock.
-    """
+    """One replica function in a thread of its own, which runs only between go_on and its return."""
 
     def __init__(
         self, session: Session, replica: int, fn: Callable[[], Any], carried: ThreadState
