@@ -9,7 +9,7 @@ import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
-from torch_distinput.engine import feeds
+from torch_distinput.engine import feeds, voted_feed
 from torch_distinput.plan.progress.checksum import IdSum, summed
 from torch_distinput.testing import simulate
 
@@ -58,7 +58,7 @@ def test_a_good_epoch_passes(tmp_path, name, cluster):
 def test_a_lost_step(tmp_path, monkeypatch, name):
     """One worker's examples of one step vanish behind the cut."""
     source = sources(tmp_path)[name]
-    whole = feeds.PlannedFeed.next, feeds.VotedFeed.next
+    whole = feeds.PlannedFeed.next, voted_feed.VotedFeed.next
 
     def losing(inner):
         def lost(self, index):
@@ -70,7 +70,7 @@ def test_a_lost_step(tmp_path, monkeypatch, name):
         return lost
 
     monkeypatch.setattr(feeds.PlannedFeed, "next", losing(whole[0]))
-    monkeypatch.setattr(feeds.VotedFeed, "next", losing(whole[1]))
+    monkeypatch.setattr(voted_feed.VotedFeed, "next", losing(whole[1]))
 
     def work(strategy):
         with pytest.raises(tdi.AuditError, match=r"but the replicas got .*worker 0: \d+, worker 1"):
@@ -96,7 +96,7 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
 
         return repeated
 
-    for kind in (feeds.PlannedFeed, feeds.VotedFeed):
+    for kind in (feeds.PlannedFeed, voted_feed.VotedFeed):
         monkeypatch.setattr(kind, "next", repeating(kind.next))
 
     def work(strategy):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.data.user_sources.states import next_epoch
-from torch_distinput.plan.progress.delivered import Progress
 from torch_distinput.plan.progress.position import Position, StreamPosition
-from torch_distinput.plan.progress.schedule import KnownSteps
+
+if TYPE_CHECKING:
+    from torch_distinput.plan.progress.delivered import Progress
+    from torch_distinput.plan.progress.schedule import KnownSteps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

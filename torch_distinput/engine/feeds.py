@@ -2,7 +2,8 @@
 
 PlannedFeed   all workers know all lengths: arithmetic, no communication per step
 OwnFeed       one worker: nobody to ask
-VotedFeed     several workers, unknown lengths: steps agreed on ahead of use
+VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in voted_feed, which
+              is not imported where nobody has to agree)
 
 Whoever pulls steps counts them, and tells the number; no feed counts.
 """
@@ -13,23 +14,14 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
-from torch_distinput.cluster.agreement_queue import Agreed, Ending
-from torch_distinput.cluster.patience import Patience
 from torch_distinput.cluster.peer_monitor import Watch
-from torch_distinput.communicator import named_workers
-from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
+from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.epoch_record import Origin
-from torch_distinput.errors import MismatchError, PeerFailedError, SourceError
-from torch_distinput.plan.progress.delivered import OwnLedger, Progress
-from torch_distinput.plan.progress.end_of_data import Outcome
+from torch_distinput.errors import SourceError
 
 if TYPE_CHECKING:
-    from torch_distinput.cluster.agreement import Agreement
-
-_LEAVE_SECONDS = 1.0
-_POLL_SECONDS = 0.2
-"""Time between two looks at the board while a step is waited for."""
+    from torch_distinput.plan.progress.delivered import OwnLedger, Progress
 
 
 class Delivery(NamedTuple):
@@ -143,138 +135,6 @@ def _deliver(steps: Iterator[LocalStep], ledger: OwnLedger) -> Iterator[Delivery
         progress = ledger.enter(count, step.num_touched, step.resume_point)
         if count:
             yield Delivery(step, count, progress)
-
-
-@final
-class VotedFeed:
-    """The steps that all workers agreed on."""
-
-    def __init__(
-        self,
-        agreement: Agreement[LocalStep],
-        watch: Watch,
-        *,
-        origin: Origin,
-        worker: int,
-        timeout: float,
-    ) -> None:
-        """Take a running agreement."""
-        self.origin = origin
-        self._agreement = agreement
-        self._compared = False
-        self._watch = watch
-        self._worker = worker
-        self._timeout = timeout
-        self._index = origin.position.steps  # of the step that is asked for
-
-    def next(self, index: int) -> Delivery | None:
-        """Wait for the next step, and look for failures meanwhile."""
-        self._index = index
-        taken = self._take(0.0)  # as a rule it is there
-        if taken is None:
-            taken = self._wait()
-        if isinstance(taken, Agreed):
-            if not self._compared:
-                self._compared = True
-                self._check_kinds()
-            return Delivery(taken.step, taken.num_examples, taken.progress)
-        self._end(taken)
-        return None
-
-    def _wait(self) -> Agreed[LocalStep] | Ending:
-        patience = Patience(self._timeout)
-        self._note_wait()
-        while (taken := self._take(_POLL_SECONDS)) is None:
-            self._watch.look()
-            self._check_time(patience)
-        return taken
-
-    def spec(self) -> Any:
-        """What the workers' first steps introduced, in worker order."""
-        patience = Patience(self._timeout)
-        self._note_wait()
-        while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
-            self._watch.look()
-            self._check_time(patience)
-            ending = self._agreement.ending
-            if ending is not None:
-                self._end(ending)
-        specs = [spec for spec in introduced if spec is not None]
-        spec = specs[0] if specs else None
-        for other in specs[1:]:
-            spec = merged(spec, other)
-        return spec
-
-    def close(self) -> None:
-        """Leave the agreement; the others hear of it.
-
-        Where all workers leave at one step the threads end within milliseconds; a worker that is
-        late is not waited for long.
-        """
-        self._agreement.close()
-        self._agreement.join(_LEAVE_SECONDS)
-
-    def _check_kinds(self) -> None:
-        """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
-        introduced = self._agreement.introductions(_POLL_SECONDS) or []
-        known = [(worker, spec) for worker, spec in enumerate(introduced) if spec is not None]
-        odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
-        if odd:
-            first, expected = known[0]
-            msg = (
-                f"Expected batches of one structure and dtype on all workers, got {expected[0]!r} "
-                f"on worker {first} and {introduced[odd[0]][0]!r} on {named_workers(odd)}. Give "
-                "the files or the sources of all workers the same columns and types."
-            )
-            raise MismatchError(msg)
-
-    def _end(self, ending: Ending) -> None:
-        """Return at the end of data; raise anything else."""
-        if ending.outcome is Outcome.ENDED:
-            return
-        if ending.outcome is Outcome.FAILED:
-            self._raise_failed(ending)
-        if ending.outcome is Outcome.DIFFER:
-            msg = (
-                "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
-                f"after step {self._index} the data of {named_workers(ending.workers)} is not "
-                "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
-                "the same on all ranks, let nothing depend on the process, or deal out files "
-                "(FILE)."
-            )
-            raise MismatchError(msg)
-        if ending.error is not None:
-            self._watch.call_roll(ending.error)
-        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._index}")
-
-    def _raise_failed(self, ending: Ending) -> None:
-        if ending.error is not None:
-            error = ending.error
-            if not ending.words:
-                self._watch.tell(error)  # the voting itself broke off here
-            raise locate_error(error, self._worker, self._index) from find_cause(error)
-        words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
-        msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
-        raise PeerFailedError(msg)
-
-    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
-        try:
-            return self._agreement.next(timeout)
-        except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here
-            self._agreement.fail(error)
-            return None
-
-    def _note_wait(self) -> None:
-        self._watch.waiting(self._index, is_reading=self._agreement.lacks_steps)
-
-    def _check_time(self, patience: Patience) -> None:
-        self._note_wait()
-        if patience.is_over:
-            self._watch.give_up(
-                f"all workers to agree on step {self._index}",
-                self._index,
-                "Raise InputOptions.timeout if a source is only slow.",
-            )
 
 
 def introduce(step: LocalStep) -> Any:

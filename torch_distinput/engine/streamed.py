@@ -17,11 +17,11 @@ from torch_distinput.engine.feeds import (
     Feed,
     OwnFeed,
     PlannedFeed,
-    VotedFeed,
     introduce,
 )
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
+from torch_distinput.engine.voted_feed import VotedFeed
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import Ledger, OwnLedger
