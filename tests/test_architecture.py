@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -235,6 +237,26 @@ def test_a_room_without_floors_has_no_circles(room: str) -> None:
     }
     assert f"torch_distinput.{room}.__init__" in modules
     assert set() == circles(modules)
+
+
+@pytest.mark.parametrize("room", ["distribute", "engine"])
+def test_no_method_is_overridden_that_does_something(room: str) -> None:
+    """A class is abstract or final."""
+    paths = (path.relative_to(PACKAGE.parent) for path in (PACKAGE / room).rglob("*.py"))
+    modules = [".".join(path.with_suffix("").parts) for path in paths]
+    members = [vars(importlib.import_module(name)).values() for name in modules]
+    kinds = {kind for own in members for kind in own if isinstance(kind, type)}
+    found = {
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        if kind.__module__ in modules
+        for base in kind.__mro__[1:]
+        if base.__module__ in modules
+        for name in vars(kind).keys() & vars(base).keys()
+        if inspect.isfunction(vars(base)[name]) and not name.startswith("__")
+        if not getattr(vars(base)[name], "__isabstractmethod__", False)
+    }
+    assert set() == found
 
 
 def test_a_circle_is_found() -> None:
