@@ -14,6 +14,31 @@ import pytest
 import torch_distinput
 from torch_distinput import version
 
+STRATEGY = [
+    "device",
+    "devices",
+    "distribute_dataset",
+    "distribute_datasets_from_function",
+    "distribute_values_from_function",
+    "experimental_distribute_dataset",
+    "experimental_distribute_datasets_from_function",
+    "experimental_distribute_values_from_function",
+    "experimental_local_results",
+    "gather",
+    "gather_in_order",
+    "local_results",
+    "num_replicas_in_sync",
+    "num_workers",
+    "reduce",
+    "replicate",
+    "request_stop",
+    "run",
+    "scope",
+    "stop_on_signal",
+    "stop_requested",
+    "topology",
+    "worker_index",
+]
 PROMISED = {
     # strategies, and what they make
     "DistributedDataset",
@@ -153,3 +178,27 @@ def test_what_a_public_class_offers_has_docstrings(name: str) -> None:
         and not held.__doc__
     ]
     assert not bare, f"{name} has public members without a docstring: {', '.join(bare)}"
+
+
+def test_a_strategy_shows_what_its_user_needs_and_no_more() -> None:
+    strategy = torch_distinput.OneDeviceStrategy("cpu")
+    assert [name for name in dir(strategy) if not name.startswith("_")] == STRATEGY
+
+
+DATASET = """
+auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict strategy
+"""
+ITERATOR = """
+close element_spec get_next get_next_as_optional last_step load_state_dict state_dict stats
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (torch_distinput.DistributedDataset, DATASET),
+        (torch_distinput.DistributedIterator, ITERATOR),
+    ],
+)
+def test_a_dataset_shows_what_its_user_needs_and_no_more(kind: type, expected: str) -> None:
+    assert [name for name in dir(kind) if not name.startswith("_")] == expected.split()

@@ -17,17 +17,16 @@ import typing as _typing
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
-from torch_distinput.distribute.context import get_replica_context, get_strategy
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.loss import compute_average_loss
-from torch_distinput.distribute.replicas.replica import ReplicaContext
+from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
 )
-from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.distribute.strategy import Strategy, get_strategy
 from torch_distinput.errors import (
     AuditError,
     ConfigurationError,

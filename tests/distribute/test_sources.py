@@ -86,7 +86,7 @@ def test_strategies():
         strategy.num_workers,
         strategy.worker_index,
     )
-    assert "Strategy(worker 0 of 1, devices cpu, cpu)" == repr(strategy)
+    assert "MirroredStrategy(worker 0 of 1, devices cpu, cpu)" == repr(strategy)
     assert (torch.device("cpu"),) == tdi.OneDeviceStrategy("cpu").devices
     for wrong in ([], "cpu"):
         with pytest.raises(ValueError, match="one per replica"):

@@ -12,7 +12,7 @@ import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of, write_files
 from torch_distinput.data.loader.processes import TaskLoader
-from torch_distinput.engine import streamed as streamed_input
+from torch_distinput.engine import streamed
 from torch_distinput.testing import simulate
 
 
@@ -91,9 +91,9 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
 def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
     """The plan knows how many records they have."""
     pattern = write_numbers(tmp_path, [range(9)])
-    run = streamed_input.StreamedInput._started
+    run = streamed.PreparedStream._start
     monkeypatch.setattr(
-        streamed_input.StreamedInput, "_started", lambda *args: itertools.islice(run(*args), 1)
+        streamed.PreparedStream, "_start", lambda *args: itertools.islice(run(*args), 1)
     )
 
     def work(strategy):

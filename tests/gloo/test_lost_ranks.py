@@ -49,7 +49,7 @@ def test_a_killed_rank_is_named(ranks):
 def die_before_the_channel(strategy):
     """Rank 1 shakes hands and dies; the other one says how long it waited."""
     if strategy.worker_index == 1:
-        strategy.communicator.open_channel = lambda **_: os._exit(3)
+        strategy._session.communicator.open_channel = lambda **_: os._exit(3)
     options = tdi.InputOptions(timeout=60)
     dataset = strategy.distribute_dataset(partial(numbers, 9), global_batch_size=4, options=options)
     started = time.monotonic()

@@ -58,7 +58,7 @@ def deal(strategy):
     """Send each rank something else, of unequal sizes."""
     own = strategy.worker_index
     values = [(own, other, b"x" * 1000 * own * other) for other in range(strategy.num_workers)]
-    return strategy.communicator.deal_objects(values)
+    return strategy._session.communicator.deal_objects(values)
 
 
 def test_each_rank_gets_what_all_have_for_it():

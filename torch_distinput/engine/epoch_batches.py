@@ -45,7 +45,7 @@ class EpochBatches:
         """The global batches; of the size that was asked for, or another."""
         if self._source.sampler is None:
             return self._uniform(epoch, self._source.num_examples, size)
-        batches = self._sampled(epoch).batches
+        batches = self._look_up(epoch).batches
         if isinstance(batches, UniformBatches) and size is not None:
             batches = replace(batches, global_batch_size=size)
         return batches
@@ -69,7 +69,7 @@ class EpochBatches:
     def facts(self, epoch: int) -> dict[str, object]:
         """The order where a sampler gives it: it must be the same on all workers."""
         sampler = self._source.sampler
-        return {} if sampler is None else _facts_of(self.of(epoch), type(sampler).__name__)
+        return {} if sampler is None else _describe_order(self.of(epoch), type(sampler).__name__)
 
     def _uniform(
         self, epoch: int, num_examples: int | None, size: int | None = None
@@ -85,7 +85,7 @@ class EpochBatches:
             order=order, global_batch_size=size, drop_last=request.drop_last
         )
 
-    def _sampled(self, epoch: int) -> _Sampled:
+    def _look_up(self, epoch: int) -> _Sampled:
         for known in (self._played, self._looked_up):
             if known is not None and known.epoch == epoch:
                 return known
@@ -104,7 +104,7 @@ class EpochBatches:
         return _Sampled(epoch, batches)
 
 
-def _facts_of(batches: GlobalBatches, sampler: str) -> dict[str, object]:
+def _describe_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:
     """Facts about the batches 0, 1, 2 to 3, 4 to 7, ...: the first that differs tells the place."""
     facts: dict[str, object] = {f"number of batches from {sampler}": batches.num_batches}
     start = 0

@@ -34,7 +34,7 @@ class Shapes:
         self._empty: ReplicaBatch | None = None
         self._orders: list[Order] | None = None
 
-    def completed(
+    def complete(
         self, parts: Sequence[ReplicaBatch | None], ask: Callable[[], Any]
     ) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
@@ -62,11 +62,11 @@ class Shapes:
         time: the user may change their sizes in place, or need one for backward.
         """
         if self._empty is None:
-            self._empty = self._made(ask)
+            self._empty = self._make(ask)
         leaves, structure, ids = self._empty
         return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
 
-    def filled(self, part: ReplicaBatch) -> ReplicaBatch:
+    def fill(self, part: ReplicaBatch) -> ReplicaBatch:
         """Fill up a batch, also one of :meth:`empty`, and add its mask."""
         assert self.padded_rows is not None, "asked for by the caller"
         if len(part.ids):
@@ -77,11 +77,11 @@ class Shapes:
     def _latest(self) -> Any:
         return self.spec if self._last is None else self._last
 
-    def _made(self, ask: Callable[[], Any]) -> ReplicaBatch:
+    def _make(self, ask: Callable[[], Any]) -> ReplicaBatch:
         if self._latest is None:
             self.spec = ask()
         if self._latest is None:
-            raise no_spec()
+            raise make_spec_error()
         return take_apart(*zero_rows(self._latest))
 
 
@@ -127,7 +127,7 @@ def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int |
         )
 
 
-def no_spec() -> SourceError:
+def make_spec_error() -> SourceError:
     """The error for a source that has shown no example to anybody."""
     msg = (
         "Expected at least one step to know the structure of a batch, got none from any worker: "

@@ -272,7 +272,8 @@ def _work(
         outcome.result = fn(strategy)
     except BaseException as error:  # noqa: BLE001 - it is raised again by simulate
         outcome.error, outcome.time = error, time.monotonic()
-    strategy.heartbeat.close(outcome.error)  # an error that is kept would keep the strategy
+    # Not left to the finalizer: an error that is kept keeps the strategy.
+    strategy._session.heartbeat.close(outcome.error)  # noqa: SLF001 - not for users
     wire.leave(rank, outcome.error)
 
 

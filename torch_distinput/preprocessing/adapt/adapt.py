@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
-from torch_distinput.communicator import Alone
+from torch_distinput.communicator import communicator_of
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.preprocessing.adapt.merging import (
     check_same_data,
@@ -46,7 +46,7 @@ def adapt_layers(
         PeerFailedError: another worker could not read or count its part.
     """
     strategy = find_workers(data, strategy)
-    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
+    workers = communicator_of(strategy)
     check_same_layers(owner, layers, workers)
     for layer in layers.values():
         layer.check_may_adapt()

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from torch_distinput.communicator import communicator_of
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import map_leaves
@@ -25,19 +26,12 @@ from torch_distinput.plan.progress.route import Shard
 from torch_distinput.preprocessing.columns.collate import box_rows, collate_column, collate_columns
 from torch_distinput.values import Distributed, PerReplica, StepInfo
 
-if TYPE_CHECKING:
-    from torch_distinput.communicator import Communicator
-
 ROWS = 8192
 """Rows of a batch, for each replica, where the data has no batches."""
 
 
 class Workers(Protocol):
     """A strategy, as far as this room knows it."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """The way to the other workers."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -61,11 +55,12 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
         UsageError: if these are not the same.
     """
     own: Workers | None = data.strategy if is_distributed(data) else strategy
+    num_workers = communicator_of(own).size
     is_played_by_all = is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
-    if own is not None and own.communicator.size > 1 and is_played_by_all:
+    if num_workers > 1 and is_played_by_all:
         msg = (
             "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under which "
-            f"all {own.communicator.size} workers play everything: each example would be counted "
+            f"all {num_workers} workers play everything: each example would be counted "
             "as often. Pass the source itself, with strategy=, or distribute it by another policy."
         )
         raise UsageError(msg)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
-from torch_distinput.communicator import Alone, Communicator
+from torch_distinput.communicator import Communicator, communicator_of
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
@@ -67,7 +67,7 @@ def analyze(
             operation that concerns more than one file.
         PeerFailedError: another worker could not read, count or write.
     """
-    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
+    workers = communicator_of(strategy)
     options = storage_options or {}
     plan = _make_plan(features, dataset, (out, cache, options), workers)
     layers = dict(features.adaptive())

@@ -20,7 +20,7 @@ import weakref
 from torch_distinput.values import StepInfo
 
 
-class Delivered:
+class IteratorSteps:
     """What one iterator has delivered; held by the iterator, so that it ends with it."""
 
     __slots__ = ("__weakref__", "count", "info", "is_open", "turn", "turns")
@@ -41,7 +41,7 @@ class Turns:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.last: Delivered | None = None
+        self.last: IteratorSteps | None = None
         self.turn = 0
         self.has_loss = False
 
@@ -51,7 +51,7 @@ class _Here(threading.local):
         self.turns = Turns()
 
 
-class Deliveries:
+class LossSteps:
     """What all iterators of a strategy have delivered.
 
     Attributes:
@@ -60,9 +60,9 @@ class Deliveries:
 
     def __init__(self) -> None:
         """Nothing yet."""
-        self.last: Delivered | None = None
+        self.last: IteratorSteps | None = None
         # Replaced, never changed: another thread may be looking through it.
-        self._open: tuple[weakref.ref[Delivered], ...] = ()
+        self._open: tuple[weakref.ref[IteratorSteps], ...] = ()
         self._here = _Here()
 
     @property
@@ -74,24 +74,24 @@ class Deliveries:
         """Go on in this thread with the turns of the one that waits for it."""
         self._here.turns = turns
 
-    def open(self) -> Delivered:
+    def open(self) -> IteratorSteps:
         """Note that an iterator begins."""
-        delivered = Delivered()
+        steps = IteratorSteps()
         found = ((ref, ref()) for ref in self._open)
         kept = (ref for ref, one in found if one is not None and one.is_open)
-        self._open = (*kept, weakref.ref(delivered))
-        return delivered
+        self._open = (*kept, weakref.ref(steps))
+        return steps
 
-    def add(self, delivered: Delivered, info: StepInfo) -> None:
+    def add(self, steps: IteratorSteps, info: StepInfo) -> None:
         """Note a step; the first one after a loss begins a new turn."""
         turns = self._here.turns
         if turns.has_loss:
             turns.turn, turns.has_loss = turns.turn + 1, False
-        if delivered.turn != turns.turn or delivered.turns is not turns:
-            delivered.turns, delivered.turn, delivered.count = turns, turns.turn, 0
-        delivered.count += 1
-        delivered.info = info
-        self.last = turns.last = delivered
+        if steps.turn != turns.turn or steps.turns is not turns:
+            steps.turns, steps.turn, steps.count = turns, turns.turn, 0
+        steps.count += 1
+        steps.info = info
+        self.last = turns.last = steps
 
     def note_loss(self) -> None:
         """Note that a loss was computed of what was delivered until now."""
