@@ -13,7 +13,7 @@ from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending
 from torch_distinput.plan.progress.delivered import DeliveryCounter
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
@@ -312,7 +312,7 @@ def test_votes_are_shared_by_many_steps(monkeypatch):
         steps = 1
         while True:
             # A slow training step: the reader fills its room meanwhile.
-            while not queue._reader_waits and queue._state is State.RUNNING:
+            while not queue._reader_waits and queue._state is VoterState.RUNNING:
                 os.sched_yield()
             if next(iterator, None) is None:
                 return steps

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.distribute.street import options, stream_of
-from torch_distinput.cluster.coordinated_stop import Stop
+from torch_distinput.cluster.coordinated_stop import CoordinatedStop
 from torch_distinput.testing import simulate
 
 LIMIT = 30.0
 
 
-class Torn(Stop):
+class Torn(CoordinatedStop):
     """A stop whose other thread comes in between: after a claim, and before it is read."""
 
     come_in = None

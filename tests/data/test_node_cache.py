@@ -63,15 +63,15 @@ def test_keys_of_any_name():
 def test_a_small_file_on_a_full_disk(tmp_path, monkeypatch):
     """The file that was there stays; what was written aside goes."""
     url = str(tmp_path / "a")
-    filesystem.store(url, b"old", {})
+    filesystem.store_file(url, b"old", {})
 
     def replace(*_):
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(OSError, match="full"):
-        filesystem.store(url, b"new", {})
-    assert b"old" == filesystem.load(url, {})
+        filesystem.store_file(url, b"new", {})
+    assert b"old" == filesystem.load_file(url, {})
     assert [tmp_path / "a"] == list(tmp_path.iterdir())
 
 
@@ -85,7 +85,7 @@ def test_many_write_one_file(tmp_path):
         barrier.wait()
         try:
             for _ in range(10):
-                filesystem.store(url, content, {})
+                filesystem.store_file(url, content, {})
         except OSError as error:
             failed.append(error)
 
@@ -93,7 +93,7 @@ def test_many_write_one_file(tmp_path):
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        assert filesystem.load(url, {}) in (None, *contents)
+        assert filesystem.load_file(url, {}) in (None, *contents)
     for thread in threads:
         thread.join()
     assert not failed

@@ -22,7 +22,7 @@ def job(paths, name, keywords, strategy):
     with iter(dataset) as iterator:
         ids = [i for step in iterator for i in form.ids(step)]
         stats = iterator.stats()
-    voted = dataset._meeting._channel is not None
+    voted = dataset._agreement_channel._channel is not None
     return ids, stats.steps, sum(stats.skipped.values()), voted
 
 

@@ -17,7 +17,7 @@ from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.delivered import DeliveryCounter
-from torch_distinput.plan.progress.end_of_data import Outcome, State, Vote, decide
+from torch_distinput.plan.progress.end_of_data import Outcome, Vote, VoterState, decide
 from torch_distinput.plan.progress.position import (
     Position,
     ResumePoint,
@@ -281,7 +281,7 @@ def vote(waiting: list[LocalStep], pace: int) -> Vote:
     """The word of a worker that has some steps ready."""
     ready = waiting[:pace]
     return Vote(
-        state=State.ENDED if len(ready) == len(waiting) else State.RUNNING,
+        state=VoterState.ENDED if len(ready) == len(waiting) else VoterState.RUNNING,
         counts=tuple(len(step.rows) for step in ready),
         files_touched=tuple(step.num_touched for step in ready),
     )

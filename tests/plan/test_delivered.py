@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torch_distinput.plan.progress.delivered import DeliveryCounter
-from torch_distinput.plan.progress.end_of_data import State, Vote
+from torch_distinput.plan.progress.end_of_data import Vote, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch
 
 LAYOUT = BatchLayout(num_workers=3, replicas_per_worker=1, global_batch_size=4, rebatch="split")
@@ -16,7 +16,7 @@ LAYOUT = BatchLayout(num_workers=3, replicas_per_worker=1, global_batch_size=4, 
 
 def vote(counts, touched):
     """A vote of a worker with some steps ready."""
-    return Vote(state=State.RUNNING, counts=tuple(counts), files_touched=tuple(touched))
+    return Vote(state=VoterState.RUNNING, counts=tuple(counts), files_touched=tuple(touched))
 
 
 def point(batch, segment=0):

@@ -6,9 +6,16 @@ import itertools
 
 import pytest
 
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Verdict, Vote, decide
+from torch_distinput.plan.progress.end_of_data import (
+    WINDOW,
+    Outcome,
+    Verdict,
+    Vote,
+    VoterState,
+    decide,
+)
 
-RUN, END, FAIL, CLOSE = State.RUNNING, State.ENDED, State.FAILED, State.CLOSED
+RUN, END, FAIL, CLOSE = VoterState.RUNNING, VoterState.ENDED, VoterState.FAILED, VoterState.CLOSED
 
 
 def vote(state, *counts):

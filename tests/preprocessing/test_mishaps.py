@@ -26,10 +26,10 @@ class TestFolders:
         layer = pp.StringLookup(vocabulary=["a"])
         for _ in range(2):
             pp.save(layer, path)
-        artifact.filesystem.store(f"{path}/thesis.txt", b"x", {})
+        artifact.filesystem.store_file(f"{path}/thesis.txt", b"x", {})
         with pytest.raises(FileExistsError, match=r"1 other files, such as 'thesis.txt'"):
             pp.save(layer, path)
-        assert b"x" == artifact.filesystem.load(f"{path}/thesis.txt", {})
+        assert b"x" == artifact.filesystem.load_file(f"{path}/thesis.txt", {})
 
     def test_a_folder_of_something_else(self, tmp_path, monkeypatch):
         (tmp_path / "train.py").write_text("")

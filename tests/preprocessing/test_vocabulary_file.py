@@ -139,7 +139,7 @@ def test_a_file_a_list_and_a_large_vocabulary_are_one(path, config, large, monke
         batch[0][2] = None
     expected = listed(batch)
     if large:
-        monkeypatch.setattr(string_lookup, "LARGE", 3)
+        monkeypatch.setattr(string_lookup, "LARGE_VOCABULARY", 3)
         monkeypatch.setattr(pp.StringLookup, "_find_host", None)  # no dict is made
         assert torch.equal(expected, listed(batch))
     mapped = pp.StringLookup(vocabulary=str(path), **config)
@@ -192,7 +192,7 @@ class TestAcrossProcesses:
             path.write_bytes(TEXT + b"more\n")
             return load(url, options)
 
-        load = filesystem.load
+        load = filesystem.load_file
         monkeypatch.setattr(filesystem, "load", load_late)
         with pytest.raises(UsageError, match="has been written since"):
             pp.StringLookup(vocabulary=path)
@@ -236,7 +236,7 @@ def test_two_jobs_store_one_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", noted)
     for _ in range(2):
-        filesystem.store(str(target), b"x", {})
+        filesystem.store_file(str(target), b"x", {})
     assert 2 == len(set(aside))
 
 
@@ -249,5 +249,5 @@ def test_what_was_written_aside_in_vain_is_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     folder = tmp_path / "cache"
     with pytest.raises(OSError, match="full"):
-        filesystem.store(str(folder / "kept"), b"x", {})
+        filesystem.store_file(str(folder / "kept"), b"x", {})
     assert [] == list(folder.iterdir())

@@ -23,7 +23,7 @@ _SLICE_SECONDS = 0.2
 """Time between two questions who is gone."""
 
 
-class Meeting:
+class AgreementChannel:
     """Owns a channel and makes sure that one agreement at a time uses it."""
 
     def __init__(self, communicator: Communicator, heartbeat: Heartbeat) -> None:

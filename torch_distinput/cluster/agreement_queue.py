@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch_distinput.plan.progress.delivered import Progress
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, State, Vote
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.threads import new_condition, new_rlock
 
@@ -111,7 +111,7 @@ class AgreementQueue(Generic[S]):
         self._news = new_condition(self._lock)
         self._ready: deque[tuple[S, int]] = deque()  # with the bytes that a step holds
         self._agreed: deque[Agreed[S]] = deque()
-        self._state = State.RUNNING
+        self._state = VoterState.RUNNING
         self._failure: BaseException | None = None
         self._introduced: list[Any] | None = None
         self._ending: Ending | None = None
@@ -141,7 +141,7 @@ class AgreementQueue(Generic[S]):
 
     def end_reading(self) -> None:
         """Say that this worker's data has ended."""
-        self._leave(State.ENDED)
+        self._leave(VoterState.ENDED)
 
     # ------------------------------------------------------------------ the voter
 
@@ -229,27 +229,27 @@ class AgreementQueue(Generic[S]):
 
     def close(self) -> None:
         """Let both threads leave; the other workers hear of it in the next vote."""
-        self._leave(State.CLOSED)
+        self._leave(VoterState.CLOSED)
 
     def fail(self, error: BaseException) -> None:
         """Take an error for one of this worker's data; all workers hear of it."""
-        self._leave(State.FAILED, error)
+        self._leave(VoterState.FAILED, error)
 
     # ------------------------------------------------------------------ with the lock
 
-    def _leave(self, state: State, failure: BaseException | None = None) -> None:
+    def _leave(self, state: VoterState, failure: BaseException | None = None) -> None:
         """Say what follows the ready steps; closing overrules the rest."""
         with self._lock:
-            if self._state is not State.CLOSED:
+            if self._state is not VoterState.CLOSED:
                 self._state, self._failure = state, failure
             self._wake_all()
 
     def _vote(self, *, has_news: bool) -> Vote:
         steps = [step for step, _ in islice(self._ready, WINDOW)]
         # An end is told only when all that comes before it fits into the window.
-        known = self._state if len(self._ready) <= WINDOW else State.RUNNING
+        known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
         return Vote(
-            state=State.CLOSED if self._state is State.CLOSED else known,
+            state=VoterState.CLOSED if self._state is VoterState.CLOSED else known,
             counts=tuple(step.count for step in steps),
             marks=tuple(step.mark for step in steps),
             files_touched=tuple(step.num_touched for step in steps),
@@ -268,15 +268,15 @@ class AgreementQueue(Generic[S]):
 
     def _can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
-        if self._state is not State.RUNNING or len(self._ready) >= WINDOW:
+        if self._state is not VoterState.RUNNING or len(self._ready) >= WINDOW:
             return True
         return any(step.count for step, _ in self._ready)
 
     def _may_vote(self) -> bool:
         """Not while many agreed steps wait, or a vote could wait for a worker that is busy."""
-        if self._state is State.CLOSED:
+        if self._state is VoterState.CLOSED:
             return True
-        has_something = bool(self._ready) or self._state is not State.RUNNING
+        has_something = bool(self._ready) or self._state is not VoterState.RUNNING
         return has_something and len(self._agreed) <= _LOW_WATER
 
     def _has_room(self) -> bool:
@@ -290,7 +290,7 @@ class AgreementQueue(Generic[S]):
 
     def _is_over(self) -> bool:
         """Nobody will play what is read from now on."""
-        return self._state is State.CLOSED or self._ending is not None
+        return self._state is VoterState.CLOSED or self._ending is not None
 
     @property
     def _held_bytes(self) -> int:

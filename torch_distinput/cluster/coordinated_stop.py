@@ -27,7 +27,7 @@ from torch_distinput.errors import UsageError
 from torch_distinput.threads import is_loader_process, new_event
 
 
-class Stop:
+class CoordinatedStop:
     """When to stop, counted in steps that the strategy delivered, over all its iterators."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ import threading
 import time
 from contextlib import suppress
 
-from torch_distinput.cluster.coordinated_stop import Stop
+from torch_distinput.cluster.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.peers import Peers
 from torch_distinput.cluster.process_identity import identify_process
 from torch_distinput.cluster.status import Activity, Status
@@ -56,7 +56,7 @@ class Heartbeat:
 
     def __init__(self, communicator: Communicator) -> None:
         """Beat nothing yet."""
-        self.stop = Stop()
+        self.stop = CoordinatedStop()
         self.outside: Activity | None = Activity(
             "before the first", "iter()", None, time.monotonic()
         )

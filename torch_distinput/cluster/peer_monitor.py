@@ -22,7 +22,7 @@ _ROLL_CALL_SECONDS = 3.0
 _ROLL_CALL_BEATS = 3
 
 
-class Watch:
+class PeerMonitor:
     """What one iteration of one dataset notes for the others, and looks for in what they note."""
 
     def __init__(self, heartbeat: Heartbeat, topic: str, *, timeout: float) -> None:

@@ -10,7 +10,7 @@ import weakref
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.agreement_channel import Meeting
+from torch_distinput.cluster.agreement_channel import AgreementChannel
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
@@ -65,7 +65,7 @@ class DistributedDataset(Distributed):
         self._number = next(session.datasets)
         self._options = options
         self._padded_rows = padded_rows
-        self._meeting = Meeting(session.communicator, session.heartbeat)
+        self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -255,8 +255,8 @@ class DistributedDataset(Distributed):
         opening = Opening(
             shares=shares,
             read_counter=ReadCounter(self._session.topology.worker_index),
-            watch=iteration.watch(),
-            meeting=self._meeting,
+            monitor=iteration.monitor(),
+            agreement_channel=self._agreement_channel,
             timeout=iteration.timeout,
             exchange=iteration.exchange(),
             checks_data=options.audit,
@@ -268,7 +268,7 @@ class DistributedDataset(Distributed):
             feed=feed,
             record=record,
             recipe=self._recipe,
-            watch=opening.watch,
+            monitor=opening.monitor,
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padded_rows),

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
-from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.cluster.peer_monitor import PeerMonitor
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected
@@ -43,9 +43,9 @@ class Iteration:
             timeout=self.timeout,
         )
 
-    def watch(self) -> Watch:
+    def monitor(self) -> PeerMonitor:
         """Make the eye on the other ranks."""
-        return Watch(self._session.heartbeat, self.topic, timeout=self.timeout)
+        return PeerMonitor(self._session.heartbeat, self.topic, timeout=self.timeout)
 
     def exchange(self) -> Exchange:
         """Make the way to show them something before the first step."""

@@ -33,7 +33,7 @@ from torch_distinput.values import Distributed, InputStats, OptionalStep, PerRep
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput.cluster.peer_monitor import Watch
+    from torch_distinput.cluster.peer_monitor import PeerMonitor
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
@@ -52,7 +52,7 @@ class EpochRun:
         feed: hands over the steps.
         record: what has been delivered of them, for the dataset.
         recipe: of a state at a position.
-        watch: tells the other workers where this one is.
+        monitor: tells the other workers where this one is.
         read_counter: what was skipped and asked for again.
         audit: sums what is delivered, if the user wants to know.
         shapes: completes steps.
@@ -61,7 +61,7 @@ class EpochRun:
     feed: Feed
     record: EpochRecord
     recipe: Callable[[Position], Recipe]
-    watch: Watch
+    monitor: PeerMonitor
     read_counter: ReadCounter
     audit: Audit | None
     shapes: Shapes
@@ -119,7 +119,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             raise again(self._ending)
         started = time.perf_counter()
         try:
-            self._run.watch.enter(self._run.record.steps)
+            self._run.monitor.enter(self._run.record.steps)
             step = self._next()
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
@@ -147,7 +147,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._ending = self._ending or again(error)
         self._loss_steps.is_open = False
         let_go(error)
-        self._run.watch.end(error)
+        self._run.monitor.end(error)
         self._finalizer()
         return ending
 
@@ -262,7 +262,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
-        self._run.watch.leave(info.index)
+        self._run.monitor.leave(info.index)
         context.note_delivered(self._session, self._loss_steps, info)
 
 

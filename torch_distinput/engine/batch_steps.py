@@ -15,9 +15,9 @@ from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDat
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.engine.steps import (
     Steps,
+    assigns_shards,
     check_shards,
     compare_prints,
-    deals_shards,
     describe_settings,
     make_routes,
     sum_running_numbers,
@@ -97,7 +97,7 @@ class ReadySteps(Steps):
 
     def first_example(self) -> int | None:
         """The first batch of a source that deals out shards."""
-        if not deals_shards(self.route):
+        if not assigns_shards(self.route):
             return None
         whole = Shard(seed=self.route.seed)
         return compare_prints(next(self.source.stream.chunks(whole), None) for _ in range(2))

@@ -18,9 +18,9 @@ from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
 from torch_distinput.engine.steps import (
     Steps,
+    assigns_shards,
     check_shards,
     compare_prints,
-    deals_shards,
     describe_settings,
     make_routes,
     sum_running_numbers,
@@ -142,7 +142,7 @@ class ExampleSteps(Steps):
 
     def first_example(self) -> int | None:
         """What a source yields that deals out shards; of files names and sizes are compared."""
-        if not deals_shards(self.route) or self._counted is not None:
+        if not assigns_shards(self.route) or self._counted is not None:
             return None
         whole = Shard(seed=self.route.seed)
         return compare_prints(self._stream.open(whole).take(1) for _ in range(2))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
-from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.cluster.peer_monitor import PeerMonitor
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.epoch_record import Origin
@@ -62,7 +62,7 @@ class PlannedFeed:
     def __init__(
         self,
         steps: Iterator[Delivery],
-        watch: Watch,
+        monitor: PeerMonitor,
         *,
         origin: Origin,
         worker: int,
@@ -72,20 +72,20 @@ class PlannedFeed:
         self.origin = origin
         self._steps = steps
         self._spec = spec
-        self._watch = watch
+        self._monitor = monitor
         self._worker = worker
 
     def next(self, index: int) -> Delivery | None:
         """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
-        self._watch.look()
-        self._watch.reading(index)
+        self._monitor.look()
+        self._monitor.reading(index)
         try:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
-            self._watch.tell(error)
+            self._monitor.tell(error)
             raise locate_error(error, self._worker, index) from find_cause(error)
         if planned is not None:
-            self._watch.check_company(index)
+            self._monitor.check_company(index)
         return planned
 
     def spec(self) -> Any:

@@ -15,7 +15,13 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
-from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
+from torch_distinput.data.steps.indexed import (
+    FetchTask,
+    PlannedStep,
+    StepFetch,
+    fetch_steps,
+    plan_steps,
+)
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
@@ -51,7 +57,7 @@ class IndexedInput:
         self._source = source
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
-        self._loader: TaskLoader[Task, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
+        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
         self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -91,7 +97,7 @@ class IndexedInput:
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
-            opening.watch,
+            opening.monitor,
             origin=Origin(position=position),
             worker=self._splitter.topology.worker_index,
             spec=self.spec,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch_distinput.cluster.agreement_channel import Meeting
-from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.cluster.agreement_channel import AgreementChannel
+from torch_distinput.cluster.peer_monitor import PeerMonitor
 from torch_distinput.data.sources.spot_check import Prints
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter
@@ -29,8 +29,8 @@ class Opening:
     Attributes:
         shares: what each worker has found out for all: the results of :meth:`PreparedEpoch.share`.
         read_counter: takes notes on what is read.
-        watch: tells and hears of failures.
-        meeting: where workers agree.
+        monitor: tells and hears of failures.
+        agreement_channel: where workers agree.
         timeout: seconds that a worker waits for another.
         exchange: shows fingerprints to the other workers, and returns those of all; called as
             often by each of them.
@@ -39,8 +39,8 @@ class Opening:
 
     shares: list[Any]
     read_counter: ReadCounter
-    watch: Watch
-    meeting: Meeting
+    monitor: PeerMonitor
+    agreement_channel: AgreementChannel
     timeout: float
     exchange: Callable[[Prints], list[Prints]]
     checks_data: bool

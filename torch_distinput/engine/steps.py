@@ -136,7 +136,7 @@ def check_shards(route: Route, position: Position, num_shards: int, what: str) -
         check_enough_shards(num_shards, num_workers, what=what)
 
 
-def deals_shards(route: Route) -> bool:
+def assigns_shards(route: Route) -> bool:
     """Whether there are several workers, and each of them gets its own part."""
     return route.splitter.topology.num_workers > 1 and route.policy is AutoShardPolicy.FILE
 

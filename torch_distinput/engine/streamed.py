@@ -150,7 +150,7 @@ class PreparedStream:
         worker = self._splitter.topology.worker_index
         deliveries = _pair_with_schedule(steps, known)
         return PlannedFeed(
-            deliveries, opening.watch, origin=origin, worker=worker, spec=self.steps.spec
+            deliveries, opening.monitor, origin=origin, worker=worker, spec=self.steps.spec
         )
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
@@ -164,7 +164,7 @@ class PreparedStream:
             before, topology.num_workers, shared=shared, steps_per_batch=steps_per_batch
         )
         try:
-            agreement = opening.meeting.start(
+            agreement = opening.agreement_channel.start(
                 steps,
                 shared=shared,
                 introduce=introduce,
@@ -172,10 +172,10 @@ class PreparedStream:
                 timeout=opening.timeout,
             )
         except ChannelBrokenError as error:
-            opening.watch.call_roll(error)
+            opening.monitor.call_roll(error)
         return VotedFeed(
             agreement,
-            opening.watch,
+            opening.monitor,
             origin=origin,
             worker=topology.worker_index,
             timeout=opening.timeout,

@@ -6,7 +6,7 @@ from typing import Any, final
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, Ending
-from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.cluster.peer_monitor import PeerMonitor
 from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import merge_specs, same_kinds
@@ -28,7 +28,7 @@ class VotedFeed:
     def __init__(
         self,
         agreement: Agreement[LocalStep],
-        watch: Watch,
+        monitor: PeerMonitor,
         *,
         origin: Origin,
         worker: int,
@@ -38,7 +38,7 @@ class VotedFeed:
         self.origin = origin
         self._agreement = agreement
         self._compared = False
-        self._watch = watch
+        self._monitor = monitor
         self._worker = worker
         self._timeout = timeout
         self._index = origin.position.steps  # of the step that is asked for
@@ -61,7 +61,7 @@ class VotedFeed:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
-            self._watch.look()
+            self._monitor.look()
             self._check_time(wait_limit)
         return taken
 
@@ -70,7 +70,7 @@ class VotedFeed:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (introduced := self._agreement.introductions(_POLL_SECONDS)) is None:
-            self._watch.look()
+            self._monitor.look()
             self._check_time(wait_limit)
             ending = self._agreement.ending
             if ending is not None:
@@ -120,14 +120,14 @@ class VotedFeed:
             )
             raise MismatchError(msg)
         if ending.error is not None:
-            self._watch.call_roll(ending.error)
-        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._index}")
+            self._monitor.call_roll(ending.error)
+        self._monitor.ask_why(ending.workers, f"a step from every worker after step {self._index}")
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:
             error = ending.error
             if not ending.words:
-                self._watch.tell(error)  # the voting itself broke off here
+                self._monitor.tell(error)  # the voting itself broke off here
             raise locate_error(error, self._worker, self._index) from find_cause(error)
         words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
         msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
@@ -141,12 +141,12 @@ class VotedFeed:
             return None
 
     def _note_wait(self) -> None:
-        self._watch.waiting(self._index, is_reading=self._agreement.lacks_steps)
+        self._monitor.waiting(self._index, is_reading=self._agreement.lacks_steps)
 
     def _check_time(self, wait_limit: WaitLimit) -> None:
         self._note_wait()
         if wait_limit.is_over:
-            self._watch.give_up(
+            self._monitor.give_up(
                 f"all workers to agree on step {self._index}",
                 self._index,
                 "Raise InputOptions.timeout if a source is only slow.",

@@ -13,7 +13,7 @@ import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch, flatten
-from torch_distinput.data.files.work_units import join_parts
+from torch_distinput.data.files.work_units import join_file_parts
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.input_file import InputFile
@@ -45,7 +45,7 @@ def check_reader(reader: Reader, path: str, *, num_records: int) -> list[Any]:
     _promise(len(records) == num_records, f"{num_records} records, got {len(records)}")
     _check_parts(parts, [len(part) for part in by_part])
     if len(parts) > 1:
-        together = _records(reader, file, join_parts(parts))
+        together = _records(reader, file, join_file_parts(parts))
         _promise(_equal(together, records), "neighbouring parts to be the same when read as one")
     for number in reversed(range(len(parts))):
         again = _records(reader, file, parts[number])

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.object_parts import Budget, TooLargeError, parts_of
+from torch_distinput.data.batch.object_parts import Budget, TooLargeError, take_object_apart
 
 _log = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ class Digest:
         if self._objects < 0:
             self._words.append((kind.__qualname__,))
             return
-        parts = parts_of(value)
+        parts = take_object_apart(value)
         if isinstance(parts, np.ndarray):  # which is memory, and stays what it is
             self._words.append((kind.__qualname__,))
             self._array(parts, depth + 1)
@@ -289,7 +289,7 @@ class Digest:
         self._unchecked |= unchecked
 
     def _described(self, value: Any, depth: int) -> None:
-        parts = parts_of(value)
+        parts = take_object_apart(value)
         self._words.append((type(value).__qualname__,))
         self._walk(parts, depth + 1)
 

@@ -35,7 +35,7 @@ class Budget:
             raise TooLargeError
 
 
-def parts_of(value: Any) -> Any:
+def take_object_apart(value: Any) -> Any:
     """What an object consists of; raises where it does not say it."""
     if _has(value, "__array_interface__"):  # an image of PIL, say
         return np.asarray(value)

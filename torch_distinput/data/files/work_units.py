@@ -82,7 +82,7 @@ class Survey:
         return [[unit] for units in files for unit in units] if split else files
 
 
-def join_parts(parts: Sequence[Part]) -> Part:
+def join_file_parts(parts: Sequence[Part]) -> Part:
     """Neighbouring parts of a file as one."""
     counts = [part.num_records for part in parts]
     return replace(
@@ -96,7 +96,7 @@ def join_units(partition: Sequence[Unit]) -> list[Unit]:
     """The parts of one file as one unit: opened once."""
     if len(partition) < 2:
         return list(partition)
-    return [replace(partition[0], part=join_parts([unit.part for unit in partition]))]
+    return [replace(partition[0], part=join_file_parts([unit.part for unit in partition]))]
 
 
 def count_records(units: Sequence[Unit]) -> int | None:

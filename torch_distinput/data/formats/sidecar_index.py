@@ -101,7 +101,7 @@ def _url(file: InputFile, index: str) -> str:
 def _load(url: str, options: Mapping[str, Any], header: str) -> Cuts | None:
     """None if there is no index, or none that can be used: it is made anew then."""
     try:
-        content = filesystem.load(url, options)
+        content = filesystem.load_file(url, options)
         if content is None:
             return None
         with np.load(io.BytesIO(content), allow_pickle=False) as kept:
@@ -119,7 +119,7 @@ def _store(url: str, options: Mapping[str, Any], header: str, cuts: Cuts) -> Non
     starts, counts = np.array(cuts, dtype=np.int64).reshape(-1, 2).T
     np.savez(content, header=np.array(header), starts=starts, counts=counts)
     try:
-        filesystem.store(url, content.getvalue(), options)
+        filesystem.store_file(url, content.getvalue(), options)
     except Exception as error:  # noqa: BLE001 - whatever a storage raises; it is only slower
         _warn(url.rpartition("/")[0], str(error))
 

@@ -17,7 +17,7 @@ from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
-Task = Indices | SpotCheck
+FetchTask = Indices | SpotCheck
 
 
 class PlannedStep(NamedTuple):
@@ -46,7 +46,7 @@ class StepFetch:
 
     fetch: Callable[[Indices], Batch]
 
-    def __call__(self, task: Task) -> Batch | Prints | None:
+    def __call__(self, task: FetchTask) -> Batch | Prints | None:
         """Return the examples, None without any; or the fingerprints that were asked for."""
         if isinstance(task, SpotCheck):
             return task.run(self.fetch)
@@ -90,7 +90,7 @@ def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
 
 def fetch_steps(
     planned: Iterator[PlannedStep],
-    loader: TaskLoader[Task, Any],
+    loader: TaskLoader[FetchTask, Any],
     *,
     epoch: int,
     owned: bool,
@@ -116,7 +116,7 @@ def fetch_steps(
     return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
 
 
-def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Task]:
+def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
     for step in planned:
         waiting.append(step)
         yield step.indices

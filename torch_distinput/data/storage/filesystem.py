@@ -125,7 +125,7 @@ def is_remote(path: str, storage_options: Options) -> bool:
     return isinstance(fsspec.core.url_to_fs(path, **storage_options)[0], AsyncFileSystem)
 
 
-def load(url: str, storage_options: Options) -> bytes | None:
+def load_file(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     try:
@@ -134,7 +134,7 @@ def load(url: str, storage_options: Options) -> bytes | None:
         return None
 
 
-def store(url: str, content: bytes, storage_options: Options) -> None:
+def store_file(url: str, content: bytes, storage_options: Options) -> None:
     """Write a small file aside and move it into place, so that nobody reads half of it."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     system.makedirs(_folder(inner), exist_ok=True)
@@ -254,7 +254,7 @@ def _written(pattern: str, storage_options: Options) -> list[str]:
     if not pattern.startswith("@"):
         return [pattern]
     manifest = pattern[1:]
-    content = load(manifest, storage_options)
+    content = load_file(manifest, storage_options)
     if content is None:
         msg = f"No manifest at {manifest!r}. Check the path, and leave the @ out for a data file."
         raise FileNotFoundError(msg)

@@ -38,11 +38,11 @@ from torch_distinput.values import PerReplica
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
 
-Meet = Callable[["Request"], Any]
+Meet = Callable[["CollectiveCall"], Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class CollectiveCall:
     """What a replica asks of all replicas: which call, its settings, its own contribution."""
 
     call: str
@@ -93,11 +93,11 @@ class ReplicaContext:
         The result is detached: no gradient flows through it, as in ``torch.distributed``.
         """
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
-        return self._meet(Request(call="all_reduce", settings=op, value=value))
+        return self._meet(CollectiveCall(call="all_reduce", settings=op, value=value))
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
         """Join tensors of all replicas in sync along ``axis``, in replica order; detached."""
-        return self._meet(Request(call="all_gather", settings=axis, value=value))
+        return self._meet(CollectiveCall(call="all_gather", settings=axis, value=value))
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None
@@ -109,7 +109,7 @@ class ReplicaContext:
         to their replicas, other results to all.
         """
         value = (tuple(args), dict(kwargs or {}))
-        return self._meet(Request(call="merge_call", settings=merge_fn, value=value))
+        return self._meet(CollectiveCall(call="merge_call", settings=merge_fn, value=value))
 
 
 def get_replica_context() -> ReplicaContext | None:
@@ -121,7 +121,7 @@ def get_replica_context() -> ReplicaContext | None:
     return context
 
 
-def _answer(session: Session, requests: Sequence[Request]) -> list[Any]:
+def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
     """Make a collective call that all local replicas have asked for; one reply for each."""
     first = requests[0]
     if first.call == "merge_call":
@@ -141,7 +141,7 @@ def _answer(session: Session, requests: Sequence[Request]) -> list[Any]:
 def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
-    def meet(request: Request) -> Any:
+    def meet(request: CollectiveCall) -> Any:
         with current.replica(None):
             return _answer(session, [request])[0]
 
@@ -172,7 +172,7 @@ def _play(session: Session, turns: list[_Turn]) -> None:
         replies = _answer(session, waiting)
 
 
-def _check_met(requests: Sequence[Request | None]) -> None:
+def _check_met(requests: Sequence[CollectiveCall | None]) -> None:
     """All replicas must make the same collective calls."""
     calls = [None if request is None else request.call for request in requests]
     settings = [None if request is None else _comparable(request) for request in requests]
@@ -188,7 +188,7 @@ def _check_met(requests: Sequence[Request | None]) -> None:
         raise UsageError(msg)
 
 
-def _comparable(request: Request) -> Any:
+def _comparable(request: CollectiveCall) -> Any:
     """Functions given to merge_call may be made anew by each replica."""
     return None if request.call == "merge_call" else request.settings
 
@@ -206,7 +206,7 @@ class _Turn:
         self._session = session
         self._mine = threading.Semaphore(0)
         self._callers = threading.Semaphore(0)
-        self._request: Request | None = None
+        self._request: CollectiveCall | None = None
         self._reply: Any = None
         self._error: BaseException | None = None
         self._abandoned = False
@@ -218,7 +218,7 @@ class _Turn:
             target=body.run, args=(self._live, context, fn, carried), daemon=True
         )
 
-    def go_on(self, reply: Any) -> Request | None:
+    def go_on(self, reply: Any) -> CollectiveCall | None:
         """Let the function run to its next collective call; None when it has returned."""
         if self._thread.ident is None:
             self._thread.start()
@@ -236,7 +236,7 @@ class _Turn:
             self._mine.release()
             self._thread.join()
 
-    def _meet(self, request: Request) -> Any:
+    def _meet(self, request: CollectiveCall) -> Any:
         """Called by the function: pause here until all replicas are there."""
         if self._abandoned:  # a ``finally`` of the function calls again while it unwinds
             raise _Abandoned

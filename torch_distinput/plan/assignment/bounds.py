@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-Batch = TypeVar("Batch", int, NDArray[np.int64])
+BatchNumber = TypeVar("BatchNumber", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class FixedBounds:
     size: int
     first: int = 0
 
-    def begin(self, batch: Batch) -> Batch:
+    def begin(self, batch: BatchNumber) -> BatchNumber:
         """Return the row with which a batch begins, or each of some batches."""
         return self.first + batch * self.size
 

@@ -26,7 +26,7 @@ WINDOW = 64
 """Steps that one vote can speak of."""
 
 
-class State(enum.IntEnum):
+class VoterState(enum.IntEnum):
     """What a worker knows about the steps after those it has ready."""
 
     RUNNING = 0
@@ -57,7 +57,7 @@ class Vote:
         has_news: this worker has noted a place from which its stream can be read again.
     """
 
-    state: State
+    state: VoterState
     counts: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     files_touched: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class Vote:
         state, has_news, ready = vector[:3].tolist()
         counts, marks, files_touched = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()
         return Vote(
-            state=State(state),
+            state=VoterState(state),
             counts=tuple(counts),
             marks=tuple(marks),
             files_touched=tuple(files_touched),
@@ -108,15 +108,15 @@ def decide(votes: list[Vote], *, shared: bool) -> Verdict:
 
     ``shared``: all workers read the same stream (DATA), so they must end at the same step.
     """
-    closed = _workers(votes, State.CLOSED)
+    closed = _workers(votes, VoterState.CLOSED)
     if closed:
         return Verdict(outcome=Outcome.LEFT, workers=closed)
     differing = _differing(votes) or (_ended_early(votes) if shared else ())
     if differing:
         return Verdict(outcome=Outcome.DIFFER, workers=differing)
-    waiting = [len(vote.counts) for vote in votes if vote.state is not State.ENDED]
+    waiting = [len(vote.counts) for vote in votes if vote.state is not VoterState.ENDED]
     steps = min(waiting) if waiting else max(len(vote.counts) for vote in votes)
-    failed = tuple(w for w in _workers(votes, State.FAILED) if len(votes[w].counts) == steps)
+    failed = tuple(w for w in _workers(votes, VoterState.FAILED) if len(votes[w].counts) == steps)
     if failed:
         outcome = Outcome.FAILED
     else:
@@ -129,7 +129,7 @@ def _totals(votes: list[Vote], steps: int) -> tuple[int, ...]:
     return tuple(map(sum, columns))
 
 
-def _workers(votes: list[Vote], state: State) -> tuple[int, ...]:
+def _workers(votes: list[Vote], state: VoterState) -> tuple[int, ...]:
     return tuple(worker for worker, vote in enumerate(votes) if vote.state is state)
 
 
@@ -148,4 +148,4 @@ def _differing(votes: list[Vote]) -> tuple[int, ...]:
 
 def _ended_early(votes: list[Vote]) -> tuple[int, ...]:
     longest = max(len(vote.counts) for vote in votes)
-    return tuple(w for w in _workers(votes, State.ENDED) if len(votes[w].counts) < longest)
+    return tuple(w for w in _workers(votes, VoterState.ENDED) if len(votes[w].counts) < longest)

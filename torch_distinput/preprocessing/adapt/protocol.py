@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class State(Protocol):
+class LayerState(Protocol):
     """What a layer counts: mergeable, and canonical.
 
     The arrays and what is finished from them are functions of the multiset of examples: neither
@@ -33,7 +33,7 @@ class Analyzer(Protocol):
     """From what was counted to what a layer takes over; a value, without a layer."""
 
     def new_state(self) -> Any:
-        """Return an empty :class:`State`."""
+        """Return an empty :class:`LayerState`."""
 
     def finish(self, state: Any) -> Any | None:
         """Return what the layer adopts; None if nothing was counted that it could learn from.

@@ -52,7 +52,7 @@ class StateCache:
         """Return the states of a file; None if they cannot be read: it is counted again then."""
         url = f"{self._folder}/{self._make_name(info)}"
         try:
-            content = filesystem.load(url, self._options)
+            content = filesystem.load_file(url, self._options)
             if content is None:
                 return None
             packed, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
@@ -80,7 +80,7 @@ class StateCache:
         np.savez(packed, key=np.array(self._make_key(info)), **arrays)
         content = packed.getvalue()
         content += hashlib.sha256(content).digest()
-        filesystem.store(f"{self._folder}/{self._make_name(info)}", content, self._options)
+        filesystem.store_file(f"{self._folder}/{self._make_name(info)}", content, self._options)
 
     def _make_key(self, info: FileInfo) -> str:
         return json.dumps([self._recipe, info.path, info.size, info.version])

@@ -26,7 +26,7 @@ from torch_distinput.preprocessing.artifact.registry import build_layer, describ
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 from torch_distinput.preprocessing.layers.lookup import Learned
-from torch_distinput.preprocessing.layers.string_lookup import LARGE, StringLookup
+from torch_distinput.preprocessing.layers.string_lookup import LARGE_VOCABULARY, StringLookup
 from torch_distinput.preprocessing.strings.packed import to_bytes
 from torch_distinput.preprocessing.vocabulary.vocabulary import (
     StringVocabulary,
@@ -184,7 +184,7 @@ class _Folder:
 
     def read_main(self) -> dict[str, Any]:
         """What the folder says of itself."""
-        content = filesystem.load(f"{self._path}/{_MAIN}", self._options)
+        content = filesystem.load_file(f"{self._path}/{_MAIN}", self._options)
         if content is None:
             raise self._explain_damage(f"it has no {_MAIN}: none was written, or not to its end")
         try:
@@ -203,7 +203,7 @@ class _Folder:
     def read(self, main: Mapping[str, Any], name: str) -> bytes:
         """The content of a file, as it was written."""
         expected = main["files"][name]
-        content = filesystem.load(f"{self._path}/{name}", self._options)
+        content = filesystem.load_file(f"{self._path}/{name}", self._options)
         if content is None:
             raise self._explain_damage(f"{name} is missing")
         if len(content) != expected["bytes"] or _hash(content) != expected["sha256"]:
@@ -220,7 +220,7 @@ class _Folder:
         if not _OWN_FILE.fullmatch(file):  # the content may come from anybody
             raise self._explain_damage(f"it names a vocabulary {file!r} outside of it")
         url = f"{self._path}/{file}"
-        if vocabulary["tokens"] < LARGE:
+        if vocabulary["tokens"] < LARGE_VOCABULARY:
             return index_tokens(Tokens.of(read_tokens(self.read(main, file), url)))
         opened = open_vocabulary(url, self._options)
         assert opened.origin is not None, "it is mapped"

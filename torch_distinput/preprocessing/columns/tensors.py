@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_distinput.preprocessing.columns.collate import has_rounded
-from torch_distinput.preprocessing.strings.packed import PackedStrings, flatten, pack_strings
+from torch_distinput.preprocessing.strings.packed import PackedStrings, flatten_nested, pack_strings
 
 MISSING_NUMBERS = ("error", "ignore")
 
@@ -160,7 +160,7 @@ def _were_integers(values: list[Any], array: np.ndarray) -> bool:
     """Whether NumPy has made floats of integers, as it does of large ones beside others."""
     if not (np.abs(array) >= 2.0**63).any():
         return False
-    flat, _ = flatten(values)
+    flat, _ = flatten_nested(values)
     return all(isinstance(value, (int, np.integer)) for value in flat)
 
 
@@ -168,7 +168,7 @@ def _check_exact(values: Any, array: np.ndarray, owner: Owner) -> None:
     """Refuse integers that became other numbers: in another batch they would be themselves."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return
-    flat, _ = flatten(values)
+    flat, _ = flatten_nested(values)
     if has_rounded(flat, array):
         largest = max((int(v) for v in flat if isinstance(v, (int, np.integer))), key=abs)
         msg = (
@@ -247,7 +247,7 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PackedStr
         column = np.asarray(column)
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
         return torch.from_numpy(np.array(column, column.dtype.newbyteorder("=")))
-    flat, shape = flatten(column)
+    flat, shape = flatten_nested(column)
     there = [value for value in flat if value is not None]
     # Batches have numbers in arrays, so a list of nothing is one of strings.
     if not there or isinstance(there[0], (str, bytes)):

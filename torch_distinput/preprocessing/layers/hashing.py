@@ -22,7 +22,7 @@ from torch_distinput.preprocessing.strings.packed import (
     PackedStrings,
     apply_in_blocks,
     check_strings,
-    flatten,
+    flatten_nested,
     nest,
     to_bytes,
 )
@@ -117,7 +117,7 @@ class Hashing(Layer):
             return inputs
         if isinstance(inputs, (PackedStrings, torch.Tensor)):
             return inputs
-        flat, shape = flatten(inputs)
+        flat, shape = flatten_nested(inputs)
         if None not in flat or any(isinstance(value, (str, bytes)) for value in flat):
             return inputs
         return nest([self.mask_value if value is None else value for value in flat], shape)
@@ -196,7 +196,7 @@ def find_strings(values: Any) -> HostStrings | None:
         return None
     if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
         return None
-    flat, shape = flatten(values)
+    flat, shape = flatten_nested(values)
     if not all(isinstance(value, (str, bytes, type(None))) for value in flat):
         return None
     return check_strings(flat, shape)

@@ -26,7 +26,7 @@ from torch_distinput.preprocessing.strings.packed import (
     PackedStrings,
     apply_in_blocks,
     decode_texts,
-    flatten,
+    flatten_nested,
     flatten_strings,
     nest,
     to_bytes,
@@ -42,10 +42,10 @@ from torch_distinput.preprocessing.vocabulary.sorted_table import (
     SortedTable,
 )
 from torch_distinput.preprocessing.vocabulary.vocabulary import (
-    Origin,
     StringVocabulary,
     TokenDict,
     Tokens,
+    VocabularyOrigin,
     hash_tokens,
     index_tokens,
 )
@@ -55,7 +55,7 @@ from torch_distinput.preprocessing.vocabulary.vocabulary_file import (
 )
 
 _MAPPED = ("text", "ends", "keys", "places", "starts")
-LARGE = 1 << 20
+LARGE_VOCABULARY = 1 << 20
 """From so many tokens on there is no dict of them: strings are found by their hash, in memory that
 all processes of a machine share where the vocabulary came from a file."""
 
@@ -140,7 +140,7 @@ class StringLookup(Lookup):
         self.register_buffer("starts", None, persistent=False)  # of the table's directory
         self._numbers = _TableNumbers()
         self._dict: TokenDict | None = None
-        self._origin: Origin | None = None
+        self._origin: VocabularyOrigin | None = None
         if isinstance(vocabulary, (str, os.PathLike)):
             self._map_file(os.fspath(vocabulary), storage_options or {}, idf_weights)
         else:
@@ -168,7 +168,7 @@ class StringLookup(Lookup):
             hashed = span_hash(sums, inputs.starts, inputs.ends, self._numbers.seed)
             found = self._find(hashed)
             return self.layout.index(found, lambda: torch.zeros_like(found), self._explain_graph)
-        if self._count_tokens() >= LARGE:
+        if self._count_tokens() >= LARGE_VOCABULARY:
             return apply_in_blocks(flatten_strings(inputs), self._index_packed)
         return self._index_host(inputs)
 
@@ -196,7 +196,7 @@ class StringLookup(Lookup):
             # To look at the type of each would take longer than this, which fails for lists.
             with contextlib.suppress(TypeError):
                 return inputs, (len(inputs),), self._find_host(inputs)
-        flat, shape = flatten(inputs)
+        flat, shape = flatten_nested(inputs)
         return flat, shape, self._find_host(flat)
 
     def _find_host(self, flat: Sequence[Any]) -> np.ndarray:
@@ -339,7 +339,7 @@ class StringLookup(Lookup):
 
 
 def _flatten_tokens(vocabulary: Any) -> list[str]:
-    flat, shape = flatten(vocabulary)
+    flat, shape = flatten_nested(vocabulary)
     check_flat(vocabulary, shape)
     tokens = [token for token in decode_texts(flat) if token is not None]
     if len(tokens) < len(flat):

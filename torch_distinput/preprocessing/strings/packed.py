@@ -157,7 +157,7 @@ def flatten_strings(values: Any) -> HostStrings:
     values = unbox_array(values)
     if type(values) is list and set(map(type, values)) == {str}:  # most often
         return HostStrings(values, (len(values),), is_complete=True)
-    return check_strings(*flatten(values))
+    return check_strings(*flatten_nested(values))
 
 
 def check_strings(flat: list[Any], shape: tuple[int, ...]) -> HostStrings:
@@ -173,7 +173,7 @@ def unbox_array(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else values
 
 
-def flatten(values: Any) -> tuple[list[Any], tuple[int, ...]]:
+def flatten_nested(values: Any) -> tuple[list[Any], tuple[int, ...]]:
     """Flatten host values, whatever they are, and return their shape."""
     if isinstance(values, (str, bytes, Number)) or values is None:
         return [values], ()
@@ -189,13 +189,13 @@ def flatten(values: Any) -> tuple[list[Any], tuple[int, ...]]:
             f"got {_describe(values)}."
         )
         raise TypeError(msg)
-    return flatten(np.asarray(values, dtype=object))  # a column of pandas, polars or Arrow
+    return flatten_nested(np.asarray(values, dtype=object))  # a column of pandas, polars or Arrow
 
 
 def _flatten_list(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     if not any(issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, values))):
         return list(values), (len(values),)
-    parts = [flatten(value) for value in values]
+    parts = [flatten_nested(value) for value in values]
     shapes = {shape for _, shape in parts}
     if len(shapes) > 1:
         found = ", ".join(map(str, sorted(shapes)[:4]))

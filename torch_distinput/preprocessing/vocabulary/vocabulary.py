@@ -66,7 +66,7 @@ class Tokens(NamedTuple):
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
+class VocabularyOrigin:
     """Where a mapped vocabulary came from.
 
     Attributes:
@@ -93,7 +93,7 @@ class StringVocabulary(NamedTuple):
 
     tokens: Tokens
     table: SortedTable
-    origin: Origin | None = None
+    origin: VocabularyOrigin | None = None
 
     @staticmethod
     def of(tokens: Sequence[str]) -> StringVocabulary:

@@ -23,9 +23,9 @@ from torch_distinput.data.storage.machine_cache import is_kept, kept_folder, key
 from torch_distinput.errors import UsageError
 from torch_distinput.preprocessing.vocabulary.sorted_table import SortedTable, build_directory
 from torch_distinput.preprocessing.vocabulary.vocabulary import (
-    Origin,
     StringVocabulary,
     Tokens,
+    VocabularyOrigin,
     hash_tokens,
     index_tokens,
 )
@@ -50,10 +50,10 @@ def open_vocabulary(url: str, storage_options: Mapping[str, Any]) -> StringVocab
         msg = f"Expected one vocabulary at {url!r}, got {len(found)} files. Name one of them."
         raise ValueError(msg)
     key = key_of(found[0], _FORMAT)
-    return _map(Origin(url=found[0].path, storage_options=dict(storage_options), key=key))
+    return _map(VocabularyOrigin(url=found[0].path, storage_options=dict(storage_options), key=key))
 
 
-def reopen_vocabulary(origin: Origin) -> StringVocabulary:
+def reopen_vocabulary(origin: VocabularyOrigin) -> StringVocabulary:
     """Map a vocabulary again, in another process, perhaps on another machine.
 
     On the machine where it was mapped before nothing is asked of the storage.
@@ -66,7 +66,7 @@ def reopen_vocabulary(origin: Origin) -> StringVocabulary:
     return _map(origin)
 
 
-def _check_unchanged(origin: Origin) -> None:
+def _check_unchanged(origin: VocabularyOrigin) -> None:
     (info,) = filesystem.list_files([origin.url], origin.storage_options)
     if key_of(info, _FORMAT) != origin.key:
         msg = (
@@ -76,7 +76,7 @@ def _check_unchanged(origin: Origin) -> None:
         raise UsageError(msg)
 
 
-def _map(origin: Origin) -> StringVocabulary:
+def _map(origin: VocabularyOrigin) -> StringVocabulary:
     folder = kept_folder(origin.key, lambda aside: _build(origin, aside))
     try:
         return _open(origin, folder)
@@ -88,7 +88,7 @@ def _map(origin: Origin) -> StringVocabulary:
         raise UsageError(msg) from error
 
 
-def _open(origin: Origin, folder: Path) -> StringVocabulary:
+def _open(origin: VocabularyOrigin, folder: Path) -> StringVocabulary:
     index = json.loads((folder / _INDEX).read_text())
     found = {
         name: torch.from_file(
@@ -119,8 +119,8 @@ def _check_sample(tokens: Tokens, table: SortedTable) -> None:
         raise ValueError("tokens are not in their places")
 
 
-def _build(origin: Origin, folder: Path) -> None:
-    content = filesystem.load(origin.url, origin.storage_options)
+def _build(origin: VocabularyOrigin, folder: Path) -> None:
+    content = filesystem.load_file(origin.url, origin.storage_options)
     if content is None:
         msg = f"No vocabulary at {origin.url!r}. Check the path."
         raise FileNotFoundError(msg)

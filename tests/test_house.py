@@ -1,0 +1,148 @@
+"""What keeps the house easy to walk through: sizes, names, overriding, tables of threads."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "torch_distinput"
+LARGEST_FOLDER = 15
+LARGEST_CLASS = 15
+"""Public methods; the facades have more, since their names are TensorFlow's."""
+FACADES = {"Strategy"}
+TABLES = {"LeafKind"}
+"""A class is a row of a table, and has a method for each column of it."""
+SHARED_NAMES = {"T"}
+"""A type variable means what its module says."""
+EXTENSION_POINTS = {"Reader", "Module", "RawIOBase"}
+"""Classes of which users write subclasses, whose methods are defaults."""
+STARTERS = {"start_thread", "new_lock", "new_rlock", "new_condition", "threading.Thread"}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The package's files by their path in it."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for path, tree in trees().items():
+        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    return {child.name: child for child in node.body if isinstance(child, ast.FunctionDef)}
+
+
+def bases(node: ast.ClassDef) -> list[str]:
+    return [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]
+
+
+@cache
+def known() -> dict[str, ast.ClassDef]:
+    return {node.name: node for _, node in classes()}
+
+
+def ancestors(node: ast.ClassDef) -> Iterator[ast.ClassDef]:
+    """The classes of the package from which a class inherits."""
+    for name in bases(node):
+        if name in known() and known()[name] is not node:
+            yield known()[name]
+            yield from ancestors(known()[name])
+
+
+def is_concrete(method: ast.FunctionDef) -> bool:
+    marks = " ".join(map(ast.unparse, method.decorator_list))
+    return "abstract" not in marks and "overload" not in marks
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    """One file for each format is no riddle, however many there are."""
+    sizes = Counter(
+        str(Path(path).parent) for path in trees() if not path.endswith("/__init__.py")
+    )
+    del sizes["data/formats"]
+    assert {} == {folder: size for folder, size in sizes.items() if size > LARGEST_FOLDER}
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    """No two modules define the same."""
+    found = defaultdict(set)
+    for path, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found[node.name].add(path)
+            elif isinstance(node, ast.Assign):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                for name in names:
+                    found[name].add(path)
+    shared = {
+        name: sorted(paths)
+        for name, paths in found.items()
+        if len(paths) > 1 and not name.startswith("_") and name not in SHARED_NAMES
+    }
+    assert {} == shared
+
+
+def test_a_class_is_abstract_or_final() -> None:
+    """No concrete method of ours is overridden, so that what is read there is what runs."""
+    overridden = [
+        f"{path}: {node.name}.{name} of {base.name}"
+        for path, node in classes()
+        for base in ancestors(node)
+        if base.name not in EXTENSION_POINTS and "Protocol" not in bases(base)
+        for name, method in methods(base).items()
+        if name in methods(node) and name != "__init__" and is_concrete(method)
+    ]
+    assert [] == overridden
+
+
+def test_a_class_has_one_subject() -> None:
+    sizes = {
+        node.name: len([name for name in methods(node) if not name.startswith("_")])
+        for _, node in classes()
+        if node.name not in FACADES and not TABLES & {node.name, *bases(node)}
+    }
+    assert {} == {name: size for name, size in sizes.items() if size > LARGEST_CLASS}
+
+
+def starts_with_a_table(tree: ast.Module) -> bool:
+    """Whether the docstring has a row of headings, for threads or for moments."""
+    lines = (ast.get_docstring(tree) or "").splitlines()
+    return any(line.startswith(("    thread  ", "    when  ")) for line in lines)
+
+
+def shares_memory(tree: ast.Module) -> bool:
+    """Whether a file makes threads or locks."""
+    names = (node for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
+    return bool(STARTERS & set(map(ast.unparse, names)))
+
+
+@pytest.mark.parametrize("path", [path for path, tree in trees().items() if shares_memory(tree)])
+def test_a_file_with_threads_says_which_of_them_writes_what(path: str) -> None:
+    assert starts_with_a_table(trees()[path])
+
+
+def test_every_module_of_plan_is_proved_by_a_file_of_its_own() -> None:
+    """By integers alone: what needs threads or tensors is tested where they are."""
+    modules = {Path(path).stem for path in trees() if path.startswith("plan/")} - {"__init__"}
+    tested = {path.stem.removeprefix("test_") for path in (ROOT / "tests/plan").glob("test_*.py")}
+    assert set() == modules - tested
+    for path in (ROOT / "tests/plan").glob("*.py"):
+        imported = {
+            alias.name if isinstance(node, ast.Import) else str(node.module)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        rooms = {name.partition(".")[0] for name in imported}
+        assert not rooms & {"threading", "torch", "multiprocessing"}, path
