@@ -36,9 +36,6 @@ BUILTINS = {"__iter__": "iter", "__len__": "len", "__next__": "next"}
 """Magic methods that are listed, by the function of Python that calls them."""
 INTERNAL = {
     "DistributedDataset.set_aside",
-    "Strategy.count_dataset",
-    "Strategy.count_iteration",
-    "Strategy.count_scope",
 }
 """Methods without an underscore that only the package itself calls: they are not listed."""
 HEAD = """\

@@ -30,6 +30,7 @@ FLOORS_INSIDE = {
         *("storage", "batch", "user_sources", "stream", "formats"),
         *("loader", "files", "sources", "steps"),
     ),
+    "cluster": ("liveness", "agreement"),
     "preprocessing": (
         *("states", "strings", "vocabulary", "columns"),
         *("adapt", "layers", "artifact", "analysis"),
@@ -71,7 +72,7 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
-    "signal.signal": ("cluster/coordinated_stop.py",),
+    "signal.signal": ("cluster/liveness/coordinated_stop.py",),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,10 +18,10 @@ LARGEST_CLASS = 15
 FACADES = {"Strategy"}
 TABLES = {"LeafKind"}
 """A class is a row of a table, and has a method for each column of it."""
-SHARED_NAMES = {"T"}
-"""A type variable means what its module says."""
-EXTENSION_POINTS = {"Reader", "Module", "RawIOBase"}
-"""Classes of which users write subclasses, whose methods are defaults."""
+EXTENSION_POINTS = {"Reader"}
+"""Classes of which users write subclasses: their methods are defaults."""
+HOOKS = {"_apply", "_load_from_state_dict", "readinto"}
+"""What torch's modules and io's files call, and say how to extend: by super()."""
 STARTERS = {"start_thread", "new_lock", "new_rlock", "new_condition", "threading.Thread"}
 
 
@@ -75,20 +75,20 @@ def test_a_folder_can_be_taken_in_at_a_glance() -> None:
 
 
 def test_a_public_name_has_one_meaning() -> None:
-    """No two modules define the same."""
+    """No two modules define the same, but for type variables."""
     found = defaultdict(set)
     for path, tree in trees().items():
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 found[node.name].add(path)
-            elif isinstance(node, ast.Assign):
+            elif isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node.value):
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
                 for name in names:
                     found[name].add(path)
     shared = {
         name: sorted(paths)
         for name, paths in found.items()
-        if len(paths) > 1 and not name.startswith("_") and name not in SHARED_NAMES
+        if len(paths) > 1 and not name.startswith("_")
     }
     assert {} == shared
 
@@ -101,7 +101,7 @@ def test_a_class_is_abstract_or_final() -> None:
         for base in ancestors(node)
         if base.name not in EXTENSION_POINTS and "Protocol" not in bases(base)
         for name, method in methods(base).items()
-        if name in methods(node) and name != "__init__" and is_concrete(method)
+        if name in methods(node) and name not in {"__init__", *HOOKS} and is_concrete(method)
     ]
     assert [] == overridden
 
@@ -113,6 +113,45 @@ def test_a_class_has_one_subject() -> None:
         if node.name not in FACADES and not TABLES & {node.name, *bases(node)}
     }
     assert {} == {name: size for name, size in sizes.items() if size > LARGEST_CLASS}
+
+
+def circles(modules: Mapping[str, ast.AST]) -> set[str]:
+    """The modules that see themselves through others, by any import, also for annotations."""
+    sees = {
+        name: {full if full in modules else full.rpartition(".")[0] for full in imported(tree)}
+        & modules.keys() - {name}
+        for name, tree in modules.items()
+    }
+    for middle in modules:  # Warshall: whoever sees the one in the middle sees what that sees
+        for name in modules:
+            if middle in sees[name]:
+                sees[name] |= sees[middle]
+    return {name for name, seen in sees.items() if name in seen}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_module_sees_itself_through_others() -> None:
+    names = {path: path.removesuffix(".py").removesuffix("/__init__") for path in trees()}
+    modules = {
+        ".".join(("torch_distinput", *Path(names[path]).parts)): tree
+        for path, tree in trees().items()
+        if path != "__init__.py"  # the front door, which only scripts import as a whole
+    }
+    assert set() == circles(modules)
+
+
+def test_a_circle_is_found() -> None:
+    sources = {"t.a": "from t import b", "t.b": "from t.c import f", "t.c": "import t.a"}
+    modules = {name: ast.parse(text) for name, text in sources.items()}
+    assert {"t.a", "t.b", "t.c"} == circles(modules)
+    assert set() == circles({**modules, "t.c": ast.parse("import t")})
 
 
 def starts_with_a_table(tree: ast.Module) -> bool:

@@ -10,8 +10,8 @@ import pytest
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
-from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.agreement_queue import Agreed, AgreementQueue, Ending
+from torch_distinput.cluster.agreement.agreement import Agreement
+from torch_distinput.cluster.agreement.agreement_queue import Agreed, AgreementQueue, Ending
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from torch_distinput.cluster import heartbeat, wait_limit
-from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.process_identity import ProcessIdentity, has_died, identify_process
-from torch_distinput.cluster.wait_limit import WaitLimit
+from torch_distinput.cluster.liveness import heartbeat, wait_limit
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.process_identity import (
+    ProcessIdentity,
+    has_died,
+    identify_process,
+)
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 
 
 @pytest.fixture

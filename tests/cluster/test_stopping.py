@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.distribute.street import options, stream_of
-from torch_distinput.cluster.coordinated_stop import CoordinatedStop
+from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.testing import simulate
 
 LIMIT = 30.0

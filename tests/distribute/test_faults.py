@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.street import options
-from torch_distinput.cluster import peer_monitor
+from torch_distinput.cluster.liveness import peer_monitor
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing import simulate, simulated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import PeerTimeoutError
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.status import Activity
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 

@@ -30,7 +30,7 @@ from torch.distributed.distributed_c10d import (
     _get_default_store,
 )
 
-from torch_distinput.cluster.store_board import StoreBoard
+from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.communicator import (
     Board,

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from torch_distinput.cluster.store_board import store_lost, texts_of
-from torch_distinput.cluster.wait_limit import WaitLimit
+from torch_distinput.cluster.liveness.store_board import store_lost, texts_of
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import Gone, check_company, named_workers
 from torch_distinput.errors import DistinputError, PeerTimeoutError
 from torch_distinput.threads import new_event, start_thread

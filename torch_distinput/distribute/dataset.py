@@ -10,7 +10,7 @@ import weakref
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.agreement_channel import AgreementChannel
+from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context

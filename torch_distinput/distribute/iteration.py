@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
-from torch_distinput.cluster.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected

@@ -33,7 +33,7 @@ from torch_distinput.values import Distributed, InputStats, OptionalStep, PerRep
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput.cluster.peer_monitor import PeerMonitor
+    from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit

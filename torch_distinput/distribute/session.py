@@ -14,7 +14,7 @@ from typing import Any, final
 
 import torch
 
-from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator
 from torch_distinput.distribute.loss_steps import LossSteps
 from torch_distinput.plan.assignment.topology import Topology

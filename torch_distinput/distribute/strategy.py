@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from torch_distinput import scope_registry
-from torch_distinput.cluster.coordinated_stop import handle_signal
+from torch_distinput.cluster.liveness.coordinated_stop import handle_signal
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.source import Request

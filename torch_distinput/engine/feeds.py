@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
-from torch_distinput.cluster.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.epoch_record import Origin

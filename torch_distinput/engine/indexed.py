@@ -57,7 +57,8 @@ class IndexedInput:
         self._source = source
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
-        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
+        fetch = StepFetch(source.fetch)
+        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader)
         self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False

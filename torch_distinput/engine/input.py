@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch_distinput.cluster.agreement_channel import AgreementChannel
-from torch_distinput.cluster.peer_monitor import PeerMonitor
+from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.data.sources.spot_check import Prints
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter

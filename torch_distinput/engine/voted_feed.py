@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from torch_distinput.cluster.agreement import Agreement
-from torch_distinput.cluster.agreement_queue import Agreed, Ending
-from torch_distinput.cluster.peer_monitor import PeerMonitor
-from torch_distinput.cluster.wait_limit import WaitLimit
+from torch_distinput.cluster.agreement.agreement import Agreement
+from torch_distinput.cluster.agreement.agreement_queue import Agreed, Ending
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import merge_specs, same_kinds
 from torch_distinput.data.steps.local_step import LocalStep

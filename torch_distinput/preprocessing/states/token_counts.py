@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Token = str | int
 """What is counted. Bytes that are no UTF-8 are a ``str`` as ``surrogateescape`` decodes them."""
 
-Tokens = Iterable[Token] | NDArray[Any]
+TokenIterable = Iterable[Token] | NDArray[Any]
 Documents = Iterable[Collection[Token]] | NDArray[Any]
 
 _INT64 = np.iinfo(np.int64)
@@ -53,7 +53,7 @@ class TokenCounts:
         """Documents seen, empty ones included; 0 without ``documents``."""
         return self._num_documents
 
-    def update(self, examples: Tokens | Documents) -> None:
+    def update(self, examples: TokenIterable | Documents) -> None:
         """Add tokens, or with ``documents`` documents, each a collection of tokens.
 
         Arrays of integers are welcome: of any shape, or with ``documents`` one document a row.

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.status import Activity
-from torch_distinput.cluster.wait_limit import WaitLimit
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerTimeoutError
 
 if TYPE_CHECKING:
-    from torch_distinput.cluster.agreement import Agreement
-    from torch_distinput.cluster.agreement_queue import S
+    from torch_distinput.cluster.agreement.agreement import Agreement
+    from torch_distinput.cluster.agreement.agreement_queue import S
     from torch_distinput.plan.progress.delivered import DeliveryCounter
 
 
@@ -44,7 +44,7 @@ class AgreementChannel:
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         # Imported here, because where lengths are known nobody has to agree.
-        from torch_distinput.cluster.agreement import Agreement  # noqa: PLC0415
+        from torch_distinput.cluster.agreement.agreement import Agreement  # noqa: PLC0415
 
         peers = self._heartbeat.peers
         here = self._heartbeat.outside = Activity(

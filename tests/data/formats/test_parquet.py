@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.data.readers.opening import opened, read
+from tests.data.formats.opening import opened, read
 from torch_distinput.data.batch import rows
 from torch_distinput.data.formats.parquet import Parquet
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part

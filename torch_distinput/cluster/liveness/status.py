@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from torch_distinput.cluster.process_identity import ProcessIdentity
+from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
 
 
 class Activity(NamedTuple):

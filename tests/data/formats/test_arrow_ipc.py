@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.data.readers.opening import opened, read
+from tests.data.formats.opening import opened, read
 from torch_distinput.data.batch import rows
 from torch_distinput.data.formats.arrow_ipc import Arrow
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import LONG
-from tests.data.readers.tfrecord_examples import (
+from tests.data.formats.tfrecord_examples import (
     bytes_list,
     decode,
     example,

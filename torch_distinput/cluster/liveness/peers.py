@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from torch_distinput.cluster.process_identity import ProcessIdentity, has_died
-from torch_distinput.cluster.status import Activity, Status
+from torch_distinput.cluster.liveness.process_identity import ProcessIdentity, has_died
+from torch_distinput.cluster.liveness.status import Activity, Status
 from torch_distinput.errors import PEER_ERRORS
 
 _PAUSED_BEATS = 3

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.readers.opening import opened, read
+from tests.data.formats.opening import opened, read
 from torch_distinput.data.formats import npy, npz
 from torch_distinput.data.formats.npy import Npy
 from torch_distinput.data.formats.npz import Npz

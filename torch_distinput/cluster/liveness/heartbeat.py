@@ -24,10 +24,10 @@ import threading
 import time
 from contextlib import suppress
 
-from torch_distinput.cluster.coordinated_stop import CoordinatedStop
-from torch_distinput.cluster.peers import Peers
-from torch_distinput.cluster.process_identity import identify_process
-from torch_distinput.cluster.status import Activity, Status
+from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
+from torch_distinput.cluster.liveness.peers import Peers
+from torch_distinput.cluster.liveness.process_identity import identify_process
+from torch_distinput.cluster.liveness.status import Activity, Status
 from torch_distinput.communicator import Board, BoardClosedError, Communicator
 from torch_distinput.threads import Thread, new_event, start_thread
 

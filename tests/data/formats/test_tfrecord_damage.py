@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.readers.tfrecord_examples import opened, read
+from tests.data.formats.tfrecord_examples import opened, read
 from tests.tfrecords import frame
 from torch_distinput.data.formats import framing as framed
 from torch_distinput.data.formats import sidecar_index as kept_index

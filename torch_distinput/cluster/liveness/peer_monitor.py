@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from torch_distinput.cluster.heartbeat import Heartbeat
-from torch_distinput.cluster.status import Activity
-from torch_distinput.cluster.store_board import store_lost
-from torch_distinput.cluster.wait_limit import WaitLimit
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.cluster.liveness.store_board import store_lost
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 

@@ -1,0 +1,1 @@
+"""How many steps may all workers play, where lengths are not known: votes ahead of use."""
