@@ -133,3 +133,19 @@ class TestTheRules:
 
     def test_other_languages_are_no_blocks(self) -> None:
         assert blocks_of("```bash\nmake test\n```\n```text\nx\n```\n") == []
+
+
+def test_the_paths_of_the_architecture_exist() -> None:
+    """Files are named from the package or from the repository, folders with a slash or without."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", page))
+    assert "plan/assignment/bounds.py" in named
+    tops = (ROOT / "torch_distinput", ROOT)
+    found = {
+        path
+        for path in named
+        for top in tops
+        for end in ("", ".py")
+        if (top / f"{path}{end}").exists()
+    }
+    assert set() == named - found
