@@ -13,6 +13,7 @@ from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of, write_files
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.engine import streamed
+from torch_distinput.engine.feeds import FailedSteps
 from torch_distinput.testing import simulate
 
 
@@ -246,3 +247,9 @@ def test_user_code_in_files_that_raises_stop_iteration(tmp_path, name, policy, t
     )  # fmt: skip
     with pytest.raises(tdi.SourceError, match=r"f000\d.txt"):
         list(dataset)
+
+
+def test_steps_that_could_not_be_started_do_not_end_early():
+    """What the start raised is told as an error of the first step."""
+    with pytest.raises(tdi.SourceError, match="StopIteration at its start"):
+        next(FailedSteps(StopIteration()))

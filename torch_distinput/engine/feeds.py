@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.errors import SourceError
 
@@ -149,9 +150,10 @@ def introduce(step: LocalStep) -> Any:
 class FailedSteps(Iterator[Any]):
     """Steps that could not be started: it is told to the others where steps are taken."""
 
-    def __init__(self, error: BaseException) -> None:
-        """Take what was raised."""
-        self._error = error
+    def __init__(self, error: Exception) -> None:
+        """Take what was raised; a StopIteration, raised again, would pass for the end of data."""
+        is_an_end = isinstance(error, StopIteration)
+        self._error = source_error(error, "its start") if is_an_end else error
 
     def __next__(self) -> Any:
         """Raise it."""
