@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from torch_distinput.options import Rebatch
+from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.batching import Cut, Idle, Splitter, count_idle, count_in_sync
+from torch_distinput.plan.assignment.sharding import SHARES_STREAM
 from torch_distinput.plan.assignment.topology import Topology
 
 RULES = list(Rebatch)
@@ -142,3 +143,13 @@ def test_steps_of_all_workers_add_up(rule, shared):
 
 def test_idle_replicas_of_several_rounds_add_up():
     assert Idle(7, 9) == Idle(1, 3) + Idle(3, 3) * 2
+
+
+def test_a_rule_that_nobody_has_written_is_no_other_rule():
+    splitter = Splitter(topology=Topology(), rebatch="front", global_batch_size=4, shared=True)
+    with pytest.raises(AssertionError, match="no rule front"):
+        splitter.cut(4)
+
+
+def test_every_policy_says_whether_workers_share_a_stream():
+    assert set(AutoShardPolicy) - {AutoShardPolicy.AUTO} == set(SHARES_STREAM)

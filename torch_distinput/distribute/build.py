@@ -25,7 +25,7 @@ from torch_distinput.options import (
     check_count,
 )
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.assignment.sharding import resolve_policy
+from torch_distinput.plan.assignment.sharding import SHARES_STREAM, resolve_policy
 from torch_distinput.plan.assignment.topology import InputContext
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def build_dataset(
         topology=session.topology,
         rebatch=_rebatch(options, opened),
         global_batch_size=opened.request.global_batch_size,
-        shared=policy is AutoShardPolicy.DATA,
+        shared=SHARES_STREAM[policy],
     )
     recipe: dict[str, object] = {
         "source": opened.kind,

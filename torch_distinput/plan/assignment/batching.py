@@ -117,6 +117,7 @@ class Splitter:
         in_sync = self.topology.num_replicas_in_sync
         if self.rebatch is Rebatch.SPLIT:
             return min(num_examples, piece * -(-num_examples // in_sync))
+        assert self.rebatch in (Rebatch.EVEN, Rebatch.CYCLE), f"there is no rule {self.rebatch}"
         rows = self._full_size() if self.rebatch is Rebatch.CYCLE else num_examples
         size, longer = divmod(rows, in_sync)
         return min(num_examples, piece * size + min(piece, longer))

@@ -5,6 +5,13 @@ from __future__ import annotations
 from torch_distinput.errors import ConfigurationError, TooFewFilesError
 from torch_distinput.options import AutoShardPolicy
 
+SHARES_STREAM = {
+    AutoShardPolicy.DATA: True,
+    AutoShardPolicy.FILE: False,
+    AutoShardPolicy.OFF: False,
+}
+"""Whether all workers read one stream, by policy: a new one must say so, or it is a KeyError."""
+
 
 def resolve_policy(policy: AutoShardPolicy, *, has_shards: bool, source: str) -> AutoShardPolicy:
     """Turn AUTO into FILE or DATA; refuse FILE where there is nothing to assign."""
