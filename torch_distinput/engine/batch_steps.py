@@ -13,11 +13,13 @@ from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.stream.bad_records import ReadReport
+from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.engine.steps import Steps
 from torch_distinput.errors import UsageError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     Position,
     make_cluster_error,
@@ -26,6 +28,7 @@ from torch_distinput.plan.progress.position import (
 from torch_distinput.plan.progress.route import Shard
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 
 class ReadySteps(Steps):
@@ -47,6 +50,10 @@ class ReadySteps(Steps):
     def recipe(self) -> Recipe:
         """The shards."""
         return {"shards": self._source.num_shards, **self._settings(self._source.stream.source)}
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """In a source of the user's."""
+        return state_version_1.read_flat(state_version_1.BATCHES, flat)
 
     def facts(self, position: Position) -> dict[str, object]:
         """The shards."""
@@ -111,6 +118,10 @@ class PlayedSteps(Steps):
     def recipe(self) -> Recipe:
         """The number of datasets."""
         return {"datasets per worker": len(self._streams)}
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """In each of its datasets."""
+        return state_version_1.read_streams(len(self._streams), flat)
 
     def facts(self, position: Position) -> dict[str, object]:  # noqa: ARG002
         """The number of datasets; what is in them is each worker's own affair."""

@@ -20,6 +20,7 @@ from torch_distinput.engine.steps import Steps
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     Position,
     Segment,
@@ -28,6 +29,7 @@ from torch_distinput.plan.progress.position import (
 from torch_distinput.plan.progress.route import Shard
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 
 class ExampleSteps(Steps):
@@ -56,6 +58,10 @@ class ExampleSteps(Steps):
             "files": _digest(prepared),
             **self._settings(self._source.made_of),
         }
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """In files, or in a source of the user's."""
+        return self._source.read_version_1(flat)
 
     def facts(self, position: Position) -> dict[str, object]:
         """The files or shards that were found; they are looked for once."""

@@ -23,6 +23,7 @@ from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.sharding import check_enough_shards
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_range
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     ALL,
     Position,
@@ -33,6 +34,7 @@ from torch_distinput.plan.progress.position import (
 from torch_distinput.plan.progress.route import ReadPlan, Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import SETTINGS, Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 
 class Steps(ABC):
@@ -50,6 +52,10 @@ class Steps(ABC):
     @abstractmethod
     def recipe(self) -> Recipe:
         """What decides which examples come in which order; finds files, so it may raise."""
+
+    @abstractmethod
+    def read_version_1(self, flat: Flat) -> Start:
+        """The place in a worker's stream that a state of version 1 holds."""
 
     @abstractmethod
     def facts(self, position: Position) -> dict[str, object]:

@@ -18,9 +18,11 @@ from torch_distinput.engine.streamed_feeds import OwnFeed, VotedFeed, introducti
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.schedule import Schedule, ScheduledStep
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 
 class StreamedInput:
@@ -37,6 +39,10 @@ class StreamedInput:
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""
         return self._steps.first(epoch)
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """As the kind of source does."""
+        return self._steps.read_version_1(flat)
 
     def recipe(self, position: Position) -> Recipe:  # noqa: ARG002
         """The files or shards, and what is done with them."""

@@ -31,6 +31,7 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _refuse_twice(request: Request, loader: Any) -> None:
 
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
     from torch_distinput.data.files.dataset import with_shuffled_files  # noqa: PLC0415 - see above
+    from torch_distinput.data.files.state_version_1 import read_flat  # noqa: PLC0415
     from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415
 
     dataset = with_shuffled_files(source) if request.shuffle else source
@@ -120,6 +122,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         prepare=prepare,
         has_shards=True,
         request=request,
+        read_version_1=partial(read_flat, source),
         loader=LoaderOptions(num_workers=request.num_workers),
     )
 
@@ -176,6 +179,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         prepare=lambda: prepared,
         has_shards=num_shards is not None,
         request=request,
+        read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
         loader=options,
     )

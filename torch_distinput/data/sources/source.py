@@ -19,6 +19,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.options import check_count
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +92,7 @@ class StreamSource:
 
     Attributes:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
+        read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
     """
 
@@ -98,6 +100,7 @@ class StreamSource:
     prepare: Callable[[], Prepared]
     has_shards: bool
     request: Request
+    read_version_1: ReadFlat
     made_of: Any = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 

@@ -28,6 +28,7 @@ from torch_distinput.data.user_sources.states import (
     joined,
     keepers_of,
     left_epoch,
+    make_place,
     of_new,
     packed,
     parted,
@@ -36,7 +37,7 @@ from torch_distinput.data.user_sources.states import (
     unpacked,
 )
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class SourceRun:
     """
 
     def __init__(
-        self, source: Any, start: Start = (), *, epoch: int | None = None, goes_on: bool = False
+        self, source: Any, start: Start = None, *, epoch: int | None = None, goes_on: bool = False
     ) -> None:
         """Start a source: from its first beginning, or from a :meth:`place`.
 
@@ -102,7 +103,7 @@ class SourceRun:
         self._source = source
         self._epoch = epoch
         self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
-        self._begin = words[-1] if len(words) > 1 or (not any(numbers) and words) else None
+        self._begin = words[-1] if len(words) > 1 or (not any(numbers.values()) and words) else None
         known = _memories.get(id(source))
         self._memory = known or _new_memory(source)
         with _as_single_process():
@@ -114,23 +115,23 @@ class SourceRun:
                 iterator = self._restarted(known.first)
         self._memory.begun, self._memory.ended = words[-1] if words else self._begin, False
         self.items = _each_as_single_process(
-            iterator, partial(self._memory.end, iterator, source, is_rest=any(numbers))
+            iterator, partial(self._memory.end, iterator, source, is_rest=any(numbers.values()))
         )
 
-    def beginning(self, *numbers: int) -> Start:
-        """Where its epoch begins; () if it does not tell."""
-        return () if self._begin is None else (*numbers, self._begin)
+    def beginning(self, **numbers: int) -> Start:
+        """Where its epoch begins; None if it does not tell."""
+        return None if self._begin is None else make_place(numbers, self._begin)
 
-    def place(self, *numbers: int) -> Start:
-        """Where it can be started again, behind what it has yielded; () if it does not tell.
+    def place(self, **numbers: int) -> Start:
+        """Where it can be started again, behind what it has yielded; None if it does not tell.
 
         Nor does it after its end, where it may tell of the beginning of what follows.
         """
         if not self._keepers or self._memory.ended:
-            return ()
+            return None
         state = self._state()
         self._memory.noted.append(state)
-        return (*numbers, state) if self._begin is None else (*numbers, state, self._begin)
+        return make_place(numbers, state, self._begin)
 
     def _anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
