@@ -121,7 +121,7 @@ class PlayedSteps(Steps):
 
     def read_version_1(self, flat: Flat) -> Start:
         """In each of its datasets."""
-        return state_version_1.read_streams(len(self._streams), flat)
+        return state_version_1.read_streams(flat)
 
     def facts(self, position: Position) -> dict[str, object]:  # noqa: ARG002
         """The number of datasets; what is in them is each worker's own affair."""

@@ -37,16 +37,16 @@ def read_flat(names: tuple[str, ...], flat: Flat) -> Place:
     return make_place(dict(zip(names, numbers, strict=True)), *words)
 
 
-def read_streams(num_streams: int, flat: Flat) -> Place:
+def read_streams(flat: Flat) -> Place:
     """Return a place in several streams of ready batches.
 
     Raises:
-        ConfigurationError: a ValueError; it is of another number of streams, or another source.
+        ConfigurationError: a ValueError; it is of another kind of source.
     """
-    if len(flat) != num_streams or not all(isinstance(own, tuple) for own in flat):
+    if not all(isinstance(own, tuple) for own in flat):
         msg = (
-            f"Expected places in {num_streams} streams on each worker, got {list(flat)}. Let "
-            "dataset_fn return as many datasets as it did, or load another checkpoint."
+            f"Expected a place in each of the streams of a dataset_fn, got {list(flat)}. "
+            "Distribute the same dataset_fn, or load another checkpoint."
         )
         raise ConfigurationError(msg)
     inner = (read_flat(BATCHES, own) if own else None for own in flat)
