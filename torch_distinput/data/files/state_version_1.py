@@ -18,7 +18,7 @@ from torch_distinput.data.files.operations import Filter, Map, Repeat, Shuffle, 
 from torch_distinput.data.files.partitions import place_of_partition
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.interleaving import NOBODY
-from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.state_version_1 import Flat
 
 _Layer = tuple[str, tuple[str, ...]]
@@ -31,7 +31,7 @@ _LAYERS: dict[type, _Layer] = {
 }
 
 
-def read_flat(dataset: FileDataset, flat: Flat) -> Start:
+def read_flat(dataset: FileDataset, flat: Flat) -> Place:
     """Return a place in the files of a dataset.
 
     Raises:
@@ -59,14 +59,13 @@ def _layers(dataset: FileDataset) -> list[_Layer]:
     return [_LAYERS[kind] for kind in kinds if kind is not Map]
 
 
-def _read(flat: Flat, layers: list[_Layer], cycle: tuple[int, int] | None) -> Start:
+def _read(flat: Flat, layers: list[_Layer], cycle: tuple[int, int] | None) -> Place:
     """Take the numbers of the last operation off, and go on with those before it."""
     if not layers:
         return _read_bottom(flat, cycle)
     *before, (kind, names) = layers
-    behind, (skip, *own) = flat[: -len(names)], flat[-len(names) :]
-    is_beginning = not behind and not before and kind == Decode.kind  # decoded after the cut
-    inner = None if is_beginning else _read(behind, before, cycle)
+    skip, *own = flat[-len(names) :]
+    inner = _read(flat[: -len(names)], before, cycle)
     return Place(kind, tuple(zip(names[1:], own, strict=True)), skip, (inner,))
 
 

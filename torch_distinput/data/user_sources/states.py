@@ -27,7 +27,6 @@ import base64
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,7 +70,7 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
     """
     if start is not None and start.kind == STREAMS:
         inner = (next_epoch(own, epoch, ended=ended) for own in start.inner)
-        return replace(start, inner=tuple(inner))
+        return start._replace(inner=tuple(inner))
     if start is None or start.kind != SOURCE:
         return None
     numbers, words = parted(start)

@@ -10,8 +10,7 @@ Of ``files.interleave(2, 2).filter(is_odd).shuffle(4)``, in a state:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch_distinput.errors import ConfigurationError
 
@@ -20,9 +19,8 @@ Value = Any
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Place:
-    """From where a stream can be read again.
+class Place(NamedTuple):
+    """From where a stream can be read again; one is made for each chunk of each operation.
 
     Attributes:
         kind: what yields its rows: an operation, or what reads them.
