@@ -1,26 +1,42 @@
-# Every target makes .venv first if it is missing or older than what it is made from.
-# PYTHON=python3.12 make test: with another interpreter (3.10 or later).
+# Each target first makes .venv, and installs what it needs where that is missing or older than what
+# it is made from. PYTHON=python3.12 make test: with another interpreter (3.10 or later).
 
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/ready
-BENCH_READY := .venv/bench-ready
+TRAIN_READY := .venv/ready-train
+TEST_READY := .venv/ready-test
+BENCH_READY := .venv/ready-bench
+
+# How many processes run tests; each starts ranks and loader processes of its own.
+JOBS ?= 2
+# A file of tests stays in one process, which makes once what they share.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/test_batches.py \
+	$(addprefix tests/distribute/test_, $(addsuffix .py, \
+	tables dataset sources refused_sources unusual_sources user_loaders))
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-long lint bench bench-quick clean
+.PHONY: train test test-fast test-long lint pytest bench bench-quick clean help
 
-train: $(READY)  ## the main job: two ranks train on this machine
+train: $(TRAIN_READY)  ## the main job: two ranks train on this machine
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_stdlib.py
 
-test: lint  ## all that must hold before a change goes in
-	$(BIN)/python -m pytest
+# Lint runs beside the tests: mypy keeps one core busy for a while, and tests of ranks wait a lot.
+test: $(TEST_READY)  ## all that must hold before a change goes in; ROOM=plan: the tests of one room only
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(ROOM),,lint) pytest
 
-test-long: lint  ## the same tests with larger numbers
-	TDI_TEST_LONG=1 $(BIN)/python -m pytest
+test-fast: $(TEST_READY)  ## what one runs while writing: a minute
+	$(PYTEST) $(FAST)
 
-lint: $(READY)
+test-long: export TDI_TEST_LONG = 1
+test-long: test  ## the same tests with larger numbers
+
+lint: $(TEST_READY)  ## style and types
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+pytest: $(TEST_READY)
+	$(PYTEST) $(ROOM:%=tests/%)
 
 bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/run.py
@@ -34,12 +50,24 @@ clean:  ## caches and build output; .venv stays
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed, this is " + sys.version)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --no-input -c constraints.txt -e '.[test]'
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+define install
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed, this is " + sys.version)'
+test -x $(BIN)/python || $(PYTHON) -m venv .venv
+$(BIN)/python -m pip install --no-input -c constraints.txt -e '$(1)'
+endef
+
+$(TRAIN_READY): pyproject.toml constraints.txt
+	$(call install,.)
 	touch $@
 
-$(BENCH_READY): $(READY)
-	$(BIN)/python -m pip install --no-input -c constraints.txt -e '.[test,bench]'
+# What tests need includes what training needs: `make train` after `make test` installs nothing.
+$(TEST_READY): pyproject.toml constraints.txt
+	$(call install,.[test])
+	touch $(TRAIN_READY) $@
+
+$(BENCH_READY): $(TEST_READY)
+	$(call install,.[test,bench])
 	touch $@

@@ -54,12 +54,12 @@ def our_cost(num_examples: int, seed: int) -> Cost:
     for rank, eighth in product((0, 3, 7), range(8)):
         start = (num_examples - BATCH) * eighth // 7 + rank * share
         began = time.perf_counter()
-        order_of(num_examples, seed + eighth).indices(start, start + share)
+        order_of(num_examples, seed + eighth).take_range(start, start + share)
         slowest = max(slowest, time.perf_counter() - began)
     order = order_of(num_examples, seed)
     began = time.perf_counter()
     for block in range(16):
-        order.indices(block * BLOCK, (block + 1) * BLOCK)
+        order.take_range(block * BLOCK, (block + 1) * BLOCK)
     passed = time.perf_counter() - began
     return Cost(1e3 * slowest, 1e6 * passed / (16 * BLOCK), peak_mb() - before)
 

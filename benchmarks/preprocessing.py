@@ -148,7 +148,7 @@ def of_numbers(size: Size, rounds: int) -> list[Figure]:
 def our_count() -> Callable[[Any], object]:
     """What adapt() does ."""
     layer = pp.StringLookup()
-    return partial(layer.count, layer.new_state())
+    return partial(layer.count, layer.analyzer.new_state())
 
 
 def value_counts(batches: Callable[[], Iterable[Any]]) -> Clocked:

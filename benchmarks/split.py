@@ -29,7 +29,7 @@ from measuring import (
 )
 from torch.utils import _pytree
 
-from torch_distinput.data.steps.local_step import cut_step, part_of
+from torch_distinput.data.steps.local_step import cut_step, take_apart
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
 from torch_distinput.engine.zero_rows import Shapes
 
@@ -70,7 +70,7 @@ def our_split(batch: Any) -> Work:
     ids = torch.arange(ROWS).numpy()
 
     def split() -> Any:
-        step = cut_step(part_of(batch, ids), sizes)
+        step = cut_step(take_apart(batch, ids), sizes)
         parts = [part for part in step.parts if part is not None]
         return regroup_leaves([p.structure for p in parts], [p.leaves for p in parts])
 
@@ -80,7 +80,7 @@ def our_split(batch: Any) -> Work:
 def our_zero_rows(batch: Any) -> Work:
     """The zero-row batch that is like a batch seen before."""
     shapes = Shapes(None)
-    shapes.observe(part_of(batch, torch.arange(ROWS).numpy()))
+    shapes.observe(take_apart(batch, torch.arange(ROWS).numpy()))
     return lambda: shapes.empty(lambda: None)
 
 

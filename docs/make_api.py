@@ -36,10 +36,6 @@ BUILTINS = {"__iter__": "iter", "__len__": "len", "__next__": "next"}
 """Magic methods that are listed, by the function of Python that calls them."""
 INTERNAL = {
     "DistributedDataset.set_aside",
-    "DistributedIterator.close_because",
-    "DistributedIterator.is_open",
-    "DistributedIterator.part_spec",
-    "DistributedIterator.part_spec_so_far",
     "Strategy.count_dataset",
     "Strategy.count_iteration",
     "Strategy.count_scope",

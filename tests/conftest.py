@@ -24,9 +24,12 @@ settings.load_profile("project")
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=NAMES if LONG else NAMES[:1])
 def paths(request: pytest.FixtureRequest) -> Iterator[str]:
-    """For test files that use it: all their tests with every fast path, and with none."""
+    """For test files that use it: all their tests with every fast path, or also with none.
+
+    That each path changes nothing is tested by itself, in distribute/test_fast_paths.py.
+    """
     with switched(request.param):
         yield request.param
 

@@ -6,11 +6,39 @@ import inspect
 import subprocess
 import sys
 import types
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 import torch_distinput
+from torch_distinput import version
 
+STRATEGY = [
+    "device",
+    "devices",
+    "distribute_dataset",
+    "distribute_datasets_from_function",
+    "distribute_values_from_function",
+    "experimental_distribute_dataset",
+    "experimental_distribute_datasets_from_function",
+    "experimental_distribute_values_from_function",
+    "experimental_local_results",
+    "gather",
+    "gather_in_order",
+    "local_results",
+    "num_replicas_in_sync",
+    "num_workers",
+    "reduce",
+    "replicate",
+    "request_stop",
+    "run",
+    "scope",
+    "stop_on_signal",
+    "stop_requested",
+    "topology",
+    "worker_index",
+]
 PROMISED = {
     # strategies, and what they make
     "DistributedDataset",
@@ -58,12 +86,14 @@ PROMISED = {
     "UsageError",
     # layers
     "preprocessing",
+    # other libraries
+    "integrations",
     # the test kit
     "testing",
 }
 
 
-_LATE = {"preprocessing", "readers", "testing"}
+_LATE = {"integrations", "preprocessing", "readers", "testing"}
 
 
 def is_room(value: object) -> bool:
@@ -99,9 +129,28 @@ print(*(name for name in sys.modules))
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    rooms = {*_LATE, "data.files", "data.file_stream", "cluster.agreement"}
+    rooms = {*_LATE, "version", "data.files", "data.file_stream", "cluster.agreement"}
     unwanted = {"fsspec", "torchdata", "pyarrow", *(f"torch_distinput.{room}" for room in rooms)}
     assert not unwanted & loaded
+
+
+def test_the_version_is_that_of_the_checkout() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{torch_distinput.__version__}"' in project.splitlines()
+
+
+def test_the_version_of_an_installed_package_is_that_of_its_metadata(monkeypatch, tmp_path) -> None:
+    """As in site-packages, where no project lies above the package."""
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "torch_distinput" / "version.py"))
+    assert metadata.version("torch_distinput") == version.find_version()
+
+
+def test_an_integration_is_imported_when_it_is_asked_for() -> None:
+    assert "torchdata" in dir(torch_distinput.integrations)
+    node = torch_distinput.integrations.torchdata.DistributedNode
+    assert "torch_distinput.integrations.torchdata" == node.__module__
+    with pytest.raises(AttributeError, match="no attribute 'tensorflow'"):
+        _ = torch_distinput.integrations.tensorflow
 
 
 def test_the_front_door_has_a_docstring() -> None:
@@ -129,3 +178,27 @@ def test_what_a_public_class_offers_has_docstrings(name: str) -> None:
         and not held.__doc__
     ]
     assert not bare, f"{name} has public members without a docstring: {', '.join(bare)}"
+
+
+def test_a_strategy_shows_what_its_user_needs_and_no_more() -> None:
+    strategy = torch_distinput.OneDeviceStrategy("cpu")
+    assert [name for name in dir(strategy) if not name.startswith("_")] == STRATEGY
+
+
+DATASET = """
+auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict strategy
+"""
+ITERATOR = """
+close element_spec get_next get_next_as_optional last_step load_state_dict state_dict stats
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (torch_distinput.DistributedDataset, DATASET),
+        (torch_distinput.DistributedIterator, ITERATOR),
+    ],
+)
+def test_a_dataset_shows_what_its_user_needs_and_no_more(kind: type, expected: str) -> None:
+    assert [name for name in dir(kind) if not name.startswith("_")] == expected.split()

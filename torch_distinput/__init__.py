@@ -17,17 +17,16 @@ import typing as _typing
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
-from torch_distinput.distribute.context import get_replica_context, get_strategy
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.loss import compute_average_loss
-from torch_distinput.distribute.replicas.replica import ReplicaContext
+from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
 )
-from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.distribute.strategy import Strategy, get_strategy
 from torch_distinput.errors import (
     AuditError,
     ConfigurationError,
@@ -51,10 +50,12 @@ from torch_distinput.values import (
 )
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput import preprocessing, readers, testing
+    from torch_distinput import integrations, preprocessing, readers, testing
     from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
     from torch_distinput.data.files.dataset import FileDataset
-    from torch_distinput.data.steps.rebatch import RebatchSampler
+    from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
+
+    __version__: str
 
 __all__ = [
     "AuditError",
@@ -95,6 +96,7 @@ __all__ = [
     "get_replica_context",
     "get_strategy",
     "init_distributed",
+    "integrations",
     "preprocessing",
     "readers",
     "testing",
@@ -104,13 +106,17 @@ _LATE = {
     "DataShardDataset": "data.building_blocks",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
-    "RebatchSampler": "data.steps.rebatch",
+    "RebatchSampler": "data.steps.rebatch_sampler",
 }
-_LATE_MODULES = ("preprocessing", "readers", "testing")
+_LATE_MODULES = ("integrations", "preprocessing", "readers", "testing")
 
 
 def __getattr__(name: str) -> _typing.Any:
     """Import what is asked for the first time."""
+    if name == "__version__":
+        version = _importlib.import_module("torch_distinput.version")
+        value = globals()[name] = version.find_version()
+        return value
     if name in _LATE_MODULES:
         return _importlib.import_module(f"torch_distinput.{name}")
     if name not in _LATE:

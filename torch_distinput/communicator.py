@@ -193,3 +193,11 @@ class Alone:
     def deal_objects(self, values: Sequence[Any]) -> list[Any]:
         """Return the only value."""
         return list(values)
+
+
+def communicator_of(strategy: Any) -> Communicator:
+    """The way to the workers of a strategy, for rooms that see no strategy; alone without one."""
+    if strategy is None:
+        return Alone(on_purpose=True)
+    communicator: Communicator = strategy._session.communicator  # noqa: SLF001 - not for users
+    return communicator

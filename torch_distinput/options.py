@@ -8,6 +8,9 @@ from typing import Literal, TypeVar
 
 _E = TypeVar("_E", bound=enum.Enum)
 
+TIMEOUT = 120.0
+"""Seconds that a worker waits for another where nobody says how long."""
+
 
 class AutoShardPolicy(str, enum.Enum):
     """Who reads what (``tf.data.experimental.AutoShardPolicy``).
@@ -108,7 +111,7 @@ class InputOptions:
     per_replica_buffer_size: int = 1
     replication_mode: Literal["per_worker", "per_replica"] = "per_worker"
     audit: bool = False
-    timeout: float = 120.0
+    timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
         """Normalise the names and refuse what has no meaning."""

@@ -34,7 +34,7 @@ class Step:
 
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
-    channel = strategy.communicator.open_channel(timeout=LIMIT)
+    channel = strategy._session.communicator.open_channel(timeout=LIMIT)
     keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
     layout = BatchLayout(
         num_workers=strategy.num_workers,
@@ -308,7 +308,7 @@ def test_votes_are_shared_by_many_steps(monkeypatch):
         dataset = strategy.distribute_dataset(stream_of(range(4000)), global_batch_size=4)
         iterator = iter(dataset)
         next(iterator)
-        queue = iterator._feed._agreement._queue
+        queue = iterator._run.feed._agreement._queue
         steps = 1
         while True:
             # A slow training step: the reader fills its room meanwhile.

@@ -161,7 +161,7 @@ def test_who_has_left_need_not_answer():
         next(iterator)
         if strategy.worker_index == 1:
             assert 999 == sum(1 for _ in iterator)  # nobody waits for the others
-            strategy.heartbeat.close()
+            strategy._session.heartbeat.close()
             gone.set()
             return None
         assert gone.wait(LIMIT)
@@ -184,7 +184,7 @@ def test_a_worker_that_does_not_answer_is_named():
 
     def work(strategy):
         if strategy.worker_index == 1:
-            strategy.heartbeat.stop.hear = lambda votes: None
+            strategy._session.heartbeat.stop.hear = lambda votes: None
         limits = options(timeout=1)
         dataset = strategy.distribute_dataset(range(100_000), global_batch_size=2, options=limits)
         iterator = iter(dataset)

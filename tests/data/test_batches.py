@@ -18,7 +18,7 @@ from torch_distinput.data.batch import tree as structure
 from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.jagged import longest_row, make_jagged
-from torch_distinput.data.batch.spec import merged, spec_of, zero_rows
+from torch_distinput.data.batch.spec import merge_specs, spec_of, zero_rows
 from torch_distinput.data.batch.tree import Examples, flatten, leaf_names, map_leaves, unflatten
 
 Point = namedtuple("Point", ["x", "y"])
@@ -197,8 +197,8 @@ def test_a_class_that_became_plain_is_said_once(caplog):
 def test_specs():
     """Sizes that differ become None; structures that differ are left alone."""
     one, other = spec_of({"x": torch.ones(2, 3)}), spec_of({"x": torch.ones(4, 5)})
-    assert {"x": tdi.TensorSpec((None, None), torch.float32)} == merged(one, other)
-    assert one == merged(one, spec_of(torch.ones(2)))
+    assert {"x": tdi.TensorSpec((None, None), torch.float32)} == merge_specs(one, other)
+    assert one == merge_specs(one, spec_of(torch.ones(2)))
     assert tdi.TensorSpec((None, None, 2), torch.float32, torch.jagged) == spec_of(jagged(1, 2))
     assert tdi.TensorSpec((None,), bytes) == spec_of([b"x"])
 

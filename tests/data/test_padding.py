@@ -14,8 +14,8 @@ import torch_distinput as tdi
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.spec import spec_of, zero_rows
 from torch_distinput.data.batch.tree import flatten
-from torch_distinput.data.steps.local_step import part_of
-from torch_distinput.data.steps.padding import blank, order_of, padded, padded_spec
+from torch_distinput.data.steps.local_step import take_apart
+from torch_distinput.data.steps.padding import make_blank, order_of, pad_batch, pad_spec
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -77,12 +77,12 @@ def shown(leaf):
 
 def part_with(batch):
     """The batch with ids."""
-    return part_of(batch, np.arange(rows.num_rows(batch)))
+    return take_apart(batch, np.arange(rows.num_rows(batch)))
 
 
 def without_rows(batch):
     """What a replica gets that has no row of this batch."""
-    return part_of(*zero_rows(spec_of((batch, np.arange(1)))))
+    return take_apart(*zero_rows(spec_of((batch, np.arange(1)))))
 
 
 def memory_of(leaf):
@@ -96,7 +96,7 @@ def memory_of(leaf):
 def test_real_rows_then_the_last_one_again(tree, count, missing):
     """Any structure of any leaves: the rows that there were, filler, and the mask."""
     batch = made(tree, count)
-    part = padded(part_with(batch), count + missing)
+    part = pad_batch(part_with(batch), count + missing)
     filled, mask = part.batch
     assert [True] * count + [False] * missing == mask.tolist()
     assert list(range(count)) == part.ids.tolist()
@@ -116,7 +116,7 @@ def test_a_replica_without_rows_gets_zeros(tree, num_rows):
     """As many as the others, of the same kinds; nothing of it counts."""
     batch = made(tree, 3)
     spec = spec_of(batch)
-    part = blank(without_rows(batch), num_rows, spec, list(map(order_of, flatten(batch)[0])))
+    part = make_blank(without_rows(batch), num_rows, spec, list(map(order_of, flatten(batch)[0])))
     filled, mask = part.batch
     assert [False] * num_rows == mask.tolist()
     assert 0 == len(part.ids)
@@ -126,14 +126,14 @@ def test_a_replica_without_rows_gets_zeros(tree, num_rows):
         if isinstance(leaf, torch.Tensor) and not leaf.is_nested:
             assert leaf.stride()[1:] == zeros.stride()[1:]
             assert not zeros.to(torch.float32).any()
-    assert padded_spec(spec, num_rows)[1] == tdi.TensorSpec((num_rows,), torch.bool)
+    assert pad_spec(spec, num_rows)[1] == tdi.TensorSpec((num_rows,), torch.bool)
 
 
 @pytest.mark.parametrize("kind", ZEROS)
 def test_zeros_of_what_has_no_zero(kind):
     """Empty strings, and None for other objects; also where no real row was ever seen."""
     batch = LEAVES[kind](2)
-    filled, mask = blank(without_rows(batch), 2, spec_of(batch), None).batch
+    filled, mask = make_blank(without_rows(batch), 2, spec_of(batch), None).batch
     assert [ZEROS[kind]] * 2 == list(filled)
     assert not mask.any()
 
@@ -143,20 +143,20 @@ def test_one_format_in_memory():
     full = LEAVES["channels_last"](4)
     spec, orders = spec_of(full), [order_of(full)]
     for part in (
-        padded(part_with(full), 4),
-        padded(part_with(full[:1]), 4),
-        padded(part_with(full[:3]), 4),
-        blank(without_rows(full), 4, spec, orders),
+        pad_batch(part_with(full), 4),
+        pad_batch(part_with(full[:1]), 4),
+        pad_batch(part_with(full[:3]), 4),
+        make_blank(without_rows(full), 4, spec, orders),
     ):
         assert full.stride() == part.leaves[0].stride()
-    assert blank(without_rows(full), 4, spec, None).leaves[0].is_contiguous()
+    assert make_blank(without_rows(full), 4, spec, None).leaves[0].is_contiguous()
 
 
 def test_a_full_batch_is_passed_through():
     """No copy; its mask is new each time, because the user may write into it."""
     batch = {"x": torch.ones(3, 2), "names": ["a", "b", "c"]}
     part = part_with(batch)
-    first, second = padded(part, 3), padded(part, 3)
+    first, second = pad_batch(part, 3), pad_batch(part, 3)
     assert first.leaves[0] is batch["x"]
     assert first.leaves[1] is batch["names"]
     first.leaves[-1].fill_(False)
@@ -169,8 +169,8 @@ def test_filled_batches_share_no_memory(tree, count):
     """Neither with what they were made from, nor with each other, nor does a leaf with another."""
     batch = made(tree, 5)
     part = part_with(rows.slice_rows(batch, 0, count))
-    blanks = [blank(without_rows(batch), 5, spec_of(batch), None) for _ in range(2)]
-    made_parts = [padded(part, 5), padded(part, 5), *blanks]
+    blanks = [make_blank(without_rows(batch), 5, spec_of(batch), None) for _ in range(2)]
+    made_parts = [pad_batch(part, 5), pad_batch(part, 5), *blanks]
     places = [memory_of(leaf) for made_part in made_parts for leaf in made_part.leaves]
     places = [place for place in places if place]  # lists, and tensors of no elements
     assert len(places) == len(set(places))
@@ -181,6 +181,6 @@ def test_element_spec():
     """The rows are known, other sizes are as they were."""
     spec = {"x": tdi.TensorSpec((None, None), torch.float32), "s": tdi.TensorSpec((None,), str)}
     expected = {"x": tdi.TensorSpec((4, None), torch.float32), "s": tdi.TensorSpec((4,), str)}
-    assert (expected, tdi.TensorSpec((4,), torch.bool)) == padded_spec(spec, 4)
+    assert (expected, tdi.TensorSpec((4,), torch.bool)) == pad_spec(spec, 4)
     words = tdi.TensorSpec((None, None, 2), torch.float32, torch.jagged)
-    assert (4, None, 2) == padded_spec(words, 4)[0].shape
+    assert (4, None, 2) == pad_spec(words, 4)[0].shape

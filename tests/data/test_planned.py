@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_distinput.data.loader.processes import LoaderOptions, TaskLoader
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, fetch_steps
 
 

@@ -235,7 +235,7 @@ MUTANTS = {
     ],
     "the thread waits instead of the consumer": [
         (prefetch._Copies, "start", waits_in_the_thread),
-        (prefetch._Copies, "hand_over", lambda _, started: started.step),
+        (prefetch._Copies, "hand_over", lambda _, step: step),
     ],
     "nobody waits when it is left": [(StagingRing, "drain", drops_without_waiting)],
 }

@@ -6,6 +6,11 @@ import torch_distinput as tdi
 from torch_distinput.testing import simulate
 
 
+def one(num_replicas=1):
+    """A strategy without peers; several replicas are virtual."""
+    return tdi.MirroredStrategy(["cpu"] * num_replicas)
+
+
 def play(source, size, workers=1, replicas=1, *, epochs=1, options=None, **keywords):
     """Return, per worker, the steps of all epochs: per replica the list of its examples."""
 

@@ -9,7 +9,7 @@ import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
-from torch_distinput.engine import feeds, streamed_feeds
+from torch_distinput.engine import feeds, voted_feed
 from torch_distinput.plan.progress.checksum import IdSum, sum_ids
 from torch_distinput.testing import simulate
 
@@ -58,21 +58,19 @@ def test_a_good_epoch_passes(tmp_path, name, cluster):
 def test_a_lost_step(tmp_path, monkeypatch, name):
     """One worker's examples of one step vanish behind the cut."""
     source = sources(tmp_path)[name]
-    whole = feeds.PlannedFeed.next, streamed_feeds.VotedFeed.next
+    whole = feeds.PlannedFeed.next, voted_feed.VotedFeed.next
 
     def losing(inner):
-        def lost(self):
-            delivery = inner(self)
-            if delivery is None or self._worker or self._number != 1 or delivery.step is None:
+        def lost(self, index):
+            delivery = inner(self, index)
+            if delivery is None or self._worker or index or delivery.step is None:
                 return delivery
-            return feeds.Delivery(
-                step=empty_step(1), num_examples=delivery.num_examples, where=delivery.where
-            )
+            return delivery._replace(step=empty_step(1))
 
         return lost
 
     monkeypatch.setattr(feeds.PlannedFeed, "next", losing(whole[0]))
-    monkeypatch.setattr(streamed_feeds.VotedFeed, "next", losing(whole[1]))
+    monkeypatch.setattr(voted_feed.VotedFeed, "next", losing(whole[1]))
 
     def work(strategy):
         with pytest.raises(tdi.AuditError, match=r"but the replicas got .*worker 0: \d+, worker 1"):
@@ -87,21 +85,18 @@ def test_examples_that_come_twice(tmp_path, monkeypatch, name):
     source = sources(tmp_path)[name]
 
     def repeating(inner):
-        def repeated(self):
-            delivery = inner(self)
+        def repeated(self, index):
+            delivery = inner(self, index)
             step = delivery.step if delivery else None
             if step is None or step.parts[0] is None:
                 return delivery
             (part,) = step.parts
             twice = part._replace(ids=part.ids[[0] * len(part.ids)])
-            again = LocalStep(parts=(twice,), sizes=step.sizes)
-            return feeds.Delivery(
-                step=again, num_examples=delivery.num_examples, where=delivery.where
-            )
+            return delivery._replace(step=LocalStep(parts=(twice,), sizes=step.sizes))
 
         return repeated
 
-    for kind in (feeds.PlannedFeed, streamed_feeds.VotedFeed):
+    for kind in (feeds.PlannedFeed, voted_feed.VotedFeed):
         monkeypatch.setattr(kind, "next", repeating(kind.next))
 
     def work(strategy):

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.batch import fingerprint as fingerprints
+from torch_distinput.data.sources import examples as example_streams
 from torch_distinput.data.steps import prebatched
 from torch_distinput.data.steps.rebatch import RebatchDataset
-from torch_distinput.data.stream import chunk
 from torch_distinput.testing import simulate
 
 COUNT = 40
@@ -241,7 +241,7 @@ def test_objects_that_differ_are_noticed_without_an_audit():
 
 def test_nothing_is_watched_without_an_audit(monkeypatch):
     """Nor where a single worker reads."""
-    monkeypatch.setattr(chunk, "Witness", None)
+    monkeypatch.setattr(example_streams, "Witness", None)
     monkeypatch.setattr(prebatched, "Witness", None)
 
     def work(strategy, kind):

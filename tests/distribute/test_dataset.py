@@ -9,13 +9,8 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from tests.distribute.street import options, stream_of
+from tests.distribute.street import one, options, stream_of
 from torch_distinput.testing import simulate
-
-
-def one(num_replicas=1):
-    """A strategy without peers."""
-    return tdi.MirroredStrategy(["cpu"] * num_replicas)
 
 
 def batches(dataset):
@@ -162,41 +157,6 @@ class TestElementSpec:
                 _ = dataset.element_spec
 
 
-class TestZeroRows:
-    """A replica without data gets a batch of the right kind."""
-
-    def test_after_real_batches_they_have_their_sizes(self):
-        """Trailing sizes of the last real batch on this worker, and storage of their own."""
-
-        def work(strategy):
-            source = stream_of([(torch.ones(2, 3, dtype=torch.float16), ["a", "b"])])
-            iterator = iter(
-                strategy.distribute_dataset(source, options=options(auto_shard_policy="data"))
-            )
-            return [strategy.local_results(step) for step in iterator]
-
-        workers = simulate(work, num_workers=3)
-        ((tensor, names),) = workers[2][0]
-        assert (0, 3) == tuple(tensor.shape)
-        assert torch.float16 is tensor.dtype
-        assert [] == names
-        assert 0 == tensor.untyped_storage().nbytes()
-
-    def test_jagged(self):
-        """Jagged tensors are cut by rows, down to none."""
-        rows = [torch.ones(2, 3), torch.ones(1, 3), torch.ones(4, 3)]
-
-        def collate(examples):
-            return torch.nested.nested_tensor(list(examples), layout=torch.jagged)
-
-        dataset = one(4).distribute_dataset(rows, global_batch_size=3, collate_fn=collate)
-        (step,) = dataset
-        assert [1, 1, 1, 0] == [part.shape[0] for part in step]
-        assert [2, 1, 4] == [part.values().shape[0] for part in step[:3]]
-        assert (0, 3) == tuple(step[3].values().shape)
-        assert torch.nn.Linear(3, 2)(step[3]).shape[0] == 0
-
-
 class TestLastStep:
     """Facts about the step delivered last."""
 
@@ -256,59 +216,6 @@ def test_jagged_batches_have_one_width(cluster, num_processes):
 
     found = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
     assert [[5] * cluster[1]] * cluster[0] == found
-
-
-class TestLoss:
-    """compute_average_loss divides by what all replicas have."""
-
-    def test_sum_over_replicas_is_the_mean_of_the_global_batch(self):
-        """With partial and empty replicas."""
-
-        def work(strategy):
-            total = []
-            for step in strategy.distribute_dataset(torch.arange(5.0), global_batch_size=4):
-                losses = strategy.run(tdi.compute_average_loss, args=(step,))
-                total.append(strategy.reduce("sum", losses))
-            return torch.stack(total)
-
-        for cluster in ((1, 1), (3, 1), (2, 2), (1, 3)):
-            results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
-            for result in results:
-                assert [1.5, 4.0] == result.tolist()
-
-    def test_rows_must_be_those_of_the_step(self):
-        """A mean loss, a flattened loss, or that of another step is refused."""
-        strategy = one()
-        iterator = iter(strategy.distribute_dataset(range(3), global_batch_size=2))
-        next(iterator)
-        for wrong in (torch.ones(3), torch.ones(1)):
-            with pytest.raises(ValueError, match="each of the 2 examples"):
-                tdi.compute_average_loss(wrong)
-        with pytest.raises(ValueError, match="0-dim"):
-            tdi.compute_average_loss(torch.tensor(1.0))
-        next(iterator)
-        assert 3.0 == tdi.compute_average_loss(torch.full((1, 3), 1.0))
-
-    def test_num_examples_can_be_given(self):
-        """For accumulation and for several datasets."""
-        assert 0.5 == tdi.compute_average_loss(torch.ones(3), num_examples=6)
-        with pytest.raises(ValueError, match="at least 1"):
-            tdi.compute_average_loss(torch.ones(3), num_examples=0)
-
-    def test_several_replicas_outside_run(self):
-        """Which replica's rows? The error says where to call it."""
-        strategy = one(2)
-        next(iter(strategy.distribute_dataset(range(4), global_batch_size=4)))
-        with pytest.raises(tdi.UsageError, match="inside Strategy.run"):
-            tdi.compute_average_loss(torch.ones(2))
-
-    def test_zero_rows_give_zero_with_gradients(self):
-        """Exact zeros, never NaN."""
-        weight = torch.ones(3, requires_grad=True)
-        loss = tdi.compute_average_loss((torch.ones(0, 3) @ weight), num_examples=4)
-        loss.backward()
-        assert 0 == loss
-        assert [0, 0, 0] == weight.grad.tolist()
 
 
 def test_batches_without_rows_are_each_their_own():

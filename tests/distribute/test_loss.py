@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from itertools import islice
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.distribute.street import one
 from torch_distinput.testing import run_ranks, simulate
 
 AMBIGUOUS = "Expected the loss of one dataset's step, got 2 open iterators"
@@ -173,3 +175,95 @@ class TestOneAfterTheOther:
             step = next(iterator)
             for _ in range(2):
                 assert 1.0 == tdi.compute_average_loss(step)
+
+
+def taken_in_a_thread(iterator, count):
+    """The last of some steps that another thread takes."""
+    steps = []
+    thread = threading.Thread(target=lambda: steps.extend(islice(iterator, count)))
+    thread.start()
+    thread.join()
+    return steps[-1]
+
+
+class TestThreads:
+    """A thread that takes steps ahead of the losses does not change what they are divided by."""
+
+    def test_a_step_that_another_thread_took_is_not_the_last_one_here(self):
+        """It may be a later one, of another size."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        with strategy.scope():
+            taken_in_a_thread(iter(distributed(strategy, 7)), 2)
+            with pytest.raises(tdi.UsageError, match="none has been delivered in this thread"):
+                tdi.compute_average_loss(torch.ones(3))
+
+    def test_a_loss_here_is_of_the_step_that_was_taken_here(self):
+        """Though another dataset's was delivered after it, and in a full turn."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        validation, training = iter(distributed(strategy, 3)), iter(distributed(strategy, 8))
+        with strategy.scope():
+            step = next(validation)
+            taken_in_a_thread(training, 1)
+            assert 1.0 == tdi.compute_average_loss(step)
+
+    def test_replicas_divide_by_the_step_of_the_thread_that_runs_them(self):
+        """They have threads of their own."""
+        mirrored = tdi.MirroredStrategy(["cpu", "cpu"])
+        steps = iter(distributed(mirrored, 7))
+        losses = [mirrored.run(tdi.compute_average_loss, (step,)) for step in steps]
+        assert [(0.5, 0.5), (pytest.approx(2 / 3), pytest.approx(1 / 3))] == [
+            tuple(map(float, loss)) for loss in losses
+        ]
+
+
+class TestLoss:
+    """compute_average_loss divides by what all replicas have."""
+
+    def test_sum_over_replicas_is_the_mean_of_the_global_batch(self):
+        """With partial and empty replicas."""
+
+        def work(strategy):
+            total = []
+            for step in strategy.distribute_dataset(torch.arange(5.0), global_batch_size=4):
+                losses = strategy.run(tdi.compute_average_loss, args=(step,))
+                total.append(strategy.reduce("sum", losses))
+            return torch.stack(total)
+
+        for cluster in ((1, 1), (3, 1), (2, 2), (1, 3)):
+            results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
+            for result in results:
+                assert [1.5, 4.0] == result.tolist()
+
+    def test_rows_must_be_those_of_the_step(self):
+        """A mean loss, a flattened loss, or that of another step is refused."""
+        strategy = one()
+        iterator = iter(strategy.distribute_dataset(range(3), global_batch_size=2))
+        next(iterator)
+        for wrong in (torch.ones(3), torch.ones(1)):
+            with pytest.raises(ValueError, match="each of the 2 examples"):
+                tdi.compute_average_loss(wrong)
+        with pytest.raises(ValueError, match="0-dim"):
+            tdi.compute_average_loss(torch.tensor(1.0))
+        next(iterator)
+        assert 3.0 == tdi.compute_average_loss(torch.full((1, 3), 1.0))
+
+    def test_num_examples_can_be_given(self):
+        """For accumulation and for several datasets."""
+        assert 0.5 == tdi.compute_average_loss(torch.ones(3), num_examples=6)
+        with pytest.raises(ValueError, match="at least 1"):
+            tdi.compute_average_loss(torch.ones(3), num_examples=0)
+
+    def test_several_replicas_outside_run(self):
+        """Which replica's rows? The error says where to call it."""
+        strategy = one(2)
+        next(iter(strategy.distribute_dataset(range(4), global_batch_size=4)))
+        with pytest.raises(tdi.UsageError, match="inside Strategy.run"):
+            tdi.compute_average_loss(torch.ones(2))
+
+    def test_zero_rows_give_zero_with_gradients(self):
+        """Exact zeros, never NaN."""
+        weight = torch.ones(3, requires_grad=True)
+        loss = tdi.compute_average_loss((torch.ones(0, 3) @ weight), num_examples=4)
+        loss.backward()
+        assert 0 == loss
+        assert [0, 0, 0] == weight.grad.tolist()

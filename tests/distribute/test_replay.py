@@ -10,9 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
+from tests.distribute.example_sources import BATCHES, NUMBERS, SHARDS
 from tests.distribute.numbers_reader import Numbers, write_numbers
+from tests.distribute.resumes import make_of
+from tests.distribute.stateful_sources import Counting
 from tests.distribute.street import options, shown, stream_of
-from tests.distribute.test_position import BATCHES, NUMBERS, SHARDS, Counting, make_of
 from torch_distinput.testing import simulate
 
 

@@ -9,151 +9,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import torch_distinput as tdi
-from tests.distribute.street import Shards, options, shown, stream_of, write_files
-from torch_distinput.data.user_sources import loader_start
+from tests.distribute.street import shown, stream_of
+from torch_distinput.data.user_sources import loader_start as started_loader
 from torch_distinput.testing import simulate
-
-
-def stop(*_, **__):
-    """An end, for whoever takes it for one."""
-    raise StopIteration
-
-
-def stop_at(place, value=None):
-    """A function that stops at the call of that number."""
-    calls = iter(range(1000))
-    return lambda item: stop() if next(calls) == place else value or item
-
-
-class StopsInState(IterableDataset):
-    """Its state cannot be had."""
-
-    position = 0
-
-    def __iter__(self):
-        for self.position in range(9):
-            yield self.position
-
-    def state_dict(self):
-        """After some examples."""
-        return {"at": self.position} if self.position < 5 else stop()
-
-    def load_state_dict(self, state):
-        """Never called."""
-
-
-class StopsInShard(Shards):
-    """It cannot be dealt out."""
-
-    shard = stop
-
-
-class StopsInEpoch(IterableDataset):
-    """It cannot be told the epoch."""
-
-    set_epoch = stop
-
-    def __iter__(self):
-        return iter(range(9))
-
-
-def stops_when_called():
-    """No generator function: it stops before it returns an iterator."""
-    stop()
-
-
-def stops_within():
-    """A generator in which something else ends."""
-    yield from range(5)
-    next(iter(()))
-
-
-class StopsInIter(IterableDataset):
-    """It cannot be started."""
-
-    __iter__ = stop
-
-
-SOURCES = {
-    "a state": (StopsInState, 2),
-    "a shard": (lambda: StopsInShard([[1, 2], [3, 4]]), 2),
-    "set_epoch": (StopsInEpoch, 2),
-    "a call": (lambda: stops_when_called, 2),
-    "a call for batches": (lambda: stops_when_called, None),
-    "a generator": (lambda: stops_within, 2),
-    "iter": (StopsInIter, 2),
-    "iter of batches": (StopsInIter, None),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "num_workers"),
-    [(name, 1) for name in SOURCES if name != "a shard"] + [(name, 2) for name in SOURCES],
-)  # one worker has all shards, and asks for none
-def test_a_source_that_raises_stop_iteration(name, num_workers):
-    """It is an error, on all workers, wherever it is not ``__next__`` of the source itself."""
-    make, size = SOURCES[name]
-
-    def work(strategy):
-        dataset = strategy.distribute_dataset(make(), global_batch_size=size)
-        with pytest.raises(tdi.SourceError, match="StopIteration|StopsIn"):
-            list(dataset)
-
-    simulate(work, num_workers=num_workers)
-
-
-class StoppingReader(tdi.readers.Reader):
-    """Lines; it stops where it is told to."""
-
-    def __init__(self, where):
-        self.where = where
-
-    def read(self, file, part):
-        """One chunk after another."""
-        if self.where == "read":
-            stop()
-        return self._chunks(file)
-
-    def _chunks(self, file):
-        with file.open() as lines:
-            for number, line in enumerate(lines):
-                if self.where == "chunks" and number == 2:
-                    stop()
-                yield [line.decode()]
-
-
-class StoppingDecoder(StoppingReader):
-    """It decodes, too."""
-
-    def decode(self, records):
-        """Not all."""
-        return stop() if "3\n" in records else records
-
-
-FILES = {
-    "map": lambda paths: tdi.FileDataset(paths).map(stop_at(3)),
-    "a map before a filter": lambda paths: tdi.FileDataset(paths).map(stop_at(3)).filter(bool),
-    "filter": lambda paths: tdi.FileDataset(paths).filter(stop_at(3)),
-    "map, shuffled": lambda paths: tdi.FileDataset(paths).map(stop_at(3)).shuffle(4),
-    "map, interleaved": lambda paths: tdi.FileDataset(paths).interleave(2).map(stop_at(3)),
-    "read": lambda paths: tdi.FileDataset(paths, reader=StoppingReader("read")),
-    "chunks": lambda paths: tdi.FileDataset(paths, reader=StoppingReader("chunks")),
-    "decode": lambda paths: tdi.FileDataset(paths, reader=StoppingDecoder("")),
-}
-
-
-@pytest.mark.parametrize("policy", ["file", "data"])
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("name", FILES)
-def test_user_code_in_files_that_raises_stop_iteration(tmp_path, name, policy, threads):
-    """Maps, filters and readers: an error with its place, never the end of a file or of all."""
-    paths = write_files(tmp_path, [range(5), range(5, 10)])
-    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
-        FILES[name](paths), global_batch_size=2, num_workers=threads,
-        options=options(auto_shard_policy=policy),
-    )  # fmt: skip
-    with pytest.raises(tdi.SourceError, match=r"f000\d.txt"):
-        list(dataset)
 
 
 class Described(IterableDataset):
@@ -350,7 +208,7 @@ class All(IterableDataset):
 )
 def test_a_stream_in_several_processes_of_a_users_loader(caplog, dataset, count, is_said):
     """It is played once by each, as torch does it; the log says so where it seems not meant."""
-    loader_start._warn_of_copies.cache_clear()
+    started_loader._warn_of_copies.cache_clear()
     loader = DataLoader(dataset, batch_size=3, num_workers=2)
     alone = tdi.OneDeviceStrategy("cpu")
     for played in (

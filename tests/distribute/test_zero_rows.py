@@ -9,7 +9,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
-from tests.distribute.street import options, stream_of
+from tests.distribute.street import one, options, stream_of
 from torch_distinput.testing import simulate
 
 
@@ -68,3 +68,38 @@ def test_a_step_tells_whether_it_is_empty(caplog):
     assert (3, 1) == said(caplog, torch.arange(9), 2, 2)[1:]
     padded = {"options": options(partial_batch="pad")}
     assert (1, 1) == said(caplog, torch.arange(9), 2, **padded)[1:]
+
+
+class TestZeroRows:
+    """A replica without data gets a batch of the right kind."""
+
+    def test_after_real_batches_they_have_their_sizes(self):
+        """Trailing sizes of the last real batch on this worker, and storage of their own."""
+
+        def work(strategy):
+            source = stream_of([(torch.ones(2, 3, dtype=torch.float16), ["a", "b"])])
+            iterator = iter(
+                strategy.distribute_dataset(source, options=options(auto_shard_policy="data"))
+            )
+            return [strategy.local_results(step) for step in iterator]
+
+        workers = simulate(work, num_workers=3)
+        ((tensor, names),) = workers[2][0]
+        assert (0, 3) == tuple(tensor.shape)
+        assert torch.float16 is tensor.dtype
+        assert [] == names
+        assert 0 == tensor.untyped_storage().nbytes()
+
+    def test_jagged(self):
+        """Jagged tensors are cut by rows, down to none."""
+        rows = [torch.ones(2, 3), torch.ones(1, 3), torch.ones(4, 3)]
+
+        def collate(examples):
+            return torch.nested.nested_tensor(list(examples), layout=torch.jagged)
+
+        dataset = one(4).distribute_dataset(rows, global_batch_size=3, collate_fn=collate)
+        (step,) = dataset
+        assert [1, 1, 1, 0] == [part.shape[0] for part in step]
+        assert [2, 1, 4] == [part.values().shape[0] for part in step[:3]]
+        assert (0, 3) == tuple(step[3].values().shape)
+        assert torch.nn.Linear(3, 2)(step[3]).shape[0] == 0

@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import torch_distinput as tdi
-from tests.commands import output_of
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-TIMEOUT_SECONDS = 120
-
-
-def run_alone(script: str, *arguments: str) -> list[str]:
-    """Run a script as one worker, in this process, and return the lines that it printed."""
-    printed = io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        patch.setattr(sys, "argv", [script, *arguments])
-        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
-    return printed.getvalue().splitlines()
-
-
-def run_ranks(num_ranks: int, script: str, *arguments: str) -> list[str]:
-    """Run a script under torchrun and return the lines that it printed."""
-    torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
-    return run_command([sys.executable, "-m", *torchrun, EXAMPLES / script, *arguments])
-
-
-def run_command(command: list) -> list[str]:
-    """Run a command that must succeed, and return the lines that it printed."""
-    return output_of(command, timeout=TIMEOUT_SECONDS).splitlines()
-
-
-def run(num_ranks: int, script: str, *arguments: str) -> list[str]:
-    """Run a script on this many ranks."""
-    if num_ranks == 1:
-        return run_alone(script, *arguments)
-    return run_ranks(num_ranks, script, *arguments)
+from tests.examples.scripts import EXAMPLES, run, run_by_torchrun, run_launcher
 
 
 class TestTrainStdlib:
     @pytest.mark.parametrize("num_ranks", [1, 2])
     def test_learns_and_delivers_every_line_once(self, num_ranks: int) -> None:
-        lines = run(num_ranks, "train_stdlib.py", "--max-files=16", "--global-batch-size=64")
+        by = run_by_torchrun if num_ranks > 1 else run  # one script as its users start it
+        lines = by(num_ranks, "train_stdlib.py", "--max-files=16", "--global-batch-size=64")
 
         pattern = r"held-out files: (\S+) bits per byte, unigram entropy (\S+)"
         losses = re.fullmatch(pattern, lines[-4])
@@ -164,7 +128,7 @@ class TestParquetInAnObjectStore:
 
     def test_every_digit_once_an_epoch(self):
         """On two ranks; it learns."""
-        lines = run_command([sys.executable, EXAMPLES / "train_parquet_s3.py", "--epochs", "3"])
+        lines = run_launcher("train_parquet_s3.py", "--epochs", "3")
         wanted = r"epoch \d: \d+ steps, (\d+) digits read, (\S+)% right, 0 requests repeated"
         found = [re.fullmatch(wanted, line).groups() for line in lines]
         assert ["1797"] * 3 == [digits for digits, _ in found]
@@ -176,7 +140,7 @@ class TestResumeElastic:
 
     def test_one_epoch_over_three_clusters(self):
         """The picture has cells of the ranks of every leg; files that were begun are finished."""
-        lines = run_command([sys.executable, EXAMPLES / "resume_elastic.py"])
+        lines = run_launcher("resume_elastic.py")
 
         leg = r"leg \d: (\d) rank\(s\), \d+ steps, loss \d+\.\d"
         ranks = [re.fullmatch(leg, line)[1] for line in lines[:3]]

@@ -12,13 +12,9 @@ import torch.distributed as dist
 
 import torch_distinput as tdi
 from tests.distribute.street import shown
+from tests.gloo.jobs import numbers
 from torch_distinput.testing import run_ranks
 from torch_distinput.testing.ranks import RankError
-
-
-def numbers(count):
-    """A stream of the first integers."""
-    return (torch.tensor(k) for k in range(count))
 
 
 def play(strategy):

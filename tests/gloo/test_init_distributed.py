@@ -231,6 +231,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long  # test_restarts.py has a restart of a job that trains
 def test_torchrun_restart(tmp_path: Path) -> None:
     """A rank dies in the first attempt; the second one meets and finishes."""
     script, written = tmp_path / "train.py", tmp_path / "written"

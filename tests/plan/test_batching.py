@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.batching import Cut, Splitter, count_in_sync
+from torch_distinput.plan.assignment.batching import Cut, Idle, Splitter, count_idle, count_in_sync
 from torch_distinput.plan.assignment.topology import Topology
 
 RULES = list(Rebatch)
@@ -123,3 +123,22 @@ def test_most_rows_are_those_of_the_largest_piece(rule):
             largest = max(rows for cut in cuts for rows in cut.sizes)
             assert largest <= found[0].most_rows
             assert count < size or largest == found[0].most_rows
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_of_all_workers_add_up(rule, shared):
+    """Their examples in sync, and the replicas that have none while others have."""
+    for sizes in itertools.product((0, 1, 5, 6), repeat=3):
+        workers = splitters(rule, 6, 3, 2, shared=shared)
+        sizes = sizes[:1] * 3 if shared else sizes  # noqa: PLW2901 - all see the same batch
+        cuts = [worker.cut(size) for worker, size in zip(workers, sizes, strict=True)]
+        steps = [[rows for cut in step for rows in cut.sizes] for step in zip(*cuts, strict=True)]
+        round_of_batches = sizes[:1] if len(set(sizes)) == 1 else sizes
+        assert tuple(map(sum, steps)) == count_in_sync(workers[0], round_of_batches)
+        uneven = [rows.count(0) for rows in steps if any(rows) and not all(rows)]
+        assert Idle(len(uneven), sum(uneven)) == count_idle(workers[0], round_of_batches)
+
+
+def test_idle_replicas_of_several_rounds_add_up():
+    assert Idle(7, 9) == Idle(1, 3) + Idle(3, 3) * 2

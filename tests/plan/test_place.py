@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-import torch_distinput as tdi
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.progress.place import Place, list_place, read_place
 
 TURN = Place("turn", (("next", 4), ("visited", ((2, 5), None))))
@@ -69,9 +69,11 @@ def test_what_is_no_place(listed):
         (lambda: SHUFFLED.check("take", 1), "a place of 'take' with 1 inside, .* got .'shuffle'"),
         (lambda: TURN.check("turn", 1), "a place of 'turn' with 1 inside"),
         (lambda: SHUFFLED.number("taken"), "a value of 'shuffle' named 'taken'"),
+        (lambda: TURN.several("visited", 3), "3 values of 'turn' named 'visited'"),
+        (lambda: TURN.several("next", 1), "1 values of 'turn' named 'next'"),
         (lambda: OF_A_SOURCE.number("state"), "a number of 'source' named 'state'"),
     ],
 )
 def test_what_does_not_fit(ask, expected):
-    with pytest.raises(tdi.ConfigurationError, match=f"Expected {expected}"):
+    with pytest.raises(ConfigurationError, match=f"Expected {expected}"):
         ask()

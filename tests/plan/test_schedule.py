@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.schedule import Schedule
 
@@ -70,6 +70,34 @@ def test_a_shared_stream(rebatch, drop_last):
             stop = min(length, (number + 1) * size)
             assert rows_of(step) == list(range(number * size, stop))
             assert {piece.num_examples for piece in step} == {stop - number * size}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_idle_replicas_are_counted_for_all_steps(drop_last, shared):
+    """As in the steps themselves; those in which nobody has an example are none."""
+    for lengths in itertools.product(range(6), repeat=1 if shared else 3):
+        workers = plans(lengths, 4, 2, Rebatch.SPLIT, shared=shared, drop_last=drop_last)
+        steps = zip(*(worker.iterate_steps() for worker in workers), strict=True)
+        idle = [sum(step_of.sizes.count(0) for step_of in step) for step in steps]
+        expected = Idle(sum(count > 0 for count in idle), sum(idle))
+        assert expected == workers[0].idle
+
+
+@pytest.mark.parametrize("rebatch", Rebatch)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_steps_go_on_from_any_step(drop_last, rebatch):
+    """Those that are left are the same; and the rows delivered are those of the steps before."""
+    for lengths in itertools.product((0, 2, 3, 5), repeat=2):
+        workers = plans(lengths, 3, 2, rebatch, shared=False, drop_last=drop_last)
+        steps = [list(worker.iterate_steps()) for worker in workers]
+        rows = [0] * len(lengths)
+        for number, parts in enumerate(zip(*steps, strict=True), 1):
+            done = parts[0].steps_done
+            rows = [before + sum(part.sizes) for before, part in zip(rows, parts, strict=True)]
+            for worker, own in zip(workers, steps, strict=True):
+                assert tuple(rows) == worker.count_delivered(done)
+                assert own[number:] == list(replace(worker, steps_done=done).iterate_steps())
 
 
 def test_what_is_dropped():

@@ -197,7 +197,7 @@ class TestCache:
         assert list(first) != list(second)
         code = in_a_set.__code__.replace(co_consts=(first,))
         other = in_a_set.__code__.replace(co_consts=(second,))
-        assert function_identity.identity_of(code) == function_identity.identity_of(other)
+        assert function_identity.identify(code) == function_identity.identify(other)
 
     def test_other_layers_read_all(self, data, tmp_path, reads):
         analyzed(data, tmp_path)

@@ -148,7 +148,7 @@ class TestRefusals:
         path = tmp_path / "out" / "preprocessing.json"
         main = json.loads(path.read_text())["content"]
         change(main)
-        path.write_bytes(pp.artifact.artifact._sealed(main))
+        path.write_bytes(pp.artifact.artifact._seal(main))
         with pytest.raises(tdi.ConfigurationError, match=message):
             pp.load(str(tmp_path / "out"))
 

@@ -216,13 +216,13 @@ def test_one_long_string_does_not_widen_the_others(layer, monkeypatch):
     rng = np.random.default_rng(0)
     values = ["x" * int(length) for length in rng.integers(0, 200, 50)] + ["y" * 5_000, "a", ""]
     widths = []
-    packed = packing._packed
+    pack = packing._pack
 
     def noted(chosen, shape, max_bytes):
         widths.append((len(chosen), max(map(len, chosen), default=0)))
-        return packed(chosen, shape, max_bytes)
+        return pack(chosen, shape, max_bytes)
 
-    monkeypatch.setattr(packing, "_packed", noted)
+    monkeypatch.setattr(packing, "_pack", noted)
     found = layer(values).tolist()
     assert sum(count * width for count, width in widths) < 3 * sum(map(len, values))
     assert [layer([value]).item() for value in values] == found

@@ -11,7 +11,7 @@ import torch
 
 from torch_distinput.preprocessing.analysis.function_identity import (
     UnknownIdentityError,
-    identity_of,
+    identify,
 )
 
 TEMPLATE = """
@@ -94,19 +94,19 @@ NAMES = [
 @pytest.mark.parametrize("name", ["uses_value", "inside", *NAMES])
 def test_the_same_is_the_same_again(name):
     """Another import of the same text has the same identity."""
-    assert identity_of(namespace()[name]) == identity_of(namespace()[name])
+    assert identify(namespace()[name]) == identify(namespace()[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_code_that_it_calls_is_part_of_it(name):
     """A function by a global name, the class of an object, what a cache or a partial wraps."""
-    assert identity_of(namespace()[name]) != identity_of(namespace(factor=3)[name])
+    assert identify(namespace()[name]) != identify(namespace(factor=3)[name])
 
 
 @pytest.mark.parametrize("name", ["uses_value", "inside", "instance", "uses_class"])
 def test_values_that_it_reads_are_part_of_it(name):
     """A global value, also of a function inside, and an attribute of a class."""
-    assert identity_of(namespace()[name]) != identity_of(namespace(limit=3)[name])
+    assert identify(namespace()[name]) != identify(namespace(limit=3)[name])
 
 
 def test_what_is_tried_is_part_of_it():
@@ -115,7 +115,7 @@ def test_what_is_tried_is_part_of_it():
     fn = next(value for value in code.co_consts if hasattr(value, "co_code"))
     if not hasattr(fn, "co_exceptiontable"):
         pytest.skip("the ranges are in the code before Python 3.11")
-    assert identity_of(fn) != identity_of(fn.replace(co_exceptiontable=b""))
+    assert identify(fn) != identify(fn.replace(co_exceptiontable=b""))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_tensors_count_by_their_values(make):
             values.weight.fill_(1.0)
         return held(values)
 
-    assert identity_of(filled(5)) == identity_of(filled(5))
-    assert identity_of(filled(5)) != identity_of(filled(6))
+    assert identify(filled(5)) == identify(filled(5))
+    assert identify(filled(5)) != identify(filled(6))
 
 
 def test_what_cannot_be_told_is_said():
@@ -143,4 +143,4 @@ def test_what_cannot_be_told_is_said():
     found = {"__name__": "job", "rows": (row for row in [])}
     exec("def fn(x): return next(rows)", found)  # noqa: S102
     with pytest.raises(UnknownIdentityError, match="generator"):
-        identity_of(functools.partial(found["fn"]))
+        identify(functools.partial(found["fn"]))

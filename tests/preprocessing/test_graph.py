@@ -88,6 +88,7 @@ def test_a_graph_that_was_saved_is_the_same(small_graph):
         check_same(small(), one_batch(rows), loaded)
 
 
+@pytest.mark.long  # the compiler takes longer than all the other tests of layers
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # torch's own
 def test_a_compiled_graph_is_the_same(small_graph, tmp_path, monkeypatch):

@@ -202,6 +202,20 @@ def test_layers_without_a_state():
             layer([1] if "text" not in layer.state_types else ["a"])
 
 
+@pytest.mark.parametrize("column", [[5, None], [5.0, None], np.array([5, None], dtype=object)])
+def test_none_among_integers_is_no_zero_in_a_model(column):
+    features = pp.Features(a=integers())
+    with pytest.raises(ValueError, match="IntegerLookup 'a' .*got .*None 1 times in 2"):
+        features(column := {"a": column})
+    with pytest.raises(ValueError, match="'a' expected integers, got None 1 times in 2 values"):
+        features.pack(column)
+
+
+def test_indices_that_are_turned_into_integers_are_packed_as_integers():
+    features = pp.Features(a=integers(missing="oov", invert=True))
+    assert [5, -1] == features(features.pack({"a": [1, 0]}))["a"].tolist()
+
+
 def test_what_a_model_cannot_take_beside_none():
     features = pp.Features(a=integers(missing="oov"))
     assert [1, 0] == features(features.pack({"a": [5, None]}))["a"].tolist()

@@ -13,6 +13,7 @@ import torch_distinput as tdi
 from tests.preprocessing.table import as_json_lines, make_features, make_table
 from torch_distinput import preprocessing as pp
 from torch_distinput.preprocessing.artifact import artifact
+from torch_distinput.preprocessing.vocabulary import vocabulary
 from torch_distinput.testing import simulate
 
 ANALYZE = "torch_distinput.preprocessing.analysis.analyze"
@@ -69,7 +70,7 @@ class TestFolders:
         path = tmp_path / "out" / "preprocessing.json"
         main = json.loads(path.read_text())["content"]
         change(main)
-        path.write_bytes(artifact._sealed(main))
+        path.write_bytes(artifact._seal(main))
         with pytest.raises(tdi.ConfigurationError, match=r"no configuration|outside of it"):
             pp.load(str(tmp_path / "out"))
 
@@ -199,7 +200,7 @@ class TestRanks:
         def refuse(tokens, seed):
             return torch.zeros(len(tokens.ends), dtype=torch.int64)
 
-        monkeypatch.setattr("torch_distinput.preprocessing.strings.token_table.hashes", refuse)
+        monkeypatch.setattr(vocabulary, "hash_tokens", refuse)
         features = pp.Features(a=pp.Normalization(), b=pp.StringLookup())
         with pytest.raises(ValueError, match="that a hash can tell apart"):
             features.adapt({"a": [1.0, 2.0], "b": ["x", "y"]})

@@ -11,20 +11,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.preprocessing.texts import LONGEST, texts
+from torch_distinput.preprocessing.strings import text_graph
 from torch_distinput.preprocessing.strings.packed import (
     pack_strings,
     to_bytes,
     to_str,
     unpack_strings,
 )
-from torch_distinput.preprocessing.strings.text import TextRules, ngram_widths, tokens_of
-from torch_distinput.preprocessing.strings.text_graph import most_tokens, spans, split, standardized
+from torch_distinput.preprocessing.strings.text import TextRules, parse_ngrams, tokenize
+from torch_distinput.preprocessing.strings.text_graph import (
+    bound_tokens,
+    find_spans,
+    split,
+)
 
 STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
 
 
 def rules(standardize=None, split="whitespace", ngrams=None):
-    return TextRules(standardize=standardize, split=split, widths=ngram_widths(ngrams))
+    return TextRules(standardize=standardize, split=split, widths=parse_ngrams(ngrams))
 
 
 @pytest.mark.parametrize(
@@ -38,42 +43,42 @@ def rules(standardize=None, split="whitespace", ngrams=None):
     ],
 )
 def test_a_text_is_standardized(standardize, expected):
-    assert tokens_of(["DÉJÀ Vu!"], rules(standardize)) == [expected]
+    assert tokenize(["DÉJÀ Vu!"], rules(standardize)) == [expected]
 
 
 def test_all_punctuation_of_ascii_is_taken_out_and_no_other():
     text = string.punctuation + "\u2019…¿"
-    assert tokens_of([text], rules("strip_punctuation")) == [["\u2019…¿"]]
+    assert tokenize([text], rules("strip_punctuation")) == [["\u2019…¿"]]
 
 
 def test_whitespace_of_ascii_separates_and_no_other():
-    assert tokens_of([" a b\tc\nd\ve\ff\rg "], rules()) == [list("abcdefg")]
+    assert tokenize([" a b\tc\nd\ve\ff\rg "], rules()) == [list("abcdefg")]
     other = "a\x1cb\x1fc\x85d\xa0e\u2003f\u3000g\0h"
-    assert tokens_of([other, "", " \n"], rules()) == [[other], [], []]
+    assert tokenize([other, "", " \n"], rules()) == [[other], [], []]
 
 
 def test_a_text_is_split_into_characters():
-    assert tokens_of(["a é\n日🙂", ""], rules(None, "character")) == [list("a é\n日🙂"), []]
+    assert tokenize(["a é\n日🙂", ""], rules(None, "character")) == [list("a é\n日🙂"), []]
 
 
 def test_a_byte_that_is_no_utf8_is_a_character():
     content = b"\xed\xa0\x80a\xe6\x97"  # a surrogate, which UTF-8 does not have, and a cut one
-    assert tokens_of([to_str(content)], rules(None, "character")) == [
+    assert tokenize([to_str(content)], rules(None, "character")) == [
         [to_str(bytes([byte])) for byte in content]
     ]
 
 
 def test_taking_out_punctuation_can_make_a_character():
     text = to_str(b"\xc3!\xa9")
-    assert tokens_of([text], rules("strip_punctuation", "character")) == [["é"]]
+    assert tokenize([text], rules("strip_punctuation", "character")) == [["é"]]
 
 
 def test_a_text_can_be_one_token():
-    assert tokens_of(["a B.", "", " "], rules("lower", None)) == [["a b."], [""], [" "]]
+    assert tokenize(["a B.", "", " "], rules("lower", None)) == [["a b."], [""], [" "]]
 
 
 def test_a_function_can_split():
-    assert tokens_of(["a,b c"], rules(None, lambda text: text.split(","))) == [["a", "b c"]]
+    assert tokenize(["a,b c"], rules(None, lambda text: text.split(","))) == [["a", "b c"]]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def test_a_function_can_split():
     ],
 )
 def test_ngrams_of_a_width_come_together(ngrams, expected):
-    assert tokens_of(["a b  c"], rules(ngrams=ngrams)) == [expected]
+    assert tokenize(["a b  c"], rules(ngrams=ngrams)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +113,10 @@ def test_rules_that_cannot_be_are_refused(keywords, error, message):
 
 def test_functions_that_return_no_text_are_refused():
     with pytest.raises(TypeError, match="Expected standardize to return a str, got b'a'"):
-        tokens_of(["a"], rules(str.encode))
+        tokenize(["a"], rules(str.encode))
     for wrong in ("a b", [b"a"], 3):
         with pytest.raises(TypeError, match="Expected split to return a list of str, got"):
-            tokens_of(["a"], rules(None, lambda _, wrong=wrong: wrong))
+            tokenize(["a"], rules(None, lambda _, wrong=wrong: wrong))
 
 
 @pytest.mark.parametrize("standardize", STANDARDIZE)
@@ -120,8 +125,8 @@ def test_each_byte_means_the_same_packed_as_on_the_host(standardize, how):
     chosen = rules(standardize, how)
     batch = [to_str(b"a%cb" % byte) for byte in range(256)]
     packed = pack_strings(batch)
-    rows = split(*standardized(packed.data, packed.lengths, chosen), chosen)
-    assert rows.counts().tolist() == list(map(len, tokens_of(batch, chosen)))
+    rows = split(*text_graph.standardize(packed.data, packed.lengths, chosen), chosen)
+    assert rows.count_tokens().tolist() == list(map(len, tokenize(batch, chosen)))
 
 
 def test_packed_characters_begin_where_those_of_the_host_do():
@@ -130,7 +135,7 @@ def test_packed_characters_begin_where_those_of_the_host_do():
     batch = [to_str(bytes(row)) for row in followed]
     packed, chosen = pack_strings(batch), rules(None, "character")
     found = split(packed.data, packed.lengths, chosen).begins.tolist()
-    for row, characters in zip(found, tokens_of(batch, chosen), strict=True):
+    for row, characters in zip(found, tokenize(batch, chosen), strict=True):
         lengths = (len(to_bytes(character)) for character in characters)
         assert row == [place == 0 for length in lengths for place in range(length)]
 
@@ -138,8 +143,8 @@ def test_packed_characters_begin_where_those_of_the_host_do():
 @given(texts(), st.sampled_from(STANDARDIZE))
 def test_packed_texts_are_standardized_as_on_the_host(batch, standardize):
     packed = pack_strings(batch)
-    found = standardized(packed.data, packed.lengths, rules(standardize))
-    wanted = [row[0] for row in tokens_of(batch, rules(standardize, None))]
+    found = text_graph.standardize(packed.data, packed.lengths, rules(standardize))
+    wanted = [row[0] for row in tokenize(batch, rules(standardize, None))]
     assert unpack_strings(type(packed)(*found)) == wanted
     behind = torch.arange(found[0].shape[1]) >= found[1][:, None]
     assert not found[0][behind].any()
@@ -154,10 +159,10 @@ def test_packed_texts_are_standardized_as_on_the_host(batch, standardize):
 def test_tokens_of_packed_texts_are_those_of_the_host(batch, how, ngrams):
     packed, chosen = pack_strings(batch), rules(None, how, ngrams)
     rows = split(packed.data, packed.lengths, chosen)
-    most = most_tokens(packed.data.shape[1], chosen)
+    most = bound_tokens(packed.data.shape[1], chosen)
     assert most <= LONGEST
-    found = spans(rows, chosen, most)
-    wanted = tokens_of(batch, chosen)
+    found = find_spans(rows, chosen, most)
+    wanted = tokenize(batch, chosen)
     for row, tokens in enumerate(wanted):
         content, places = bytes(found.data[row].tolist()), found.places[row].tolist()
         parts = zip(found.starts[row].tolist(), found.ends[row].tolist(), places, strict=True)

@@ -16,7 +16,7 @@ from tests.preprocessing.texts import LONGEST, text
 from torch_distinput.errors import ConfigurationError, UsageError
 from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
 from torch_distinput.preprocessing.strings.packed import pack_strings
-from torch_distinput.preprocessing.strings.text import tokens_of
+from torch_distinput.preprocessing.strings.text import tokenize
 
 TOKENS = ["the", "fox", "é", "a", "the fox", "t h", "\udcc3", "日", "\udcff", " ", "日本", "a\0"]
 WEIGHTS = [0.1 * place + 0.3 for place in range(len(TOKENS))]
@@ -119,7 +119,7 @@ def configs(draw):
 
 @given(configs(), st.lists(st.one_of(text(), st.none()), max_size=6), st.data())
 def test_packed_texts_give_what_host_texts_do(config, batch, data):
-    seen = tokens_of([value or "" for value in batch], made(**config).rules)
+    seen = tokenize([value or "" for value in batch], made(**config).rules)
     kinds = sorted({token for row in seen for token in row} - {"", "[UNK]"})
     tokens = data.draw(st.lists(st.sampled_from(kinds), unique=True)) if kinds else []
     tokens = tokens or ["a"]
@@ -250,10 +250,10 @@ def test_what_does_not_fit_together_is_refused(config, message):
 
 def adapted(batches, **config):
     layer = TextVectorization(**config)
-    state = layer.new_state()
+    state = layer.analyzer.new_state()
     for batch in batches:
         layer.count(state, batch)
-    layer.adopt(layer.finish(state))
+    layer.adopt(layer.analyzer.finish(state))
     return layer
 
 

@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput import preprocessing as tp
-from torch_distinput.preprocessing.strings.token_table import NOT_FOUND, SortedTable, directory_of
+from torch_distinput.preprocessing.vocabulary.sorted_table import (
+    NOT_FOUND,
+    SortedTable,
+    build_directory,
+)
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 ENDS = torch.tensor([LOWEST, LOWEST + 1, -1, 0, 1, HIGHEST - 1, HIGHEST])
@@ -30,7 +34,7 @@ def neighbours(keys: torch.Tensor) -> torch.Tensor:
 @given(st.sets(anything | in_a_heap, min_size=1))
 def test_a_directory_says_what_searchsorted_says(chosen):
     keys = torch.tensor(sorted(chosen))
-    directory = directory_of(keys)
+    directory = build_directory(keys)
 
     wanted = neighbours(keys)
 
@@ -41,7 +45,7 @@ def test_a_directory_says_what_searchsorted_says(chosen):
 @pytest.mark.parametrize("count", [1, 7, 100, 4096, 300_000])
 def test_hashes_have_a_directory_of_few_steps(count):
     keys = spread(count)
-    directory = directory_of(keys)
+    directory = build_directory(keys)
 
     assert directory is not None
     assert directory.num_steps <= 4
@@ -50,13 +54,13 @@ def test_hashes_have_a_directory_of_few_steps(count):
 
 
 def test_keys_in_one_place_do_without():
-    assert directory_of(torch.arange(100)) is None
+    assert build_directory(torch.arange(100)) is None
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (), (0,), (3, 0)])
 def test_places_have_the_shape_of_what_is_wanted(shape):
     keys = spread(50)
-    table = SortedTable(keys, torch.arange(50).flip(0), 0, directory_of(keys))
+    table = SortedTable(keys, torch.arange(50).flip(0), 0, build_directory(keys))
     wanted = keys[: torch.Size(shape).numel()].reshape(shape)
 
     assert torch.equal(table._replace(directory=None).find(wanted), table.find(wanted))

@@ -1,11 +1,12 @@
 """How many steps may everybody play? Votes ahead of use, where lengths are not known.
 
-Three threads share one :class:`AgreementQueue`:
+Three threads share one :class:`AgreementQueue`, which has the lock:
 
-    the reader     pulls this worker's steps and puts them there, *ready* to be played
-    the voter      tells the others what is ready, hears what they have, and passes on the steps
-                   that all can play, as *agreed*; the only user of the channel
-    the consumer   the caller of ``next``; takes agreed steps
+    thread      does
+    reader      pulls this worker's steps and puts them there, *ready* to be played
+    voter       tells the others what is ready, hears what they have, and passes on the steps that
+                all can play, as *agreed*; the only user of the channel and the ledger
+    consumer    the caller of ``next``; takes agreed steps
 
 The reader's work and the voter's waiting overlap the training step. Both threads hold the queue,
 never the :class:`Agreement`, so that an abandoned iterator is collected and closes the queue.

@@ -47,7 +47,7 @@ class FileShardDataset(IterableDataset[Any]):
     ) -> None:
         """See the class."""
         self._files = files if isinstance(files, FileDataset) else FileDataset(files)
-        self._num_shards, self._index = _checked(num_shards, index)
+        self._num_shards, self._index = _check_shard(num_shards, index)
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -86,7 +86,7 @@ class DataShardDataset(IterableDataset[Any]):
     def __init__(self, iterable: Iterable[Any] | Any, num_shards: int, index: int) -> None:
         """See the class."""
         self._iterable = iterable
-        self._num_shards, self._index = _checked(num_shards, index)
+        self._num_shards, self._index = _check_shard(num_shards, index)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the iterable, if it shuffles by epochs; call it before the loader is iterated."""
@@ -101,7 +101,7 @@ class DataShardDataset(IterableDataset[Any]):
         return islice(iterate(self._iterable), index, None, num_shards)
 
 
-def _checked(num_shards: int, index: int) -> tuple[int, int]:
+def _check_shard(num_shards: int, index: int) -> tuple[int, int]:
     check_count("num_shards", num_shards, minimum=1)
     check_count("index", index, minimum=0)
     if index >= num_shards:

@@ -42,11 +42,13 @@ class ReplicaLeaves:
         owned: the host memory of the leaves is never written again while anybody refers to it: it
             is fresh, or of a ring whose buffers are free when nothing refers to them. False: the
             source may write over it as soon as the next step is pulled.
+        markers: for each replica the marker behind its copies, once they have been started.
     """
 
     leaves: tuple[Sequence[Any], ...]
     note: Any = None
     owned: bool = False
+    markers: tuple[Any, ...] = ()
 
 
 class Prefetcher:
@@ -79,7 +81,7 @@ class Prefetcher:
         """Return the next step, safe to use on the caller's current streams."""
         if self._copies is None:
             return next(self._steps)
-        started = self._copies.start() if self._ahead is None else self._taken(self._ahead)
+        started = self._copies.start() if self._ahead is None else self._take(self._ahead)
         return self._copies.hand_over(started)
 
     def stop(self) -> None:
@@ -100,20 +102,12 @@ class Prefetcher:
         if self._ahead is not None:
             self._ahead.clear()
 
-    def _taken(self, ahead: _Ahead) -> _Started:
+    def _take(self, ahead: _Ahead) -> ReplicaLeaves:
         if self._thread is None:
             self._thread = start_thread(
                 _fill, ahead, self._copies, name="prefetch", stop=ahead.stop
             )
         return ahead.take()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Started:
-    """A step whose copies have been started, and for each replica the marker behind them."""
-
-    step: ReplicaLeaves
-    markers: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +141,17 @@ class _Copies:
         """The source runs on the first accelerator, as in the thread of the caller."""
         self._first.enter_thread()
 
-    def start(self) -> _Started:
+    def start(self) -> ReplicaLeaves:
         for ring in self._rings:
             ring.open()
         step = next(self._steps)
         pairs = zip(self._rings, step.leaves, strict=True)
         started = [ring.start(leaves, owned=step.owned) for ring, leaves in pairs]
-        moved = replace(step, leaves=tuple(leaves for leaves, _ in started))
-        return _Started(step=moved, markers=tuple(marker for _, marker in started))
+        leaves, markers = zip(*started, strict=True)
+        return replace(step, leaves=leaves, markers=markers)
 
-    def hand_over(self, started: _Started) -> ReplicaLeaves:
-        step = started.step
-        for ring, leaves, marker in zip(self._rings, step.leaves, started.markers, strict=True):
+    def hand_over(self, step: ReplicaLeaves) -> ReplicaLeaves:
+        for ring, leaves, marker in zip(self._rings, step.leaves, step.markers, strict=True):
             ring.hand_over(leaves, marker)
         return step
 
@@ -189,11 +182,11 @@ class _Ahead:
         """Called by the thread."""
         self._left.put(item)
 
-    def take(self) -> _Started:
+    def take(self) -> ReplicaLeaves:
         """Called by the consumer; raises what the thread met, where the step would have come."""
         if not self._stopped:
             item = self._left.get()
-            if isinstance(item, _Started):
+            if isinstance(item, ReplicaLeaves):
                 self._room.put(None)
                 return item
             self.stop()
@@ -236,4 +229,4 @@ def _fill_one(ahead: _Ahead, copies: _Copies) -> bool:
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
         item = _Failed(error)
     ahead.leave(item)
-    return isinstance(item, _Started)
+    return isinstance(item, ReplicaLeaves)

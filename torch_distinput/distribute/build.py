@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
-from torch_distinput.data.user_sources.parts import split_of
+from torch_distinput.data.user_sources import state_version_1
+from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.engine.indexed import IndexedInput
@@ -27,14 +30,14 @@ from torch_distinput.plan.assignment.sharding import resolve_policy
 from torch_distinput.plan.assignment.topology import InputContext
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
-    from torch_distinput.engine.steps import Steps
+    from torch_distinput.distribute.session import Session
 
+_log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
 
 
-def distributed(
-    strategy: Strategy, source: Any, request: Request, *, seed: int, options: InputOptions
+def build_dataset(
+    session: Session, source: Any, request: Request, *, seed: int, options: InputOptions
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     if options.replication_mode == "per_replica":
@@ -43,13 +46,13 @@ def distributed(
             "distribute_dataset reads once per worker."
         )
         raise NotImplementedError(msg)
-    seed = _checked_seed(seed)
-    opened = open_source(source, _with_memory(request, strategy, options))
+    seed = _check_seed(seed)
+    opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     _refuse_split(source, policy)
     splitter = Splitter(
-        topology=strategy.topology,
+        topology=session.topology,
         rebatch=_rebatch(options, opened),
         global_batch_size=opened.request.global_batch_size,
         shared=policy is AutoShardPolicy.DATA,
@@ -61,14 +64,14 @@ def distributed(
         "auto_shard_policy": policy.value,
     }
     facts: dict[str, object] = {
-        "replicas per worker": strategy.topology.replicas_per_worker,
+        "replicas per worker": session.topology.replicas_per_worker,
         "global_batch_size": opened.request.global_batch_size,
         "drop_last": opened.request.drop_last,
         "rebatch": options.rebatch,
         "partial_batch": options.partial_batch,
     }
     return DistributedDataset(
-        strategy,
+        session,
         _input(opened, splitter, policy, seed, audited=options.audit),
         name=opened.name,
         recipe=recipe,
@@ -78,17 +81,17 @@ def distributed(
     )
 
 
-def played(
-    strategy: Strategy, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
+def build_from_function(
+    session: Session, dataset_fn: Callable[[InputContext], Any], *, options: InputOptions
 ) -> DistributedDataset:
     """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
-    from torch_distinput.engine.batch_steps import PlayedSteps  # noqa: PLC0415 - as in _input
+    from torch_distinput.engine.batch_steps import play_datasets  # noqa: PLC0415 - as in _input
     from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
 
     if not callable(dataset_fn):
         msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
         raise TypeError(msg)
-    topology = strategy.topology
+    topology = session.topology
     splitter = Splitter(
         topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
     )
@@ -107,9 +110,10 @@ def played(
     ]
     for dataset in datasets:
         _check_playable(dataset)
+    steps = play_datasets(datasets, splitter)
     return DistributedDataset(
-        strategy,
-        StreamedInput(PlayedSteps(datasets, splitter), splitter),
+        session,
+        StreamedInput(lambda: steps, splitter, read_version_1=state_version_1.read_streams),
         name=name,
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
@@ -118,9 +122,9 @@ def played(
     )
 
 
-def _with_memory(request: Request, strategy: Strategy, options: InputOptions) -> Request:
+def _with_memory(request: Request, session: Session, options: InputOptions) -> Request:
     """What is gathered here is gathered where the devices can read it; not in loader processes."""
-    memory = host_memory(strategy.devices) if options.fetch_to_device else None
+    memory = host_memory(session.devices) if options.fetch_to_device else None
     if memory is None or request.num_workers:
         return request
     return replace(request, allocate=memory)
@@ -140,7 +144,7 @@ def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
         raise ConfigurationError(msg)
 
 
-def _checked_seed(seed: int) -> int:
+def _check_seed(seed: int) -> int:
     number = check_count("seed", seed, minimum=0)
     if number > _LARGEST_SEED:
         msg = f"seed must be below 2**64, got {number}."
@@ -180,15 +184,17 @@ def _input(
         return IndexedInput(source, splitter, seed=seed)
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
-    from torch_distinput.engine.example_steps import ExampleSteps  # noqa: PLC0415
+    from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415
     from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
+    from torch_distinput.plan.progress.route import Route  # noqa: PLC0415
 
-    steps: Steps
+    route = Route(splitter=splitter, policy=policy, seed=seed, audited=audited)
     if isinstance(source, ReadySource):
-        steps = ReadySteps(source, splitter, policy=policy, seed=seed, audited=audited)
-    else:
-        steps = ExampleSteps(source, splitter, policy=policy, seed=seed, audited=audited)
-    return StreamedInput(steps, splitter)
+        steps = ReadySteps(source=source, route=route)
+        read = partial(state_version_1.read_flat, state_version_1.BATCHES)
+        return StreamedInput(lambda: steps, splitter, read_version_1=read)
+    find = partial(find_examples, source, route)
+    return StreamedInput(find, splitter, read_version_1=source.read_version_1)
 
 
 def _check_playable(dataset: Any) -> None:
@@ -199,3 +205,10 @@ def _check_playable(dataset: Any) -> None:
             f"{type(dataset).__name__}. Return the function instead of the generator it makes."
         )
         raise TypeError(msg)
+    if (part := find_part_out_of_order(dataset)) is not None:
+        _log.warning(
+            "dataset_fn returned batches of a %s with in_order=False, which overtake each other: "
+            "after a restart from a state some would be lost and others come twice. Leave in_order "
+            "out, if you save states.",
+            type(part).__name__,
+        )

@@ -1,6 +1,8 @@
-"""Which strategy is current, what it delivered last, and whether we are inside ``run``.
+"""Whose scope we are in, who delivered last, and whether we are inside ``run``.
 
-All of it is per thread, so that simulated workers, which are threads, do not see each other.
+All of it is per thread, so that simulated workers, which are threads, do not see each other: a
+thread writes and reads its own, and nothing is guarded. A thread of a replica enters the scope and
+the replica itself.
 """
 
 from __future__ import annotations
@@ -9,50 +11,41 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.deliveries import Delivered
-    from torch_distinput.distribute.replicas.replica import ReplicaContext
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.loss_steps import IteratorSteps
+    from torch_distinput.distribute.session import Session
     from torch_distinput.values import StepInfo
 
 
 class _Local(threading.local):
-    scopes: tuple[Strategy, ...] = ()
-    replica: ReplicaContext | None = None
-    last: weakref.ref[Strategy] | None = None  # weak: it leads to the process group
+    scopes: tuple[Session, ...] = ()  # also while a replica runs, in whatever thread
+    replica: object = None
+    delivered_last: weakref.ref[Session] | None = None  # weak: it leads to the process group
 
 
 _local = _Local()
 
 
-def get_strategy() -> Strategy | None:
-    """Return the strategy whose ``scope()`` or ``run`` we are in; None outside.
-
-    ``tf.distribute.get_strategy``, which returns a default strategy instead of None.
-    """
-    if _local.replica is not None:
-        return _local.replica.strategy
+def entered_session() -> Session | None:
+    """The session whose ``scope()`` or ``run`` we are in; None outside."""
     return _local.scopes[-1] if _local.scopes else None
 
 
-def get_replica_context() -> ReplicaContext | None:
-    """Return the context of the replica that runs here; None outside ``Strategy.run``.
-
-    ``tf.distribute.get_replica_context``.
-    """
+def entered_replica() -> Any:
+    """The context of the replica that runs here; None outside ``Strategy.run``."""
     return _local.replica
 
 
 @contextmanager
-def scope(strategy: Strategy) -> Iterator[None]:
+def scope(session: Session) -> Iterator[None]:
     """Make a strategy current in this thread."""
-    _check_same(strategy)
+    _check_same(session)
     before = _local.scopes
-    _local.scopes = (*before, strategy)
+    _local.scopes = (*before, session)
     try:
         yield
     finally:
@@ -60,7 +53,7 @@ def scope(strategy: Strategy) -> Iterator[None]:
 
 
 @contextmanager
-def replica(context: ReplicaContext | None) -> Iterator[None]:
+def replica(context: object) -> Iterator[None]:
     """Enter a replica context in this thread; None leaves it for a while."""
     before = _local.replica
     _local.replica = context
@@ -70,7 +63,7 @@ def replica(context: ReplicaContext | None) -> Iterator[None]:
         _local.replica = before
 
 
-def check_cross_replica(strategy: Strategy, call: str) -> None:
+def check_cross_replica(session: Session, call: str) -> None:
     """Refuse a call that is for all replicas at once where one replica runs."""
     if _local.replica is not None:
         msg = (
@@ -78,10 +71,10 @@ def check_cross_replica(strategy: Strategy, call: str) -> None:
             "use get_replica_context().all_reduce, .all_gather or .merge_call."
         )
         raise UsageError(msg)
-    _check_same(strategy)
+    _check_same(session)
 
 
-def check_may_iterate(strategy: Strategy) -> None:
+def check_may_iterate(session: Session) -> None:
     """Refuse ``next`` inside ``run`` and under another strategy's scope."""
     if _local.replica is not None:
         msg = (
@@ -89,24 +82,24 @@ def check_may_iterate(strategy: Strategy) -> None:
             "replicas. Write strategy.run(fn, args=(next(iterator),))."
         )
         raise UsageError(msg)
-    _check_same(strategy)
+    _check_same(session)
 
 
-def _check_same(strategy: Strategy) -> None:
-    if _local.scopes and _local.scopes[-1] is not strategy:
+def _check_same(session: Session) -> None:
+    if _local.scopes and _local.scopes[-1] is not session:
         msg = (
-            f"Mixing two strategies: expected {_local.scopes[-1]!r}, whose scope() is entered, got "
-            f"{strategy!r}. Use one strategy, or leave the scope first."
+            f"Mixing two strategies: expected {_local.scopes[-1].strategy!r}, whose scope() is "
+            f"entered, got {session.strategy!r}. Use one strategy, or leave the scope first."
         )
         raise UsageError(msg)
 
 
-def delivered(strategy: Strategy, by: Delivered, info: StepInfo) -> None:
-    """Note the step that a strategy delivered last."""
-    strategy.deliveries.add(by, info)
-    _local.last = weakref.ref(strategy)
+def note_delivered(session: Session, by: IteratorSteps, info: StepInfo) -> None:
+    """Note the step that was delivered last."""
+    session.loss_steps.add(by, info)
+    _local.delivered_last = weakref.ref(session)
 
 
-def last_strategy() -> Strategy | None:
-    """The strategy that counts here: the current one, else that which delivered last."""
-    return get_strategy() or (_local.last() if _local.last else None)
+def loss_session() -> Session | None:
+    """Whose step a loss in this thread is of: who is entered, else who delivered last."""
+    return entered_session() or (_local.delivered_last() if _local.delivered_last else None)

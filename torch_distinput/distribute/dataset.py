@@ -1,33 +1,33 @@
 """The recipe of a distributed dataset; ``iter()`` makes the run."""
 
+# ruff: noqa: SLF001 - a dataset and its iterator know each other better than users know them
+
 from __future__ import annotations
 
 import copy
 import hashlib
 import weakref
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement_channel import Meeting
-from torch_distinput.cluster.exchange import Exchange
-from torch_distinput.cluster.handshake import shake_hands
 from torch_distinput.cluster.membership import check_alone
-from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
-from torch_distinput.distribute.iterator import DistributedIterator
+from torch_distinput.distribute.iteration import Iteration
+from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
-from torch_distinput.engine.input import Input, Opening
-from torch_distinput.engine.zero_rows import element_spec, warn_of_zero_rows
+from torch_distinput.engine.input import Input, Opening, PreparedEpoch
+from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_current, to_state
 from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
+    from torch_distinput.plan.progress.checksum import IdSum
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
 
@@ -46,7 +46,7 @@ class DistributedDataset(Distributed):
 
     def __init__(
         self,
-        strategy: Strategy,
+        session: Session,
         source: Input,
         *,
         name: str,
@@ -56,15 +56,16 @@ class DistributedDataset(Distributed):
         padded_rows: int | None = None,
     ) -> None:
         """Called by the strategy."""
-        self._strategy = strategy
+        self._session = session
+        self._strategy = session.strategy  # lives as long as its datasets
         self._input = source
         self._name = name
         self._static_recipe = recipe
         self._facts = {**recipe, **facts}
-        self._number = strategy.count_dataset()
+        self._number = next(session.datasets)
         self._options = options
         self._padded_rows = padded_rows
-        self._meeting = Meeting(strategy.communicator, strategy.heartbeat)
+        self._meeting = Meeting(session.communicator, session.heartbeat)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -113,8 +114,8 @@ class DistributedDataset(Distributed):
         return steps
 
     @property
-    def strategy(self) -> Strategy:
-        """Whose replicas it is distributed over."""
+    def strategy(self) -> Any:
+        """The :class:`Strategy` over whose replicas it is distributed."""
         return self._strategy
 
     @property
@@ -172,24 +173,25 @@ class DistributedDataset(Distributed):
         position = from_state(state)
         running = self._running() if self._running else None
         if running is not None:
-            running.close_because("load_state_dict()", "Call iter() again: it goes on from there.")
+            running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
         self._next.load(state, position.epoch)
 
     @property
     def element_spec(self) -> Any:
         """The structure of a replica batch with a :class:`TensorSpec` for each leaf.
 
-        Sources without an index must be read to know, so ask on all ranks. (TensorFlow wraps the
-        specs in a PerReplicaSpec; here they are the same for any number of replicas.)
+        Ask on all ranks: where nothing was delivered yet and the source has no index, this starts
+        an iteration, reads its first step and closes it. (TensorFlow wraps the specs in a
+        PerReplicaSpec; here they are the same for any number of replicas.)
         """
         running = self._running() if self._running else None
-        if running is not None and (running.is_open or running.part_spec_so_far is not None):
+        if running is not None and running._can_tell_spec:
             return running.element_spec
         if self._spec is None:
             self._spec = self._input.spec()
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
-                self._spec = iterator.part_spec
+                self._spec = iterator._part_spec
         return element_spec(self._spec, self._padded_rows)
 
     def _recipe(self, position: Position) -> Recipe:
@@ -231,111 +233,102 @@ class DistributedDataset(Distributed):
         )
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
-        context.check_cross_replica(self._strategy, "iter(dataset)")
-        check_alone(self._strategy.communicator, self._options.auto_shard_policy)
+        context.check_cross_replica(self._session, "iter(dataset)")
+        check_alone(self._session.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier.close_because(
+            earlier._close_because(
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        topic = f"iteration {self._strategy.count_iteration()}"
+        iteration = Iteration(self._session, self._name, timeout=self._options.timeout)
         try:
-            iterator = self._opened(topic, record)
+            iterator = self._open(iteration, record)
         except BaseException as error:
-            self._strategy.heartbeat.tell(topic, error)  # the others may be inside already
+            iteration.fail(error)
             raise
         self._running = weakref.ref(iterator)
         return iterator
 
-    def _opened(self, topic: str, record: EpochRecord) -> DistributedIterator:
+    def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
         options, position = self._options, record.position
+        prepared, shares = self._shake_hands(iteration, position)
         opening = Opening(
-            position=position,
-            shares=self._shake_hands(topic, position),
-            read_counter=ReadCounter(self._strategy.worker_index),
-            watch=Watch(self._strategy.heartbeat, topic, timeout=options.timeout),
+            shares=shares,
+            read_counter=ReadCounter(self._session.topology.worker_index),
+            watch=iteration.watch(),
             meeting=self._meeting,
-            timeout=options.timeout,
-            exchange=self._exchange(topic),
+            timeout=iteration.timeout,
+            exchange=iteration.exchange(),
             checks_data=options.audit,
         )
-        feed = self._input.open(opening)
+        feed = prepared.open(opening)
+        record.open(feed.origin)
         self._foresee_zero_rows(position.epoch)
-        return DistributedIterator(
-            feed,
-            self._strategy,
+        run = EpochRun(
+            feed=feed,
             record=record,
             recipe=self._recipe,
             watch=opening.watch,
             read_counter=opening.read_counter,
-            audit=self._audit(topic, record, opening.read_counter) if options.audit else None,
-            spec=self._spec,
-            padded_rows=self._padded_rows,
+            audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
+            shapes=Shapes(self._spec, self._padded_rows),
+        )
+        return DistributedIterator(
+            self._session,
+            run,
             fetch_to_device=options.fetch_to_device,
             buffer_size=options.per_replica_buffer_size,
         )
 
-    def _shake_hands(self, topic: str, position: Position) -> list[Any]:
-        """Compare with the other ranks; what each of them has found out for all."""
-        heartbeat = self._strategy.heartbeat
-        heartbeat.start(self._options.timeout)
-        return shake_hands(
-            self._strategy.communicator,
-            topic,
-            lambda: self._prepared(position),
-            heartbeat=heartbeat,
-            name=self._name,
-            timeout=self._options.timeout,
-        )
+    def _shake_hands(
+        self, iteration: Iteration, position: Position
+    ) -> tuple[PreparedEpoch, list[Any]]:
+        """Prepare, and compare with the other ranks; with what each has found out for all."""
+        prepared: list[PreparedEpoch] = []
 
-    def _exchange(self, topic: str) -> Exchange:
-        heartbeat, timeout = self._strategy.heartbeat, self._options.timeout
-        return Exchange(
-            self._strategy.communicator, heartbeat, topic, name=self._name, timeout=timeout
-        )
+        def prepare() -> tuple[dict[str, object], object]:
+            prepared.append(self._input.prepare(position))
+            facts = self._all_facts(prepared[0], position)
+            if self._next.loaded is not None:
+                check_recipe(self._next.loaded, self._recipe(position), name=self._name)
+            return facts, prepared[0].share()
+
+        shares = iteration.shake_hands(prepare)
+        return prepared[0], shares
 
     def _foresee_zero_rows(self, epoch: int) -> None:
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
         is_first, self._is_first = self._is_first, False
-        if is_first and self._padded_rows is None and not self._strategy.worker_index:
+        if is_first and self._padded_rows is None and not self._session.topology.worker_index:
             idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
             warn_of_zero_rows(self._name, epoch, idle, num_steps)
 
-    def _audit(self, topic: str, record: EpochRecord, read_counter: ReadCounter) -> Audit:
-        return Audit(
-            self._strategy.communicator,
-            f"audit of {topic}",
-            timeout=self._options.timeout,
-            gone=partial(self._strategy.heartbeat.peers.gone, self._options.timeout),
-            reading=lambda: read_counter.reading,
-            expected=lambda: self._input.expected_ids(
-                record.before, record.position, read_counter.reading
-            ),
-        )
+    def _audit(
+        self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
+    ) -> Audit:
+        def expected() -> IdSum | None:
+            reading = read_counter.reading
+            return self._input.expected_ids(record.before, record.position, reading)
 
-    def _prepared(self, position: Position) -> tuple[dict[str, object], object]:
-        """What must be equal on all ranks, and what this one has found out for all."""
-        facts = self._all_facts(position)
-        if self._next.loaded is not None:
-            check_recipe(self._next.loaded, self._recipe(position), name=self._name)
-        return facts, self._input.share()
+        return iteration.audit(read_counter, expected)
 
-    def _all_facts(self, position: Position) -> dict[str, object]:
+    def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
+        """What must be equal on all ranks."""
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
-        example = {"example 0": self._input.first_example()} if self._options.audit else {}
+        example = {"example 0": prepared.first_example()} if self._options.audit else {}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
             **({} if played is None else {"number of steps before": played.steps_to_compare}),
             "epoch": position.epoch,
-            "position": _described(position),
-            **self._input.facts(position),
+            "position": _describe(position),
+            **prepared.facts,
             **example,
         }
 
 
-def _described(position: Position) -> str:
+def _describe(position: Position) -> str:
     digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
     return f"{position.steps} steps, {position.examples} examples (digest {digest})"

@@ -1,4 +1,13 @@
-"""The run over one epoch: it owns threads, streams, the position and ``close()``."""
+"""The run over one epoch: it owns threads, streams, the position and ``close()``.
+
+thread     writes               reads     guarded by
+main       record, counters,    all       the only writer of these
+           _last_step, _ending
+prefetch   shapes               feed      only one thread pulls host steps: this one, or main where
+                                          the devices are CPUs. It comes with the first step, after
+                                          which shapes know the spec and main need not ask the feed
+any        _ending              _ending   one assignment; the finalizer that ends threads runs once
+"""
 
 from __future__ import annotations
 
@@ -6,7 +15,8 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +24,7 @@ from torch_distinput.data.steps.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
-from torch_distinput.engine.zero_rows import Shapes, element_spec, no_spec
+from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
@@ -24,15 +34,37 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from torch_distinput.cluster.peer_monitor import Watch
-    from torch_distinput.data.batch.structure import Structure
     from torch_distinput.data.stream.bad_records import ReadCounter
-    from torch_distinput.data.stream.chunk import Ids
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.feeds import Feed
+    from torch_distinput.plan.progress.delivered import Progress
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRun:
+    """What an iterator plays.
+
+    Attributes:
+        feed: hands over the steps.
+        record: what has been delivered of them, for the dataset.
+        recipe: of a state at a position.
+        watch: tells the other workers where this one is.
+        read_counter: what was skipped and asked for again.
+        audit: sums what is delivered, if the user wants to know.
+        shapes: completes steps.
+    """
+
+    feed: Feed
+    record: EpochRecord
+    recipe: Callable[[Position], Recipe]
+    watch: Watch
+    read_counter: ReadCounter
+    audit: Audit | None
+    shapes: Shapes
 
 
 class DistributedIterator(Distributed, Iterator[Any]):
@@ -49,37 +81,24 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
     def __init__(
         self,
-        feed: Feed,
-        strategy: Strategy,
+        session: Session,
+        run: EpochRun,
         *,
-        record: EpochRecord,
-        recipe: Callable[[Position], Recipe],
-        watch: Watch,
-        read_counter: ReadCounter,
-        audit: Audit | None,
-        spec: Any,
-        padded_rows: int | None,
         fetch_to_device: bool,
         buffer_size: int,
     ) -> None:
         """Assemble the last stations of the street."""
-        self._record = record
-        self._recipe = recipe
-        self._feed = feed
-        self._strategy = strategy
-        self._watch = watch
-        self._read_counter = read_counter
-        self._audit = audit
-        self._shapes = Shapes(spec, padded_rows)
-        self._delivered = strategy.deliveries.open()
+        self._session = session
+        self._run = run
+        self._loss_steps = session.loss_steps.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
-        devices = strategy.devices if fetch_to_device else _HOST * len(strategy.devices)
-        host_steps = _host_steps(feed, self._shapes, len(devices), record.steps)
+        devices = session.devices if fetch_to_device else _HOST * len(session.devices)
+        host_steps = _host_steps(run.feed, run.shapes, len(devices), run.record.steps)
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
-        self._finalizer = weakref.finalize(self, _close, feed, self._prefetcher)
+        self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
 
@@ -95,36 +114,40 @@ class DistributedIterator(Distributed, Iterator[Any]):
             SourceError: this rank's source raised; PeerFailedError on the other ranks.
             UsageError: inside ``Strategy.run``, under another strategy's scope, or when closed.
         """
-        context.check_may_iterate(self._strategy)
+        context.check_may_iterate(self._session)
         if self._ending is not None:
             raise again(self._ending)
         started = time.perf_counter()
         try:
-            self._watch.enter(self._record.steps)
+            self._run.watch.enter(self._run.record.steps)
             step = self._next()
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
             try:
                 raise ending from error.__cause__
             finally:
-                del ending  # which keeps this frame
-        self._count(step.note, time.perf_counter() - started)
-        return regroup_leaves(step.note.structures, step.leaves)
+                del ending  # ending -> traceback -> this frame -> ending
+        info, structures, progress = step.note
+        self._count(info, progress, time.perf_counter() - started)
+        return regroup_leaves(structures, step.leaves)
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
 
-        In other words: what is raised keeps the frame of the loop, and that keeps this iterator.
-        Were it kept here, loader processes would wait for the garbage collector, and it for them.
+        What is kept is a copy without a traceback. With one there would be a circle,
+
+            iterator -> _ending -> traceback -> frame of the loop -> iterator
+
+        and the loader processes behind it would live until the garbage collector comes.
         """
         if self._ending is None:
-            self._record.ended = isinstance(error, StopIteration)
-            self._record.failed = not self._record.ended
+            self._run.record.ended = isinstance(error, StopIteration)
+            self._run.record.failed = not self._run.record.ended
         ending = error if self._ending is None else again(self._ending)  # closed meanwhile
         self._ending = self._ending or again(error)
-        self._delivered.is_open = False
+        self._loss_steps.is_open = False
         let_go(error)
-        self._watch.end(error)
+        self._run.watch.end(error)
         self._finalizer()
         return ending
 
@@ -133,8 +156,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
         step = next(self._prefetcher, None)
         if step is not None:
             return step
-        if self._audit is not None and self._ending is None:
-            self._audit.finish(self._record.examples - self._record.before.examples)
+        if self._run.audit is not None and self._ending is None:
+            self._run.audit.finish(self._run.record.examples - self._run.record.before.examples)
         raise StopIteration
 
     def get_next(self) -> Any:
@@ -154,26 +177,21 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
         Collective until the first step where lengths are not known: ask on all ranks.
         """
-        return element_spec(self.part_spec, self._shapes.padded_rows)
+        return element_spec(self._part_spec, self._run.shapes.padded_rows)
 
     @property
-    def is_open(self) -> bool:
-        """Whether there may be more steps."""
-        return self._ending is None
+    def _can_tell_spec(self) -> bool:
+        """Whether there may be more steps, or the steps until now have shown it."""
+        return self._ending is None or self._run.shapes.spec is not None
 
     @property
-    def part_spec_so_far(self) -> Any:
-        """What the steps until now have shown; None before the first."""
-        return self._shapes.spec
-
-    @property
-    def part_spec(self) -> Any:
+    def _part_spec(self) -> Any:
         """The spec of a batch together with its ids."""
-        if self._shapes.spec is None:
-            self._shapes.spec = self._feed.spec()
-        if self._shapes.spec is None:
-            raise no_spec()
-        return self._shapes.spec
+        if self._run.shapes.spec is None:
+            self._run.shapes.spec = self._run.feed.spec()
+        if self._run.shapes.spec is None:
+            raise make_spec_error()
+        return self._run.shapes.spec
 
     @property
     def last_step(self) -> StepInfo:
@@ -186,18 +204,18 @@ class DistributedIterator(Distributed, Iterator[Any]):
     def stats(self) -> InputStats:
         """Counters since this iterator was made."""
         return InputStats(
-            steps=self._record.steps - self._record.before.steps,
+            steps=self._run.record.steps - self._run.record.before.steps,
             examples=self._num_examples,
             zero_row_batches=self._num_empty,
             wait_seconds=self._waited,
-            retries=self._read_counter.retries,
-            skipped=self._read_counter.skipped,
+            retries=self._run.read_counter.retries,
+            skipped=self._run.read_counter.skipped,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
-        position = self._record.position
-        return to_state(position, self._recipe(position))
+        position = self._run.record.position
+        return to_state(position, self._run.recipe(position))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuse: an epoch under way reads ahead. Load into the dataset, before ``iter()``."""
@@ -210,20 +228,20 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
     def close(self) -> None:
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
-        self.close_because("close()", "Call iter() again for the next epoch.")
+        self._close_because("close()", "Call iter() again for the next epoch.")
 
-    def close_because(self, what: str, cure: str) -> None:
+    def _close_because(self, what: str, cure: str) -> None:
         """Close; further calls say what closed it."""
         if self._ending is None:
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
             self._ending = UsageError(msg)
-            self._delivered.is_open = False
+            self._loss_steps.is_open = False
         self._finalizer()
 
     def _leave_to_parent(self) -> None:
         """In a child: the threads, loader processes and streams behind this are the parent's."""
         self._finalizer.detach()
-        self.close_because(
+        self._close_because(
             "a fork: this process is a child of the one that iterates",
             "Iterate in the parent, and hand the child what it needs.",
         )
@@ -236,42 +254,36 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Close."""
         self.close()
 
-    def _count(self, note: _Note, waited: float) -> None:
-        info = self._last_step = note.info
-        if self._audit is not None:
-            self._audit.add(note.ids)
-        self._record.deliver(info.num_examples, note.where)
+    def _count(self, info: StepInfo, progress: Progress | int | None, waited: float) -> None:
+        self._last_step = info
+        if self._run.audit is not None:
+            self._run.audit.add(info.ids if isinstance(info.ids, PerReplica) else [info.ids])
+        self._run.record.deliver(info.index, info.num_examples, progress)
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
         self._waited += waited
-        self._watch.leave(info.index)
-        context.delivered(self._strategy, self._delivered, info)
+        self._run.watch.leave(info.index)
+        context.note_delivered(self._session, self._loss_steps, info)
 
 
 _HOST = (torch.device("cpu"),)
 
 
-class _Note(NamedTuple):
-    """What travels with a step through the prefetcher."""
-
-    info: StepInfo
-    structures: tuple[Structure, ...]
-    ids: tuple[Ids, ...]
-    where: Callable[[], Position]
-
-
 def _host_steps(
     feed: Feed, shapes: Shapes, num_replicas: int, first_step: int
 ) -> Iterator[ReplicaLeaves]:
-    """Complete each delivery: every replica gets a batch."""
+    """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
+
+    With a step travels what is told of it when it is handed over, which may be later.
+    """
     for index in itertools.count(first_step):
-        delivery = feed.next()
+        delivery = feed.next(index)
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts = shapes.completed(step.parts, feed.spec)
+        parts = shapes.complete(step.parts, feed.spec)
         if shapes.padded_rows is not None:
-            parts = list(map(shapes.filled, parts))
+            parts = list(map(shapes.fill, parts))
         leaves, structures, ids = zip(*parts, strict=True)
         info = StepInfo(
             index=index,
@@ -280,7 +292,7 @@ def _host_steps(
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
             padded_rows=shapes.padded_rows,
         )
-        note = _Note(info, structures, ids, delivery.where)
+        note = (info, structures, delivery.progress)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 

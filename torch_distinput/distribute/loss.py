@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_distinput.distribute import context as current
+from torch_distinput.distribute.replicas.replica import get_replica_context
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
 from torch_distinput.values import StepInfo
@@ -69,7 +70,7 @@ def compute_average_loss(
         _note_loss(None if mask is not None else per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
-        per_example_loss = _masked(per_example_loss, mask)
+        per_example_loss = _mask(per_example_loss, mask)
     # The losses of many rows need not fit into a half where their mean does.
     if per_example_loss.dtype in _HALVES:
         average = per_example_loss.sum(dtype=torch.float32) / num_examples
@@ -77,7 +78,7 @@ def compute_average_loss(
     return per_example_loss.sum() / num_examples
 
 
-def _masked(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _mask(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The loss with 0 in the rows that do not count, whatever it is there; also infinite or NaN."""
     if mask.dtype is not torch.bool or mask.shape != loss.shape[:1]:
         msg = (
@@ -93,11 +94,11 @@ def _note_loss(num_rows: int | None) -> None:
 
     The loss may be of any step, but what is padding is known of the last.
     """
-    strategy = current.last_strategy()
-    if strategy is None:
+    session = current.loss_session()
+    if session is None:
         return
-    strategy.deliveries.note_loss()
-    last = strategy.deliveries.last
+    session.loss_steps.note_loss()
+    last = session.loss_steps.last
     if num_rows is None or last is None or last.info is None or last.info.padded_rows != num_rows:
         return
     msg = (
@@ -113,24 +114,24 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
 
     Refuses a loss that does not belong to the step.
     """
-    strategy = current.last_strategy()
-    candidates = [] if strategy is None else strategy.deliveries.candidates()
-    if strategy is None or not candidates:
+    session = current.loss_session()
+    candidates = [] if session is None else session.loss_steps.candidates()
+    if session is None or not candidates:
         msg = (
             "compute_average_loss divides by the examples of the step delivered last, but none has "
             "been delivered in this thread. Pass num_examples=."
         )
         raise UsageError(msg)
-    context = current.get_replica_context()
-    if context is None and len(strategy.devices) > 1:
+    context = get_replica_context()
+    if context is None and len(session.devices) > 1:
         msg = (
-            f"compute_average_loss with {len(strategy.devices)} local replicas must be called "
+            f"compute_average_loss with {len(session.devices)} local replicas must be called "
             "inside Strategy.run, once per replica. Or pass num_examples=."
         )
         raise UsageError(msg)
     if len(candidates) > 1:
         _refuse_several(candidates)
-    strategy.deliveries.note_loss()
+    session.loss_steps.note_loss()
     replica = 0 if context is None else context.local_replica
     for info in candidates:
         count = info.local_counts[replica]

@@ -40,7 +40,7 @@ class NextStart:
         if self.loaded is not None:
             return from_state(self.loaded)
         first = self._first(self.epoch)
-        return first if self.played is None else self.played.followed_by(first)
+        return first if self.played is None else self.played.begin_next(first)
 
     @property
     def position_shown(self) -> Position:

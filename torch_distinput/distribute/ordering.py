@@ -12,7 +12,7 @@ import torch
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def indices_of(values: Sequence[Any]) -> list[torch.Tensor]:
+def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
     """The indices of each local replica as tensors of whole numbers.
 
     Raises:
@@ -44,7 +44,7 @@ def check_rows(name: str, values: Sequence[Any], indices: Sequence[torch.Tensor]
             raise ValueError(msg)
 
 
-def order_of(index: torch.Tensor) -> torch.Tensor:
+def find_order(index: torch.Tensor) -> torch.Tensor:
     """Where each row of the sorted whole is found.
 
     Raises:
@@ -85,6 +85,6 @@ def _check_complete(found: torch.Tensor) -> None:
         raise ValueError(msg)
 
 
-def sorted_rows(leaf: Any, order: torch.Tensor) -> Any:
+def sort_rows(leaf: Any, order: torch.Tensor) -> Any:
     """The rows of a tensor or list in an order."""
     return [leaf[row] for row in order.tolist()] if isinstance(leaf, list) else leaf[order]

@@ -17,7 +17,7 @@ import torch
 from torch_distinput.communicator import Communicator
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
-from torch_distinput.distribute.ordering import check_rows, indices_of, order_of, sorted_rows
+from torch_distinput.distribute.ordering import check_rows, find_order, read_indices, sort_rows
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.values import PerReplica
@@ -48,7 +48,7 @@ class _Part:
     dtype: torch.dtype = torch.int64
 
 
-def reduced(
+def reduce_values(
     value: Any, num_replicas: int, *, op: ReduceOp, axis: Axis, communicator: Communicator
 ) -> Any:
     """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
@@ -56,26 +56,26 @@ def reduced(
     def parts_of() -> tuple[list[_Part], Structure]:
         return _leaf_parts(value, num_replicas, partial(_part_of_sum, op=op, axis=axis))
 
-    def combined(part: _Part, count: int) -> torch.Tensor:
+    def combine(part: _Part, count: int) -> torch.Tensor:
         total = communicator.all_reduce(part.value)
-        dtype = _dtype_of_result(part.dtype, op)
+        dtype = _choose_dtype(part.dtype, op)
         return (total / count if op is ReduceOp.MEAN else total).to(dtype)
 
-    parts, counts, structure = _compared(parts_of, communicator)
-    return unflatten(structure, [combined(*pair) for pair in zip(parts, counts, strict=True)])
+    parts, counts, structure = _compare(parts_of, communicator)
+    return unflatten(structure, [combine(*pair) for pair in zip(parts, counts, strict=True)])
 
 
-def gathered(value: Any, num_replicas: int, *, axis: int, communicator: Communicator) -> Any:
+def gather_values(value: Any, num_replicas: int, *, axis: int, communicator: Communicator) -> Any:
     """Join each leaf of all replicas along an axis, in replica order."""
 
     def parts_of() -> tuple[list[_Part], Structure]:
         return _leaf_parts(value, num_replicas, partial(_part_of_join, axis=axis))
 
-    parts, _, structure = _compared(parts_of, communicator)
-    return unflatten(structure, [_joined(part, axis, communicator) for part in parts])
+    parts, _, structure = _compare(parts_of, communicator)
+    return unflatten(structure, [_join(part, axis, communicator) for part in parts])
 
 
-def gathered_in_order(
+def gather_in_order(
     index: Any, value: Any, num_replicas: int, *, communicator: Communicator
 ) -> Any:
     """Join the rows of all replicas and sort them by their indices.
@@ -87,7 +87,7 @@ def gathered_in_order(
     """
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        own = indices_of(_values(index, num_replicas))
+        own = read_indices(_values(index, num_replicas))
 
         def part_of(name: str, values: Values) -> _Part:
             check_rows(name, values, own)
@@ -96,13 +96,13 @@ def gathered_in_order(
         parts, structure = _leaf_parts(value, num_replicas, part_of)
         return [_part_of_join("index", own, axis=0), *parts], structure
 
-    parts, _, structure = _compared(parts_of, communicator)
-    indices, *leaves = (_joined(part, 0, communicator) for part in parts)
-    order = order_of(indices)
-    return unflatten(structure, [sorted_rows(leaf, order) for leaf in leaves])
+    parts, _, structure = _compare(parts_of, communicator)
+    indices, *leaves = (_join(part, 0, communicator) for part in parts)
+    order = find_order(indices)
+    return unflatten(structure, [sort_rows(leaf, order) for leaf in leaves])
 
 
-def _joined(part: _Part, axis: int, communicator: Communicator) -> Any:
+def _join(part: _Part, axis: int, communicator: Communicator) -> Any:
     if isinstance(part.value, list):
         return [row for rows in communicator.gather_objects(part.value) for row in rows]
     return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
@@ -117,7 +117,7 @@ def _leaf_parts(
     return [part_of(*pair) for pair in zip(names, columns, strict=True)], structure
 
 
-def _compared(
+def _compare(
     parts_of: Callable[[], tuple[list[_Part], Structure]], communicator: Communicator
 ) -> tuple[list[_Part], list[int], Structure]:
     """Make this worker's parts, compare their facts over the workers, and add up their counts."""
@@ -150,20 +150,20 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     given = [_tensor(name, value) for value in values]
-    tensors = [_widened(tensor, op) for tensor in given]
+    tensors = [_widen(tensor, op) for tensor in given]
     if axis is None:
-        local, count = _summed(name, tensors), len(tensors)
+        local, count = _sum_up(name, tensors), len(tensors)
     else:
         axes = (axis,) if isinstance(axis, int) else tuple(axis)
         pairs = [_sum_over(name, tensor, axes) for tensor in tensors]
-        local = _summed(name, [total for total, _ in pairs])
+        local = _sum_up(name, [total for total, _ in pairs])
         count = sum(count for _, count in pairs)
     dtype = given[0].dtype
     facts = (name, op.value, axis, str(dtype), tuple(local.shape))
     return _Part(facts=facts, value=local, count=count, dtype=dtype)
 
 
-def _widened(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
+def _widen(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
     if tensor.dtype in _SUMMABLE:
         return tensor
     if tensor.is_complex():
@@ -173,7 +173,7 @@ def _widened(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
-def _dtype_of_result(given: torch.dtype, op: ReduceOp) -> torch.dtype:
+def _choose_dtype(given: torch.dtype, op: ReduceOp) -> torch.dtype:
     if given.is_floating_point or given.is_complex:
         return given
     if op is ReduceOp.MEAN:
@@ -192,7 +192,7 @@ def _part_of_join(name: str, values: Values, axis: int) -> _Part:
     first = moved[0]
     for tensor in moved:
         if tensor.shape[1:] != first.shape[1:] or tensor.dtype != first.dtype:
-            raise _differing(name, [_shape(t) for t in tensors])
+            raise _make_shape_error(name, [_shape(t) for t in tensors])
     facts = (name, "gather", axis, str(first.dtype), tuple(first.shape[1:]))
     value = torch.cat([tensor.to(first.device) for tensor in moved])
     return _Part(facts=facts, value=value)
@@ -218,10 +218,10 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
     return tensor
 
 
-def _summed(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
+def _sum_up(name: str, tensors: list[torch.Tensor]) -> torch.Tensor:
     first = tensors[0]
     if any(tensor.shape != first.shape for tensor in tensors):
-        raise _differing(name, [_shape(tensor) for tensor in tensors])
+        raise _make_shape_error(name, [_shape(tensor) for tensor in tensors])
     total = first.clone()
     for tensor in tensors[1:]:
         total += tensor.to(total.device)
@@ -246,7 +246,7 @@ def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
         raise ValueError(msg)
 
 
-def _differing(name: str, shown: list[str]) -> ValueError:
+def _make_shape_error(name: str, shown: list[str]) -> ValueError:
     msg = (
         f"Expected tensors of one shape at {name} on all replicas, got {', '.join(shown)}. "
         "Reduce over axis=0 or gather where the numbers of rows differ."

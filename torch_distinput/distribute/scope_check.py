@@ -10,28 +10,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.distribute.session import Session
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.options import InputOptions
+from torch_distinput.options import TIMEOUT
 from torch_distinput.scope_registry import Fingerprinted
 
 
-def compare(
-    made: Sequence[Fingerprinted],
-    workers: Communicator,
-    heartbeat: Heartbeat,
-    *,
-    topic: str,
-    replicate: bool,
-) -> None:
+def compare(made: Sequence[Fingerprinted], session: Session, *, replicate: bool) -> None:
     """Compare what each worker has made, in the order it was made.
 
     Args:
         made: on this worker.
-        workers: all workers, each of which calls this.
-        heartbeat: tells who will not come any more.
-        topic: names this meeting.
+        session: of the workers, each of which calls this.
         replicate: give all workers worker 0's state before.
 
     Raises:
@@ -39,10 +30,11 @@ def compare(
         PeerFailedError: a worker is gone.
         PeerTimeoutError: a worker did not come; perhaps it has made nothing.
     """
-    timeout = InputOptions().timeout
-    heartbeat.start(timeout)
-    gone = partial(heartbeat.peers.gone, timeout)
-    exchange = partial(workers.exchange, timeout=timeout, gone=gone)
+    workers, heartbeat = session.communicator, session.heartbeat
+    topic = f"scope {next(session.scopes)}"
+    heartbeat.start(TIMEOUT)
+    gone = partial(heartbeat.peers.gone, TIMEOUT)
+    exchange = partial(workers.exchange, timeout=TIMEOUT, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
     shown = exchange(f"{topic}, what was made", kinds)
     _check_alike([json.loads(text) for text in shown], "made")
@@ -98,14 +90,14 @@ def _check_alike(shown: Sequence[Sequence[object]], verb: str) -> None:
     verb_of = "differs" if len(differing) == 1 else "differ"
     msg = (
         f"Expected all workers to make the same layers in a scope, but {named_workers(differing)} "
-        f"{verb_of} from worker 0 in layer {place}: worker 0 {verb} {_named(shown[0], place)}, "
-        f"worker {other} {verb} {_named(theirs, place)}. Give all workers the same arguments and "
+        f"{verb_of} from worker 0 in layer {place}: worker 0 {verb} {_name(shown[0], place)}, "
+        f"worker {other} {verb} {_name(theirs, place)}. Give all workers the same arguments and "
         "files, adapt with strategy=, or use scope(replicate=True) to take worker 0's state."
     )
     raise MismatchError(msg)
 
 
-def _named(things: Sequence[object], place: int) -> str:
+def _name(things: Sequence[object], place: int) -> str:
     if place >= len(things):
         return "no such layer"
     thing = things[place]

@@ -1,11 +1,9 @@
-"""The three strategies of tf.distribute: constructors of the one class Strategy."""
-
-# ruff: noqa: N802 - the names are tf.distribute's
+"""The strategies of tf.distribute: they differ in how they find workers and devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -17,13 +15,8 @@ from torch_distinput.plan.assignment.topology import Topology
 Device = str | torch.device
 
 
-def MultiWorkerMirroredStrategy(
-    devices: Sequence[Device] | None = None,
-    *,
-    process_group: Any = None,
-    device_mesh: Any = None,
-    data_dims: Sequence[str] | None = None,
-) -> Strategy:
+@final
+class MultiWorkerMirroredStrategy(Strategy):
     """One worker per rank (``tf.distribute.MultiWorkerMirroredStrategy``).
 
     Args:
@@ -40,31 +33,46 @@ def MultiWorkerMirroredStrategy(
             group that did not come from torchrun (``mp.spawn``, Lightning's ``ddp_fork``,
             notebooks) raises it when it is used: it cannot know of the other ranks.
     """
-    communicator = find_cluster(process_group, device_mesh, data_dims)
-    chosen = [_own_accelerator()] if devices is None else _parsed(devices)
-    topology = Topology(
-        num_workers=communicator.size,
-        replicas_per_worker=len(chosen),
-        worker_index=communicator.rank,
-    )
-    return Strategy(topology, chosen, communicator)
+
+    def __init__(
+        self,
+        devices: Sequence[Device] | None = None,
+        *,
+        process_group: Any = None,
+        device_mesh: Any = None,
+        data_dims: Sequence[str] | None = None,
+    ) -> None:
+        communicator = find_cluster(process_group, device_mesh, data_dims)
+        chosen = [_own_accelerator()] if devices is None else _parsed(devices)
+        topology = Topology(
+            num_workers=communicator.size,
+            replicas_per_worker=len(chosen),
+            worker_index=communicator.rank,
+        )
+        super().__init__(topology, chosen, communicator)
 
 
-def MirroredStrategy(devices: Sequence[Device] | None = None) -> Strategy:
+@final
+class MirroredStrategy(Strategy):
     """One process with several devices (``tf.distribute.MirroredStrategy``).
 
     Args:
         devices: one replica each; default: all visible accelerators, else the CPU.
             ``["cpu"] * n`` makes n virtual replicas.
     """
-    chosen = _all_accelerators() if devices is None else _parsed(devices)
-    topology = Topology(replicas_per_worker=len(chosen))
-    return Strategy(topology, chosen, Alone(on_purpose=True))
+
+    def __init__(self, devices: Sequence[Device] | None = None) -> None:
+        chosen = _all_accelerators() if devices is None else _parsed(devices)
+        topology = Topology(replicas_per_worker=len(chosen))
+        super().__init__(topology, chosen, Alone(on_purpose=True))
 
 
-def OneDeviceStrategy(device: Device) -> Strategy:
+@final
+class OneDeviceStrategy(Strategy):
     """One process with one device (``tf.distribute.OneDeviceStrategy``)."""
-    return Strategy(Topology(), _parsed([device]), Alone(on_purpose=True))
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(Topology(), _parsed([device]), Alone(on_purpose=True))
 
 
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:

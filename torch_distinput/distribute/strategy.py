@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import signal
-import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from torch_distinput import scope_registry
 from torch_distinput.cluster.coordinated_stop import handle_signal
-from torch_distinput.cluster.heartbeat import Heartbeat
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute import reductions
-from torch_distinput.distribute.build import distributed, played
-from torch_distinput.distribute.deliveries import Deliveries
+from torch_distinput.distribute.build import build_dataset, build_from_function
 from torch_distinput.distribute.replicas import replica
 from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_values
 from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
 from torch_distinput.distribute.scope_check import compare
+from torch_distinput.distribute.session import Session
 from torch_distinput.options import InputOptions, ReduceOp, parse_enum
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import PerReplica
@@ -37,35 +36,37 @@ if TYPE_CHECKING:
     from torch_distinput.distribute.dataset import DistributedDataset
 
 
-@final
-class Strategy:
+class Strategy(ABC):
     """Workers and their replicas (``tf.distribute.Strategy``).
 
-    Made by :func:`MultiWorkerMirroredStrategy`, :func:`MirroredStrategy`,
-    :func:`OneDeviceStrategy`, or by the test kit.
+    What all strategies can do; make a :class:`MultiWorkerMirroredStrategy`,
+    :class:`MirroredStrategy` or :class:`OneDeviceStrategy`. They differ in their constructors only.
     """
 
+    @abstractmethod
     def __init__(
         self, topology: Topology, devices: Sequence[torch.device], communicator: Communicator
     ) -> None:
         """Join a topology, this worker's devices, and the way to the other workers."""
-        assert len(devices) == topology.replicas_per_worker, "a device for each local replica"
+        self._session = Session(self, topology, devices, communicator)
         self.topology = topology
-        self.devices = tuple(devices)
-        self.communicator = communicator
-        self.deliveries = Deliveries()
-        self.heartbeat = Heartbeat(communicator)
-        weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
-        self._num_datasets = 0
-        self._num_iterations = 0
-        self._num_scopes = 0
+        self.devices = self._session.devices
 
     def __repr__(self) -> str:
         """Show the numbers that matter."""
         return (
-            f"Strategy(worker {self.worker_index} of {self.num_workers}, "
+            f"{type(self).__name__}(worker {self.worker_index} of {self.num_workers}, "
             f"devices {', '.join(map(str, self.devices))})"
         )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a process group and threads belong to one process."""
+        name = type(self).__name__
+        msg = (
+            f"Expected a {name} to be used where it was made, got a pickle or a copy of it: its "
+            f"ranks and threads do not travel. Make a {name} in the process that needs one."
+        )
+        raise TypeError(msg)
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -127,7 +128,9 @@ class Strategy:
             collate_fn=collate_fn,
             num_workers=num_workers,
         )
-        return distributed(self, source, request, seed=seed, options=options or InputOptions())
+        return build_dataset(
+            self._session, source, request, seed=seed, options=options or InputOptions()
+        )
 
     def distribute_datasets_from_function(
         self,
@@ -143,7 +146,7 @@ class Strategy:
         Raises:
             TypeError: if it does not return something that can be iterated once per epoch.
         """
-        return played(self, dataset_fn, options=options or InputOptions())
+        return build_from_function(self._session, dataset_fn, options=options or InputOptions())
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """Call ``value_fn(ValueContext)`` for each local replica and group the results.
@@ -173,7 +176,7 @@ class Strategy:
         replica order and hand over at collective calls of :func:`get_replica_context`; grad mode,
         autocast, device, hooks of saved tensors and modes of torch are carried over.
         """
-        current.check_cross_replica(self, "Strategy.run")
+        current.check_cross_replica(self._session, "Strategy.run")
         if not isinstance(args, (tuple, list)):
             msg = f"positional args must be a list or tuple, got {type(args).__name__}."
             raise TypeError(msg)
@@ -190,10 +193,10 @@ class Strategy:
             partial(fn, *(a[r] for a in own_args), **{k: v[r] for k, v in own_kwargs.items()})
             for r in range(len(self.devices))
         ]
-        with current.scope(self):
+        with current.scope(self._session):
             if len(calls) == 1:
-                return replica.run_one(self, calls[0])[0]
-            results = replica.run_in_turns(self, calls)
+                return replica.run_one(self._session, calls[0])[0]
+            results = replica.run_in_turns(self._session, calls)
         return regroup_values(results, is_shared)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
@@ -226,9 +229,9 @@ class Strategy:
         """
         self._check_collective("Strategy.reduce")
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
-        num_replicas = len(self.devices)
-        return reductions.reduced(
-            value, num_replicas, op=op, axis=axis, communicator=self.communicator
+        workers = self._session.communicator
+        return reductions.reduce_values(
+            value, len(self.devices), op=op, axis=axis, communicator=workers
         )
 
     def gather(self, value: Any, axis: int = 0) -> Any:
@@ -237,8 +240,8 @@ class Strategy:
         The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
         """
         self._check_collective("Strategy.gather")
-        num_replicas = len(self.devices)
-        return reductions.gathered(value, num_replicas, axis=axis, communicator=self.communicator)
+        workers = self._session.communicator
+        return reductions.gather_values(value, len(self.devices), axis=axis, communicator=workers)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
         """Gather rows and sort them by their indices, for predictions in the source's order.
@@ -255,8 +258,8 @@ class Strategy:
             ValueError: for gaps or repetitions, or other rows than indices.
         """
         self._check_collective("Strategy.gather_in_order")
-        return reductions.gathered_in_order(
-            index, value, len(self.devices), communicator=self.communicator
+        return reductions.gather_in_order(
+            index, value, len(self.devices), communicator=self._session.communicator
         )
 
     def replicate(self, module: nn.Module) -> ReplicatedModule:
@@ -278,11 +281,10 @@ class Strategy:
         Raises:
             MismatchError: at the end, on all workers, naming those whose layers differ.
         """
-        with current.scope(self), scope_registry.collected() as made:
+        with current.scope(self._session), scope_registry.collected() as made:
             yield self
         if made and self.num_workers > 1:
-            topic = f"scope {self.count_scope()}"
-            compare(made, self.communicator, self.heartbeat, topic=topic, replicate=replicate)
+            compare(made, self._session, replicate=replicate)
 
     def stop_on_signal(self, signum: int = signal.SIGTERM) -> None:
         """Let a signal to any rank stop all ranks at the same step; see :attr:`stop_requested`.
@@ -296,11 +298,11 @@ class Strategy:
         Raises:
             UsageError: outside the main thread; there use :meth:`request_stop`.
         """
-        handle_signal(signum, self.heartbeat.request_stop)
+        handle_signal(signum, self._session.heartbeat.request_stop)
 
     def request_stop(self) -> None:
         """Ask all ranks to stop at the same step, as the signal does. Call it on any of them."""
-        self.heartbeat.request_stop()
+        self._session.heartbeat.request_stop()
 
     @property
     def stop_requested(self) -> bool:
@@ -310,29 +312,23 @@ class Strategy:
         delivered, some steps after the request, and stays True; if an epoch ends before, it changes
         in the next one. A loop that asks for no more steps does not see it.
         """
-        return self.heartbeat.stop.is_due
+        return self._session.heartbeat.stop.is_due
 
     def _check_collective(self, call: str) -> None:
         """Refuse a call of all replicas from inside one, or of fewer ranks than there are."""
-        current.check_cross_replica(self, call)
-        check_alone(self.communicator)
-
-    def count_dataset(self) -> int:
-        """Number the datasets of this strategy, alike on all ranks."""
-        self._num_datasets += 1
-        return self._num_datasets - 1
-
-    def count_iteration(self) -> int:
-        """Number the iterations of this strategy's datasets, alike on all ranks."""
-        self._num_iterations += 1
-        return self._num_iterations - 1
-
-    def count_scope(self) -> int:
-        """Number the scopes in which something was made, alike on all ranks."""
-        self._num_scopes += 1
-        return self._num_scopes - 1
+        current.check_cross_replica(self._session, call)
+        check_alone(self._session.communicator)
 
     experimental_distribute_dataset = distribute_dataset
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
     experimental_distribute_values_from_function = distribute_values_from_function
     experimental_local_results = local_results
+
+
+def get_strategy() -> Strategy | None:
+    """Return the strategy whose ``scope()`` or ``run`` we are in; None outside.
+
+    ``tf.distribute.get_strategy``, which returns a default strategy instead of None.
+    """
+    session = current.entered_session()
+    return None if session is None else session.strategy

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch_distinput.data.stream.chunk import Ids
 
 _HELD_ROWS = 1 << 16
-"""Ids are sum_ids many at a time: a call for each step would cost more than the sums."""
+"""Ids are summed many at a time: a call for each step would cost more than the sums."""
 
 Expected = Callable[[], IdSum | None]
 """The sum of this worker's share of what should be delivered; None where that is not known."""
@@ -82,11 +82,11 @@ class Audit:
                 None if reading is None else reading.digest,
             ]
         )
-        shown = [json.loads(text) for text in self._exchanged(self._topic, text)]
+        shown = [json.loads(text) for text in self._exchange(self._topic, text)]
         if reading is not None:
             self._compare_readings(reading, [digest for _, _, digest in shown])
-        got = [_read(delivered) for delivered, _, _ in shown]
-        expected = None if share is None else reduce(add, [_read(part) for _, part, _ in shown])
+        got = [_read_sum(delivered) for delivered, _, _ in shown]
+        expected = None if share is None else reduce(add, [_read_sum(part) for _, part, _ in shown])
         _compare(got, num_examples, expected)
 
     def _compare_readings(self, own: Reading, digests: list[int]) -> None:
@@ -95,20 +95,20 @@ class Audit:
         if not others:
             return
         text = json.dumps(asdict(own))
-        shown = self._exchanged(f"{self._topic}, what was read", text)
+        shown = self._exchange(f"{self._topic}, what was read", text)
         readings = [Reading(**json.loads(text)) for text in shown]
         like, other = readings[first], readings[others[0]]
         msg = (
             "The audit of this epoch expected one stream on all workers under "
             f"AutoShardPolicy.DATA, but {named_workers(others)} read another one than worker "
-            f"{first}: {_named(other.find_difference(like), like.unit)} of worker {others[0]} is "
+            f"{first}: {_name(other.find_difference(like), like.unit)} of worker {others[0]} is "
             f"not that of worker {first}; they read {other.count} and {like.count}. Examples were "
             "lost or came twice, so do not trust what was computed from it. Let nothing in the "
             "source depend on the rank, the process or the time, or deal out files (FILE)."
         )
         raise AuditError(msg)
 
-    def _exchanged(self, topic: str, text: str) -> list[str]:
+    def _exchange(self, topic: str, text: str) -> list[str]:
         try:
             return self._communicator.exchange(
                 topic, text, timeout=self._timeout, gone=self._gone
@@ -133,12 +133,12 @@ class Audit:
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def _read(numbers: Any) -> IdSum:
+def _read_sum(numbers: Any) -> IdSum:
     count, digest = numbers
     return IdSum(count=count, digest=digest)
 
 
-def _named(numbers: range, unit: str) -> str:
+def _name(numbers: range, unit: str) -> str:
     if len(numbers) == 1:
         return f"{unit} {numbers[0]}"
     return f"one of the {unit}s {numbers[0]} to {numbers[-1]}"

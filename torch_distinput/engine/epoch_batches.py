@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
-from torch_distinput.data.user_sources.sampler import length_of, sampled_batches
+from torch_distinput.data.user_sources.sampler import length_of, sample_batches
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.order import EpochOrder, GlobalBatches, UniformBatches
 from torch_distinput.plan.progress.position import Position
@@ -45,7 +45,7 @@ class EpochBatches:
         """The global batches; of the size that was asked for, or another."""
         if self._source.sampler is None:
             return self._uniform(epoch, self._source.num_examples, size)
-        batches = self._sampled(epoch).batches
+        batches = self._look_up(epoch).batches
         if isinstance(batches, UniformBatches) and size is not None:
             batches = replace(batches, global_batch_size=size)
         return batches
@@ -63,13 +63,13 @@ class EpochBatches:
     def first_index(self) -> int:
         """An example that there is: a sampler may leave out example 0."""
         if self._played is not None and self._played.batches.num_batches:
-            return int(self._played.batches.indices(0)[0])
+            return int(self._played.batches.take(0)[0])
         return 0
 
     def facts(self, epoch: int) -> dict[str, object]:
         """The order where a sampler gives it: it must be the same on all workers."""
         sampler = self._source.sampler
-        return {} if sampler is None else _facts_of(self.of(epoch), type(sampler).__name__)
+        return {} if sampler is None else _describe_order(self.of(epoch), type(sampler).__name__)
 
     def _uniform(
         self, epoch: int, num_examples: int | None, size: int | None = None
@@ -85,7 +85,7 @@ class EpochBatches:
             order=order, global_batch_size=size, drop_last=request.drop_last
         )
 
-    def _sampled(self, epoch: int) -> _Sampled:
+    def _look_up(self, epoch: int) -> _Sampled:
         for known in (self._played, self._looked_up):
             if known is not None and known.epoch == epoch:
                 return known
@@ -95,7 +95,7 @@ class EpochBatches:
     def _sample(self, epoch: int) -> _Sampled:
         request = self._source.request
         assert self._source.sampler is not None, "asked for by the caller"
-        batches = sampled_batches(
+        batches = sample_batches(
             self._source.sampler,
             request.global_batch_size,
             drop_last=request.drop_last,
@@ -104,7 +104,7 @@ class EpochBatches:
         return _Sampled(epoch, batches)
 
 
-def _facts_of(batches: GlobalBatches, sampler: str) -> dict[str, object]:
+def _describe_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:
     """Facts about the batches 0, 1, 2 to 3, 4 to 7, ...: the first that differs tells the place."""
     facts: dict[str, object] = {f"number of batches from {sampler}": batches.num_batches}
     start = 0
@@ -112,9 +112,9 @@ def _facts_of(batches: GlobalBatches, sampler: str) -> dict[str, object]:
         stop = min(2 * start or 1, batches.num_batches)
         digest = hashlib.blake2b(digest_size=8)
         for number in range(start, stop):
-            digest.update(batches.indices(number).tobytes())
+            digest.update(batches.take(number).tobytes())
             digest.update(b"|")
-        first = ", ".join(map(str, batches.indices(start)[:5].tolist()))
+        first = ", ".join(map(str, batches.take(start)[:5].tolist()))
         facts[f"order from {sampler} in batches {start} to {stop - 1}"] = (
             f"{first}, ... (digest {digest.hexdigest()})"
         )

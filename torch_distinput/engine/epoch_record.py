@@ -2,45 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.data.user_sources.states import next_epoch
 from torch_distinput.plan.progress.position import Position, StreamPosition
+
+if TYPE_CHECKING:
+    from torch_distinput.plan.progress.delivered import Progress
+    from torch_distinput.plan.progress.schedule import Schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where a feed starts: with it the progress that a step carries tells a position.
+
+    A step carries a small value, and the position is made of it only when a state is asked for.
+
+    Attributes:
+        position: where the epoch stands before the first step, with the layout of this cluster.
+        shared: all workers read one stream.
+        known: the steps, where they are known before they are read.
+    """
+
+    position: Position
+    shared: bool = True
+    known: Schedule | None = None
+
+    def advance(self, progress: Progress | int | None) -> Position:
+        """Where the epoch stands after a step, but for steps and examples.
+
+        ``progress``: of a source with an index None, as those two tell all; where lengths are known
+        how many steps of the layout are over, which nobody needs to be asked; else what all
+        workers have told.
+        """
+        if progress is None:
+            return self.position
+        if not isinstance(progress, int):
+            return progress.to_position(self.position, shared=self.shared)
+        assert self.known is not None, "only planned steps are counted"
+        rows = self.known.count_delivered(progress)
+        return replace(self.position, steps_done=progress, rows=rows, files_touched=())
 
 
 class EpochRecord:
     """Outlives its iterator, so that a loop that was left can still be saved."""
 
     def __init__(self, before: Position) -> None:
-        """Start where the iterator starts."""
+        """Begin where the iterator begins."""
         self.before = before
-        self._where: Callable[[], Position] | None = None
+        self._origin = Origin(position=before)
+        self._progress: Progress | int | None = None
         self.steps = before.steps
         self.examples = before.examples
         self.ended = False  # the end of data was delivered, too
         self.failed = False  # it ended with an error
 
-    def deliver(self, num_examples: int, where: Callable[[], Position]) -> None:
-        """Note a step; ``where`` tells the position after it, if anybody asks."""
-        self.steps += 1
+    def open(self, origin: Origin) -> None:
+        """Note where the feed starts."""
+        self._origin = origin
+
+    def deliver(self, index: int, num_examples: int, progress: Progress | int | None) -> None:
+        """Note a step, and what tells the position after it if anybody asks."""
+        self.steps = index + 1
         self.examples += num_examples
-        self._where = where
+        self._progress = progress
 
     @property
     def position(self) -> Position:
         """Where the epoch stands after the last step; as it was given before the first."""
-        if self._where is None:
+        if self.steps == self.before.steps:
             return self.before
-        return replace(self._where(), steps=self.steps, examples=self.examples)
+        position = self._origin.advance(self._progress)
+        return replace(position, steps=self.steps, examples=self.examples)
 
     @property
     def steps_to_compare(self) -> int | str:
         """What other workers must have delivered, too; after an error they may be elsewhere."""
         return NOT_KNOWN if self.failed else self.steps
 
-    def followed_by(self, first: Position) -> Position:
+    def begin_next(self, first: Position) -> Position:
         """The beginning of another epoch: a source that tells where it is goes on from there."""
         known = self.position
         if len(known.streams) != len(first.streams):  # of another cluster, and nothing delivered

@@ -2,109 +2,111 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 from torch_distinput.data.batch.spec import spec_of
-from torch_distinput.data.loader.processes import LoaderOptions, run_stages
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import run_stages
 from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
-from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
+from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
-from torch_distinput.engine.steps import Steps
-from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
-from torch_distinput.plan.progress.place import Start
-from torch_distinput.plan.progress.position import (
-    Position,
-    Segment,
-    StreamPosition,
+from torch_distinput.engine.steps import (
+    Steps,
+    check_shards,
+    compare_prints,
+    deals_shards,
+    describe_settings,
+    make_routes,
+    sum_running_numbers,
 )
-from torch_distinput.plan.progress.route import Shard
+from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
+from torch_distinput.plan.progress.position import ALL, Position, Segment, StreamPosition
+from torch_distinput.plan.progress.route import Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
-from torch_distinput.plan.progress.state_version_1 import Flat
 
 
+def find_examples(source: StreamSource, route: Route) -> ExampleSteps:
+    """List the files or shards; FILE deals them out."""
+    found = source.prepare()
+    stream = found.stream
+    has_parts = isinstance(stream, CountedStream) and stream.has_parts
+    route = replace(route, has_parts=has_parts)
+    return ExampleSteps(source=source, found=found, route=route)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExampleSteps(Steps):
-    """Examples in order: files, dealt-out shards, opaque streams."""
+    """Examples in order: files, dealt-out shards, opaque streams.
 
-    def __init__(
-        self,
-        source: StreamSource,
-        splitter: Splitter,
-        *,
-        policy: AutoShardPolicy,
-        seed: int,
-        audited: bool = False,
-    ) -> None:
-        """Take a stream; FILE deals out its files or shards."""
-        super().__init__(splitter, policy, seed, audited=audited)
-        self._source = source
-        self._prepared: Prepared | None = None
-        self._notes: ReadReport | None = None
+    Attributes:
+        source: what was asked for.
+        found: what there is of it.
+        route: what this worker reads of that.
+    """
+
+    source: StreamSource
+    found: Prepared
+    route: Route
+
+    @property
+    def steps_per_batch(self) -> int:
+        """As many as the splitter says."""
+        return self.route.splitter.steps_per_batch
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
-        self._prepared = prepared = self._prepared or self._source.prepare()
-        return {
-            **prepared.stream.recipe,
-            "files": _digest(prepared),
-            **self._settings(self._source.made_of),
-        }
+        return {**self._stream.recipe, **self.facts()}
 
-    def read_version_1(self, flat: Flat) -> Start:
-        """In files, or in a source of the user's."""
-        return self._source.read_version_1(flat)
+    def facts(self) -> dict[str, object]:
+        """The files or shards that were found."""
+        digest = hashlib.blake2b(self.found.contents.encode(), digest_size=8).hexdigest()
+        files = f"{self.found.num_shards or 'some'} (names and sizes: {digest})"
+        return {"files": files, **describe_settings(self.source.made_of, self.route)}
 
-    def facts(self, position: Position) -> dict[str, object]:
-        """The files or shards that were found; they are looked for once."""
-        prepared = self._prepared or self._source.prepare()
-        if prepared.num_shards is not None:
-            self._check_shards(position, prepared.num_shards, self._source.name)
-        self._prepared = prepared
-        return {"files": _digest(prepared), **self._settings(self._source.made_of)}
+    def check(self, position: Position) -> None:
+        """Refuse too few files or shards."""
+        if self.found.num_shards is not None:
+            check_shards(self.route, position, self.found.num_shards, self.source.name)
 
-    def share(self) -> object:
+    def share(self) -> tuple[Any, ReadReport | None] | None:
         """What this worker found in its share of the files."""
-        topology = self._splitter.topology
         if self._counted is None:
             return None
-        found = self._counted.share(topology.worker_index, topology.num_workers)
-        if found is None:
-            return None
-        share, self._notes = found
-        return share
+        topology = self.route.splitter.topology
+        return self._counted.share(topology.worker_index, topology.num_workers)
 
-    def accept(self, shares: list[Any], read_counter: ReadCounter) -> None:
+    def with_shares(self, shares: list[Any]) -> ExampleSteps:
         """Take what all workers found in their shares of the files."""
-        if shares[0] is not None:
-            assert self._prepared is not None, "facts() comes first"
-            assert self._counted is not None, "it has shared what it found"
-            self._prepared = replace(self._prepared, stream=self._counted.with_shares(shares))
-        read_counter.add(self._notes)
-        self._notes = None
+        assert self._counted is not None, "it has shared what it found"
+        return replace(self, found=replace(self.found, stream=self._counted.with_shares(shares)))
 
-    def known(self, position: Position) -> Schedule | None:
+    def resume(self, position: Position) -> Position:
+        """Go on, perhaps with other workers: files that nobody touched are dealt out again."""
+        if self.route.lacks_files_touched(position):
+            position = replace(position, files_touched=self._files_touched(position))
+        return self.route.resume(position)
+
+    def schedule(self, position: Position) -> Schedule | None:
         """The steps from a position on, where files tell how many records they have."""
-        if self._prepared is None:
-            return None
         lengths = self._lengths(position)
         if lengths is None:
             return None
         return Schedule(
-            splitter=self._splitter,
+            splitter=self.route.splitter,
             lengths=tuple(
                 stream.row + sum(rows)
                 for stream, rows in zip(position.streams, lengths, strict=True)
             ),
-            drop_last=self._source.request.drop_last,
+            drop_last=self.source.request.drop_last,
             steps_done=position.steps_done,
         )
 
@@ -112,74 +114,83 @@ class ExampleSteps(Steps):
         self, position: Position, known: Schedule | None
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
-        read_plan = self._read_plan(position)
+        splitter = self.route.splitter
+        read_plan = self.route.plan_reads(position, self.steps_per_batch)
         if known is not None and self._counted is not None:
-            read_plan = locate_segments(self._counted, read_plan, self._splitter.bounds)
+            read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
         dataset = RebatchDataset(
             self._stream,
             read_plan,
-            splitter=self._splitter,
-            drop_last=self._source.request.drop_last,
+            splitter=splitter,
+            drop_last=self.source.request.drop_last,
             known=known,
         )
-        options = self._source.loader
+        options = self.source.loader
         if options.num_workers > 1 and not self._stream.has_work:
             options = replace(options, num_workers=1)
-        lent = self._source.request.collate_fn is not None
-        shard = self._shard(position, Segment())
-        return run_stages(dataset, Finish(self._stream, shard, self._splitter, lent=lent), options)
+        lent = self.source.request.collate_fn is not None
+        shard = self.route.make_shard(position, Segment())
+        return run_stages(dataset, Finish(self._stream, shard, splitter, lent=lent), options)
+
+    def spec(self) -> Any:
+        """Read the first record of all; None if there is none."""
+        shard = Shard(seed=self.route.seed, sparse=True)
+        chunk = self._stream.open(shard).take(1)
+        if chunk is None:
+            return None
+        return spec_of((self._stream.finish(chunk, shard), chunk.ids))
 
     def first_example(self) -> int | None:
         """What a source yields that deals out shards; of files names and sizes are compared."""
-        self._prepared = prepared = self._prepared or self._source.prepare()
-        if not self._deals_shards or isinstance(prepared.stream, CountedStream):
+        if not deals_shards(self.route) or self._counted is not None:
             return None
-        whole = Shard(seed=self._seed)
-        return self._print_of(prepared.stream.open(whole).take(1) for _ in range(2))
+        whole = Shard(seed=self.route.seed)
+        return compare_prints(self._stream.open(whole).take(1) for _ in range(2))
 
     def expected_ids(
         self, before: Position, after: Position, reading: Reading | None
     ) -> IdSum | None:
         """Running numbers of a shared stream, or the records of counted files."""
-        topology = self._splitter.topology
+        topology = self.route.splitter.topology
         worker, num_workers = topology.worker_index, topology.num_workers
-        if self._policy is AutoShardPolicy.OFF:
+        if self.route.policy is AutoShardPolicy.OFF:
             return None  # all of it comes many times
         if reading is not None:
-            return self._running_numbers(before.examples, self._end(before, reading))
-        if self._splitter.shared and not self._source.has_shards:  # with nobody to compare it with
-            return self._running_numbers(before.examples, after.examples)
-        if before.steps or self._source.request.drop_last or self._counted is None:
+            stop = self._end(before, reading)
+            return sum_running_numbers(self.route, before.examples, stop)
+        if self.route.splitter.shared and not self.source.has_shards:  # nobody to compare it with
+            return sum_running_numbers(self.route, before.examples, after.examples)
+        if before.steps or self.source.request.drop_last or self._counted is None:
             return None
         ids = self._counted.all_ids(worker, num_workers)
         return None if ids is None else sum(map(sum_ids, ids), IdSum())
 
-    def _end(self, before: Position, reading: Reading) -> int:
-        """Behind the last example to be delivered, of those that were read."""
-        if not self._source.request.drop_last:
-            return reading.stop
-        position = self.resumed(before)
-        first = position.examples - position.rows[0]  # of the layout
-        bounds = replace(self._splitter.bounds, first=first)
-        return bounds.find_last_end(reading.stop, drop_last=True)
-
-    def replayed(self, position: Position) -> list[Steps]:
-        """The steps of each worker; a copy looks into the files, so that this one still may."""
-        self.facts(position)
-        alone = copy.copy(self)
-        alone._source = replace(self._source, loader=LoaderOptions())  # noqa: SLF001 - its own
+    def make_all_workers(self, position: Position) -> list[Steps]:
+        """Without loader processes; what all would have found in the files is found here."""
+        self.check(position)
+        alone = replace(self, source=replace(self.source, loader=LoaderOptions()))
         found = None if self._counted is None else self._counted.share(0, 1)
         if found is not None:
-            alone.accept([found[0]], ReadCounter(0))
-        return super(ExampleSteps, alone).replayed(position)
+            alone = alone.with_shares([found[0]])
+        return [replace(alone, route=route) for route in make_routes(self.route, position)]
 
-    def spec(self) -> Any:
-        """Read the first record of all; None if there is none."""
-        shard = Shard(seed=self._seed, sparse=True)
-        chunk = self._stream.open(shard).take(1)
-        if chunk is None:
-            return None
-        return spec_of((self._stream.finish(chunk, shard), chunk.ids))
+    @property
+    def _stream(self) -> Stream:
+        return self.found.stream
+
+    @property
+    def _counted(self) -> CountedStream | None:
+        """The stream, if its rows may be counted before they are read."""
+        return self._stream if isinstance(self._stream, CountedStream) else None
+
+    def _end(self, before: Position, reading: Reading) -> int:
+        """Behind the last example to be delivered, of those that were read."""
+        if not self.source.request.drop_last:
+            return reading.stop
+        position = self.resume(before)
+        first = position.examples - position.rows[0]  # of the layout
+        bounds = replace(self.route.splitter.bounds, first=first)
+        return bounds.find_last_end(reading.stop, drop_last=True)
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""
@@ -189,23 +200,26 @@ class ExampleSteps(Steps):
         segments = [segment for stream in streams for segment in stream]
         if any(segment.start for segment in segments):
             return None  # found by reading: lengths were not known then
-        found = self._counted.lengths([self._shard(position, segment) for segment in segments])
+        shards = [self.route.make_shard(position, segment) for segment in segments]
+        found = self._counted.lengths(shards)
         if found is None:
             return None
         rest = iter(found)
         return [[next(rest) - segment.skip for segment in stream] for stream in streams]
 
     def _segments(self, stream: StreamPosition) -> list[Segment]:
-        return [segment for segment in stream.segments if self._route.holds_rows(segment)]
+        return [segment for segment in stream.segments if self.route.holds_rows(segment)]
 
     def _files_touched(self, position: Position) -> tuple[int, ...]:
-        if not self._has_parts:
-            return super()._files_touched(position)
+        """How many files of its own each worker has touched."""
+        untold = (ALL,) * position.layout.num_workers
+        if not self.route.has_parts:
+            return untold
         if position.files_touched:
             return position.files_touched
         lengths = self._lengths(position)
         if lengths is None:
-            return super()._files_touched(position)
+            return untold
         return tuple(
             self._num_touched(position, stream.segments[-1], rows - stream.row - sum(before))
             for stream, rows, (*before, _) in zip(
@@ -213,28 +227,9 @@ class ExampleSteps(Steps):
             )
         )
 
-    def _num_touched(self, position: Position, lane: Segment, rows: int) -> int:
-        """How many files of a worker's own lane its first rows are from."""
-        rows += lane.skip
+    def _num_touched(self, position: Position, own: Segment, rows: int) -> int:
+        """How many files of a worker's own its first rows are from."""
+        rows += own.skip
         assert self._counted is not None, "lengths are known"
-        return self._counted.num_touched(self._shard(position, lane), rows) if rows > 0 else 0
-
-    @property
-    def _has_parts(self) -> bool:
-        """Whether what was dealt out to a worker can be dealt out again, file by file."""
-        return self._counted is not None and self._counted.has_parts
-
-    @property
-    def _counted(self) -> CountedStream | None:
-        """The stream, if its rows may be counted before they are read."""
-        return self._stream if isinstance(self._stream, CountedStream) else None
-
-    @property
-    def _stream(self) -> Stream:
-        assert self._prepared is not None, "facts() comes first"
-        return self._prepared.stream
-
-
-def _digest(prepared: Prepared) -> str:
-    digest = hashlib.blake2b(prepared.contents.encode(), digest_size=8).hexdigest()
-    return f"{prepared.num_shards or 'some'} (names and sizes: {digest})"
+        shard = self.route.make_shard(position, own)
+        return self._counted.num_touched(shard, rows) if rows > 0 else 0

@@ -1,19 +1,27 @@
 """Three ways to this worker's next step, by what is known of the lengths.
 
 PlannedFeed   all workers know all lengths: arithmetic, no communication per step
-OwnFeed       one worker: nobody to ask (in streamed_feeds)
-VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (there, too)
+OwnFeed       one worker: nobody to ask
+VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in voted_feed, which
+              is not imported where nobody has to agree)
+
+Whoever pulls steps counts them, and tells the number; no feed counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from torch_distinput.cluster.peer_monitor import Watch
+from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.progress.position import Position
+
+if TYPE_CHECKING:
+    from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
 
 
 class Delivery(NamedTuple):
@@ -22,20 +30,23 @@ class Delivery(NamedTuple):
     Attributes:
         step: this worker's part; None if it has ended.
         num_examples: examples over all replicas in sync.
-        where: tells where the epoch stands after it, but for steps and examples: they are counted
-            where they are delivered.
+        progress: tells where the epoch stands after it; see :meth:`Origin.advance`.
     """
 
     step: LocalStep | None
     num_examples: int
-    where: Callable[[], Position]
+    progress: Progress | int | None
 
 
 class Feed(Protocol):
     """Hands over steps until the end of data, which is the same step on all workers."""
 
-    def next(self) -> Delivery | None:
-        """The next step; None after the last one."""
+    @property
+    def origin(self) -> Origin:
+        """Where it starts."""
+
+    def next(self, index: int) -> Delivery | None:
+        """The next step, which is the one of this number; None after the last one."""
 
     def spec(self) -> Any:
         """The spec of a batch with ids, as far as the first steps tell it; else None."""
@@ -44,6 +55,7 @@ class Feed(Protocol):
         """Stop reading ahead."""
 
 
+@final
 class PlannedFeed:
     """Steps whose counts are known to all."""
 
@@ -52,29 +64,28 @@ class PlannedFeed:
         steps: Iterator[Delivery],
         watch: Watch,
         *,
+        origin: Origin,
         worker: int,
-        first_step: int,
         spec: Callable[[], Any],
     ) -> None:
         """Take planned steps, and the way to a spec without a step."""
+        self.origin = origin
         self._steps = steps
         self._spec = spec
         self._watch = watch
         self._worker = worker
-        self._number = first_step
 
-    def next(self) -> Delivery | None:
+    def next(self, index: int) -> Delivery | None:
         """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
         self._watch.look()
-        self._watch.reading(self._number)
+        self._watch.reading(index)
         try:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
             self._watch.tell(error)
-            raise located(error, self._worker, self._number) from origin_of(error)
+            raise locate_error(error, self._worker, index) from find_cause(error)
         if planned is not None:
-            self._watch.check_company(self._number)
-        self._number += 1
+            self._watch.check_company(index)
         return planned
 
     def spec(self) -> Any:
@@ -86,18 +97,73 @@ class PlannedFeed:
         self._steps = iter(())
 
 
-def raising(error: BaseException) -> Iterator[Any]:
-    """Steps that begin with an error: it is told to the others where steps are taken."""
-    raise error
-    yield
+@final
+class OwnFeed:
+    """The steps of a single worker."""
+
+    def __init__(
+        self, steps: Iterator[LocalStep], ledger: DeliveryCounter, *, origin: Origin
+    ) -> None:
+        """Take the worker's steps; one without examples is not delivered."""
+        self.origin = origin
+        self._steps = _deliver(steps, ledger)
+        self._begun = False
+
+    def next(self, index: int) -> Delivery | None:
+        """Read the next step."""
+        self._begun = True
+        try:
+            return next(self._steps, None)
+        except Exception as error:  # noqa: BLE001 - raised again with its place
+            raise locate_error(error, 0, index) from find_cause(error)
+
+    def spec(self) -> Any:
+        """Read the first step, which is then still to come."""
+        first = None if self._begun else self.next(self.origin.position.steps)
+        if first is None or first.step is None:
+            return None
+        self._steps = chain([first], self._steps)
+        return introduce(first.step)
+
+    def close(self) -> None:
+        """Drop the steps."""
+        self._steps = iter(())
 
 
-def origin_of(error: BaseException) -> BaseException:
+def _deliver(steps: Iterator[LocalStep], ledger: DeliveryCounter) -> Iterator[Delivery]:
+    """What a single worker delivers: it has only itself to agree with."""
+    for step in steps:
+        count = step.count
+        progress = ledger.add_step(count, step.num_touched, step.resume_point)
+        if count:
+            yield Delivery(step, count, progress)
+
+
+def introduce(step: LocalStep) -> Any:
+    """The spec of a step's first batch and its ids; None without one."""
+    part = next((part for part in step.parts if part is not None), None)
+    return None if part is None else spec_of((part.batch, part.ids))
+
+
+@final
+class FailedSteps(Iterator[Any]):
+    """Steps that could not be started: it is told to the others where steps are taken."""
+
+    def __init__(self, error: BaseException) -> None:
+        """Take what was raised."""
+        self._error = error
+
+    def __next__(self) -> Any:
+        """Raise it."""
+        raise self._error
+
+
+def find_cause(error: BaseException) -> BaseException:
     """What the source raised, without our own error around it."""
     return error.__cause__ if isinstance(error, SourceError) and error.__cause__ else error
 
 
-def located(error: BaseException, worker: int, step: int) -> BaseException:
+def locate_error(error: BaseException, worker: int, step: int) -> BaseException:
     """Say on which worker and at which step; what is no error of the data stays what it is."""
     if not isinstance(error, Exception):
         return error

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, Task, fetch_steps, plan_steps
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, part_of
+from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.engine.epoch_batches import EpochBatches
-from torch_distinput.engine.feeds import Delivery, Feed, PlannedFeed, raising
+from torch_distinput.engine.epoch_record import Origin
+from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
 from torch_distinput.engine.input import Opening
-from torch_distinput.engine.same_data import confirmed, first_difference, refuse_other_data
+from torch_distinput.engine.same_data import confirm, find_difference, refuse_other_data
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle
@@ -43,6 +44,7 @@ _MOST_COLUMNS, _MOST_FETCHED = 10, 3
 """Examples that are compared with those of the other workers."""
 
 
+@final
 class IndexedInput:
     """Examples by index: all counts are arithmetic."""
 
@@ -52,6 +54,7 @@ class IndexedInput:
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
         self._loader: TaskLoader[Task, Any] = TaskLoader(StepFetch(source.fetch), source.loader)
+        self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
 
@@ -69,27 +72,21 @@ class IndexedInput:
 
         At the beginning of an epoch any order will do: nothing of it has been delivered.
         """
-        recipe: dict[str, Any] = {
-            "number of examples": self._source.num_examples,
-        }
-        if self._source.sampler is not None and position.steps:
-            recipe["order of the sampler"] = self._batches.of(position.epoch).digest
-        return recipe
+        if self._source.sampler is None or not position.steps:
+            return self._counts
+        return {**self._counts, "order of the sampler": self._batches.of(position.epoch).digest}
 
-    def facts(self, position: Position) -> dict[str, object]:
-        """The dataset, its length, and the order where a sampler of the user gives it."""
-        facts: dict[str, object] = {"number of examples": self._source.num_examples}
-        if self._source.dataset is not None:
-            facts["dataset and part of it"] = describe_dataset(self._source.dataset)
+    def prepare(self, position: Position) -> PreparedIndices:
+        """Sample the order where a sampler of the user gives it."""
+        dataset = self._source.dataset
+        described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        return facts | self._batches.facts(position.epoch)
+        facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
+        return PreparedIndices(self, position, facts)
 
-    def share(self) -> None:
-        """All know all."""
-
-    def open(self, opening: Opening) -> Feed:
+    def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        before, layout = opening.position, make_layout(self._splitter)
+        layout = make_layout(self._splitter)
         if not self._splitter.shared and before.layout != layout:
             raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
         position = replace(before, layout=layout)
@@ -97,49 +94,51 @@ class IndexedInput:
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
-        fetched = self._fetched(opening, position, batches)
-        steps = (
-            Delivery(step=step, num_examples=total, where=lambda: position)
-            for step, total in fetched
-        )
-        worker = self._splitter.topology.worker_index
+        fetched = self._fetch(opening, position, batches)
+        steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
-            steps, opening.watch, worker=worker, first_step=position.steps, spec=self.spec
+            steps,
+            opening.watch,
+            origin=Origin(position=position),
+            worker=self._splitter.topology.worker_index,
+            spec=self.spec,
         )
 
-    def _fetched(
+    def _fetch(
         self, opening: Opening, position: Position, batches: GlobalBatches
     ) -> Iterator[tuple[LocalStep, int]]:
         """Start fetching, and compare some examples with those of the other workers."""
-        check = self._check(opening, batches)
+        check = self._make_check(opening, batches)
         try:
             found, fetched = fetch_steps(
-                self._planned(batches, position),
+                self._plan(batches, position),
                 self._loader,
                 epoch=position.epoch,
                 owned=self._source.owns_batches,
                 check=check,
             )
         except SourceError as error:  # a loader process was lost: told to all at the first step
-            found, fetched = [], raising(error)
+            found, fetched = [], FailedSteps(error)
         if check is not None:
-            self._compare(opening, check, found)
+            self._compare(opening, position, check, found)
         return fetched
 
-    def _compare(self, opening: Opening, check: SpotCheck, found: Prints) -> None:
+    def _compare(
+        self, opening: Opening, position: Position, check: SpotCheck, found: Prints
+    ) -> None:
         """Compare what the check has found; before two ranks are said to differ, look again."""
-        difference = first_difference(opening.exchange(found))
+        difference = find_difference(opening.exchange(found))
         if difference is None:
             return
         index = check.indices[difference[0]]
         alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
         loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
-        looks = loader.run(iter([check.again(index)]), opening.position.epoch)
+        looks = loader.run(iter([check.again(index)]), position.epoch)
         (now,) = next(looks) or [[]]
-        still = confirmed(found[difference[0]], now) if found else []
+        still = confirm(found[difference[0]], now) if found else []
         refuse_other_data(opening.exchange([still]), index, self._source.name)
 
-    def _check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
+    def _make_check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
         """What to compare: the first examples of some batches, at the first ``iter()``.
 
         Where code of the user's fetches them, three: the start should not be felt.
@@ -151,12 +150,12 @@ class IndexedInput:
             return None
         most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
         places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
-        return SpotCheck(tuple(int(batches.indices(n)[0]) for n in places))
+        return SpotCheck(tuple(int(batches.take(n)[0]) for n in places))
 
-    def _planned(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
+    def _plan(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
         if self._splitter.shared:
-            return plan_steps(_rest_of(batches, position), self._splitter)
+            return plan_steps(_skip_delivered(batches, position), self._splitter)
         return islice(plan_steps(batches, self._splitter), position.steps, None)
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -173,13 +172,13 @@ class IndexedInput:
             global_batch_size=layout.global_batch_size,
         )
         batches = self._batches.of(position.epoch, layout.global_batch_size)
-        batches = _rest_of(batches, position)
+        batches = _skip_delivered(batches, position)
         number = step - position.steps
         if number >= batches.num_batches:
             return None
-        indices = batches.indices(number)
+        indices = batches.take(number)
         (cut,) = splitter.cut(len(indices))
-        return [cut_step(part_of(self._source.fetch(indices), indices), cut.sizes)]
+        return [cut_step(take_apart(self._source.fetch(indices), indices), cut.sizes)]
 
     def expected_ids(
         self,
@@ -192,15 +191,12 @@ class IndexedInput:
             return None  # all of it comes many times
         topology, count = self._splitter.topology, self._source.num_examples
         worker, num_workers = topology.worker_index, topology.num_workers
-        batches = _rest_of(self._batches.of(before.epoch), before)
+        batches = _skip_delivered(self._batches.of(before.epoch), before)
         whole = self._source.sampler is None and not before.examples and not batches.num_dropped
         if whole and count is not None:
             return sum_range(worker * count // num_workers, (worker + 1) * count // num_workers)
-        mine = map(batches.indices, assign_items(batches.num_batches, num_workers, worker))
+        mine = map(batches.take, assign_items(batches.num_batches, num_workers, worker))
         return sum(map(sum_ids, mine), IdSum())
-
-    def first_example(self) -> None:
-        """Examples are compared by a spot check, where they are fetched."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where a sampler does not say."""
@@ -209,9 +205,7 @@ class IndexedInput:
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
         runs = self._batches.of(epoch).runs
-        idle_steps = (
-            count_idle(self._splitter, (run.size,)) * run.count for run in runs
-        )
+        idle_steps = (count_idle(self._splitter, (run.size,)) * run.count for run in runs)
         return sum(idle_steps, Idle())
 
     def spec(self) -> Any:
@@ -222,5 +216,26 @@ class IndexedInput:
         return spec_of((self._source.fetch(first), first))
 
 
-def _rest_of(batches: GlobalBatches, position: Position) -> GlobalBatches:
+@final
+class PreparedIndices:
+    """An epoch of a source with an index, whose order is known."""
+
+    def __init__(self, owner: IndexedInput, position: Position, facts: dict[str, object]) -> None:
+        """Made by :meth:`IndexedInput.prepare`."""
+        self.facts = facts
+        self._owner = owner
+        self._position = position
+
+    def share(self) -> None:
+        """All know all."""
+
+    def first_example(self) -> None:
+        """Examples are compared by a spot check, where they are fetched."""
+
+    def open(self, opening: Opening) -> Feed:
+        """Plan what is left of the epoch and start fetching."""
+        return self._owner.open(self._position, opening)
+
+
+def _skip_delivered(batches: GlobalBatches, position: Position) -> GlobalBatches:
     return batches.skip(steps=position.steps, examples=position.examples)

@@ -1,4 +1,8 @@
-"""What every input of the street can do, and what it is given to start an epoch."""
+"""What every input of the street can do, and what it is given to start an epoch.
+
+input.prepare(position) -> PreparedEpoch     its facts and its share are shown to all workers
+prepared.open(opening) -> Feed               with what all have shown
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,7 @@ class Opening:
     """What a feed needs beside its input.
 
     Attributes:
-        position: the epoch to play, and where to go on in it.
-        shares: what each worker has found out for all: the results of :meth:`Input.share`.
+        shares: what each worker has found out for all: the results of :meth:`PreparedEpoch.share`.
         read_counter: takes notes on what is read.
         watch: tells and hears of failures.
         meeting: where workers agree.
@@ -36,7 +39,6 @@ class Opening:
         checks_data: compare the data of the workers, as far as that is cheap.
     """
 
-    position: Position
     shares: list[Any]
     read_counter: ReadCounter
     watch: Watch
@@ -44,6 +46,23 @@ class Opening:
     timeout: float
     exchange: Callable[[Prints], list[Prints]]
     checks_data: bool
+
+
+class PreparedEpoch(Protocol):
+    """An epoch, or the rest of one, whose files and indices are known here."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What must be equal on all workers."""
+
+    def share(self) -> object:
+        """What this worker finds out for all, as plain values."""
+
+    def first_example(self) -> int | None:
+        """A fingerprint of one example that all workers have, for an audit; None without one."""
+
+    def open(self, opening: Opening) -> Feed:
+        """Start reading."""
 
 
 class Input(Protocol):
@@ -58,17 +77,8 @@ class Input(Protocol):
     def recipe(self, position: Position) -> Recipe:
         """What decides which examples an epoch has, and their order; finds files."""
 
-    def facts(self, position: Position) -> dict[str, object]:
-        """What must be equal on all workers; called once for each ``iter()``, and before the rest.
-
-        Finds files, so it may raise.
-        """
-
-    def share(self) -> object:
-        """What this worker finds out for all, as plain values. Called after :meth:`facts`."""
-
-    def open(self, opening: Opening) -> Feed:
-        """Start an epoch, or go on in it. Called after :meth:`facts` of the same position."""
+    def prepare(self, position: Position) -> PreparedEpoch:
+        """Find files, sample the order of examples; so it may raise. Once for each ``iter()``."""
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """One step of the epoch, of all workers at once; None if there is none."""
@@ -80,9 +90,6 @@ class Input(Protocol):
 
         ``reading``: what it has read of a stream that all workers share.
         """
-
-    def first_example(self) -> int | None:
-        """A fingerprint of one example that all workers have, for an audit; None without one."""
 
     def num_steps(self, epoch: int) -> int | None:
         """Steps of an epoch; None where they are not known beforehand."""

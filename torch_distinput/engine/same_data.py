@@ -9,7 +9,7 @@ from torch_distinput.data.sources.spot_check import UNKNOWN, Prints
 from torch_distinput.errors import MismatchError
 
 
-def first_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
+def find_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
     """The first example that is not the same on all workers, and the workers that differ.
 
     Args:
@@ -31,7 +31,7 @@ def first_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
     return None
 
 
-def confirmed(before: list[int], again: list[int]) -> list[int]:
+def confirm(before: list[int], again: list[int]) -> list[int]:
     """What is still the same after many looks."""
     if len(before) != len(again):
         return []
@@ -49,7 +49,7 @@ def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
     Raises:
         MismatchError: names the workers.
     """
-    found = first_difference(shown)
+    found = find_difference(shown)
     if found is not None:
         raise MismatchError(
             "Expected the same data on all workers, because under AutoShardPolicy.DATA each "

@@ -10,10 +10,10 @@ import torch
 
 from torch_distinput.data.batch.leaf_kind import Order
 from torch_distinput.data.batch.leaf_kinds import kind_of
-from torch_distinput.data.batch.spec import merged, outline_of, spec_of, zero_rows
+from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
 from torch_distinput.data.batch.tree import flatten, leaf_names
-from torch_distinput.data.steps.local_step import ReplicaBatch, part_of
-from torch_distinput.data.steps.padding import blank, order_of, padded, padded_spec
+from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
+from torch_distinput.data.steps.padding import make_blank, order_of, pad_batch, pad_spec
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Idle
 
@@ -34,7 +34,7 @@ class Shapes:
         self._empty: ReplicaBatch | None = None
         self._orders: list[Order] | None = None
 
-    def completed(
+    def complete(
         self, parts: Sequence[ReplicaBatch | None], ask: Callable[[], Any]
     ) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
@@ -53,7 +53,7 @@ class Shapes:
         self._orders = list(map(order_of, part.leaves))
         if self.spec is not None:
             _check_numbers(self.spec[0], self._last[0])
-        self.spec = self._last if self.spec is None else merged(self.spec, self._last)
+        self.spec = self._last if self.spec is None else merge_specs(self.spec, self._last)
 
     def empty(self, ask: Callable[[], Any]) -> ReplicaBatch:
         """Return a batch without rows, like the last real one on this worker.
@@ -62,27 +62,27 @@ class Shapes:
         time: the user may change their sizes in place, or need one for backward.
         """
         if self._empty is None:
-            self._empty = self._made(ask)
+            self._empty = self._make(ask)
         leaves, structure, ids = self._empty
         return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
 
-    def filled(self, part: ReplicaBatch) -> ReplicaBatch:
+    def fill(self, part: ReplicaBatch) -> ReplicaBatch:
         """Fill up a batch, also one of :meth:`empty`, and add its mask."""
         assert self.padded_rows is not None, "asked for by the caller"
         if len(part.ids):
-            return padded(part, self.padded_rows)
-        return blank(part, self.padded_rows, self._latest[0], self._orders)
+            return pad_batch(part, self.padded_rows)
+        return make_blank(part, self.padded_rows, self._latest[0], self._orders)
 
     @property
     def _latest(self) -> Any:
         return self.spec if self._last is None else self._last
 
-    def _made(self, ask: Callable[[], Any]) -> ReplicaBatch:
+    def _make(self, ask: Callable[[], Any]) -> ReplicaBatch:
         if self._latest is None:
             self.spec = ask()
         if self._latest is None:
-            raise no_spec()
-        return part_of(*zero_rows(self._latest))
+            raise make_spec_error()
+        return take_apart(*zero_rows(self._latest))
 
 
 def _check_numbers(before: Any, now: Any) -> None:
@@ -107,7 +107,7 @@ def _check_numbers(before: Any, now: Any) -> None:
 
 def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
     """What a step looks like to the user, from the spec of a batch with its ids."""
-    return part_spec[0] if padded_rows is None else padded_spec(part_spec[0], padded_rows)
+    return part_spec[0] if padded_rows is None else pad_spec(part_spec[0], padded_rows)
 
 
 def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int | None) -> None:
@@ -127,7 +127,7 @@ def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int |
         )
 
 
-def no_spec() -> SourceError:
+def make_spec_error() -> SourceError:
     """The error for a source that has shown no example to anybody."""
     msg = (
         "Expected at least one step to know the structure of a batch, got none from any worker: "

@@ -34,7 +34,7 @@ def main() -> None:
         "--storage-options", type=json.loads, default={}, help="JSON, for fsspec: OUT and --cache"
     )
     given = parser.parse_args()
-    recipe = _recipe(given.recipe)
+    recipe = _load_recipe(given.recipe)
     tdi.init_distributed()
     strategy = tdi.MultiWorkerMirroredStrategy()
     features = analyze(
@@ -51,7 +51,7 @@ def main() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _recipe(name: str) -> dict[str, Any]:
+def _load_recipe(name: str) -> dict[str, Any]:
     if name.endswith(".py") and not Path(name).is_file():
         msg = f"Expected a Python file at {name}, found none."
         raise SystemExit(msg)

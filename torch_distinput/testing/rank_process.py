@@ -2,6 +2,10 @@
 
 Here stands what the parent and a rank say to each other: the parent sends a `Job`, the rank answers
 each stage of it with an `Answer`: ready, loaded the function, ran it, left the process group.
+
+    thread            does                                          shares
+    main              reads jobs, runs them, answers                nothing
+    end-with-parent   waits for the parent's end, ends the process  nothing
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def _with_strategy(fn: Callable[[Strategy], Result], num_replicas: int) -> Resul
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"] * num_replicas)
     try:
         return fn(strategy)
-    except BaseException as error:
-        strategy.heartbeat.close(error)  # as at the end of a script that it ends
+    except BaseException as error:  # as at the end of a script that it ends
+        strategy._session.heartbeat.close(error)  # noqa: SLF001 - not for users
         raise
 
 

@@ -1,6 +1,10 @@
 """Workers as threads of one process, joined by a communicator in memory.
 
-Two real workers and a pretend wire: everything but the process group is the product's own code.
+Real workers and a pretend wire: everything but the process group is the product's own code.
+
+    thread             shares                              guarded by
+    one for a worker   the wire, with each other           ``_Wire.changed``
+                       its outcome, with the caller        the caller joins it before it reads
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -211,6 +215,19 @@ class SimulatedChannel:
             raise ChannelBrokenError(str(error)) from error
 
 
+@final
+class SimulatedStrategy(Strategy):
+    """A worker of a simulation."""
+
+    def __init__(self, wire: _Wire, rank: int, num_replicas: int) -> None:
+        """Take one end of the wire."""
+        topology = Topology(
+            num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank
+        )
+        devices = [torch.device("cpu")] * num_replicas
+        super().__init__(topology, devices, SimulatedCommunicator(wire, rank))
+
+
 def simulate(
     fn: Callable[[Strategy], T], *, num_workers: int, replicas_per_worker: int = 1
 ) -> list[T]:
@@ -250,14 +267,13 @@ class _Outcome:
 def _work(
     fn: Callable[[Strategy], Any], wire: _Wire, rank: int, num_replicas: int, outcome: _Outcome
 ) -> None:
-    topology = Topology(num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank)
-    devices = [torch.device("cpu")] * num_replicas
-    strategy = Strategy(topology, devices, SimulatedCommunicator(wire, rank))
+    strategy = SimulatedStrategy(wire, rank, num_replicas)
     try:
         outcome.result = fn(strategy)
     except BaseException as error:  # noqa: BLE001 - it is raised again by simulate
         outcome.error, outcome.time = error, time.monotonic()
-    strategy.heartbeat.close(outcome.error)  # an error that is kept would keep the strategy
+    # Not left to the finalizer: an error that is kept keeps the strategy.
+    strategy._session.heartbeat.close(outcome.error)  # noqa: SLF001 - not for users
     wire.leave(rank, outcome.error)
 
 

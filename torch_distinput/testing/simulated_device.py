@@ -5,6 +5,9 @@ moments that a seed chooses, with real values: a missing wait gives wrong ones. 
 memory must come after those it conflicts with, not by luck but by waits: happens-before, by vector
 clocks, whatever moments were chosen. Freed device memory is given out again as torch's caching
 allocator does: to the same stream at once, unless ``record_stream`` was called for it.
+
+    thread           calls                                    guarded by
+    any host thread  every method, and a finalizer of memory  ``_lock``, which it may hold already
 """
 
 from __future__ import annotations

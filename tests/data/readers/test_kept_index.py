@@ -10,7 +10,7 @@ import pytest
 
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.formats.sidecar_index import indexed_parts
+from torch_distinput.data.formats.sidecar_index import index_parts
 from torch_distinput.data.formats.tfrecord import TFRecord
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
@@ -38,7 +38,7 @@ def parts(path, index, walks, kind="kind", *, fewest_parts=64):
         walks.append(file.path)
         return [(0, 3), (10, 4)]
 
-    return indexed_parts(file, index, kind, find_cuts)
+    return index_parts(file, index, kind, find_cuts)
 
 
 def test_memory_keeps_nothing(path):

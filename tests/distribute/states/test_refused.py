@@ -74,6 +74,12 @@ def test_version_1_with_too_few_numbers(name, folder):
         loaded(OLD[name], state, folder)
 
 
+def test_version_1_of_another_source(folder):
+    """Said before its places are taken apart."""
+    with pytest.raises(tdi.ConfigurationError, match="source was 'files or shards', and here"):
+        loaded(OLD[CHAIN], OLD[CHAIN]["state"], folder, "its state")
+
+
 def test_version_1_of_other_operations(folder):
     """The error says which there are here, and what came."""
     case = OLD[CHAIN]

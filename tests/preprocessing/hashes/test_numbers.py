@@ -10,10 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.preprocessing.hashes.packed import check_export, pack
-from torch_distinput.preprocessing.strings.hashes.buckets import bucket
-from torch_distinput.preprocessing.strings.hashes.cross import crossed
 from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
-from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
+from torch_distinput.preprocessing.strings.hashes.farmhash import cross, fingerprint64
+from torch_distinput.preprocessing.strings.hashes.words import choose_bucket
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 int64s = st.integers(LOWEST, HIGHEST)
@@ -52,7 +51,7 @@ def test_fingerprints_of_numbers_as_keras_has_them():
     """The case hashing/ints_1000 of keras.json."""
     values = [0, 1, -1, 7, 10, 123456789, -2147483648, 2147483647, HIGHEST, LOWEST]
     expected = [735, 849, 430, 88, 862, 306, 469, 757, 319, 112]
-    bins = bucket(fingerprint64(*decimal_text(torch.tensor(values))), 1000)
+    bins = choose_bucket(fingerprint64(*decimal_text(torch.tensor(values))), 1000)
     assert bins.tolist() == expected
 
 
@@ -64,13 +63,13 @@ def test_fingerprints_of_numbers_as_keras_has_them():
 @example([-1, LOWEST, HIGHEST, 0], 1)
 def test_a_bin_is_the_uint64_modulo_their_number(hashes, num_bins):
     expected = [value % (1 << 64) % num_bins for value in hashes]
-    assert bucket(torch.tensor(hashes, dtype=torch.int64), num_bins).tolist() == expected
+    assert choose_bucket(torch.tensor(hashes, dtype=torch.int64), num_bins).tolist() == expected
 
 
 @pytest.mark.parametrize("num_bins", [0, -3, 1 << 63])
 def test_a_number_of_bins_that_cannot_be(num_bins):
     with pytest.raises(ValueError, match=re.escape(f"got {num_bins}")):
-        bucket(torch.tensor([1]), num_bins)
+        choose_bucket(torch.tensor([1]), num_bins)
 
 
 STRINGS = fingerprint64(*pack([string.encode() for string in ["A", "B", "A", "", "é"]]))
@@ -87,15 +86,15 @@ CROSSED = [
 
 @pytest.mark.parametrize(("columns", "num_bins", "expected"), CROSSED)
 def test_crosses_of_keras(columns, num_bins, expected):
-    assert bucket(crossed(columns), num_bins).tolist() == expected
+    assert choose_bucket(cross(columns), num_bins).tolist() == expected
     as_column = [column[:, None] for column in columns]
-    assert bucket(crossed(as_column), num_bins).squeeze(1).tolist() == expected
+    assert choose_bucket(cross(as_column), num_bins).squeeze(1).tolist() == expected
 
 
 def test_exported_they_give_the_same():
     def every_function(values):
         text = decimal_text(values)
         hashes = fingerprint64(*text)
-        return text, bucket(hashes, (1 << 62) + 1), crossed([hashes, values])
+        return text, choose_bucket(hashes, (1 << 62) + 1), cross([hashes, values])
 
     check_export(every_function, numbers)

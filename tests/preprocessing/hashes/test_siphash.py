@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.preprocessing.hashes.packed import bits, check_export, pack, random_rows, strings
-from torch_distinput.preprocessing.strings.hashes.buckets import bucket
 from torch_distinput.preprocessing.strings.hashes.siphash import siphash24
+from torch_distinput.preprocessing.strings.hashes.words import choose_bucket
 
 MASK = (1 << 64) - 1
 KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
@@ -71,7 +71,7 @@ def test_the_authors_vectors():
 @pytest.mark.parametrize("key", KERAS)
 def test_hashes_of_keras(key):
     rows = [string.encode() for string in STRINGS]
-    assert bucket(siphash24(*pack(rows), key), 1000).tolist() == KERAS[key]
+    assert choose_bucket(siphash24(*pack(rows), key), 1000).tolist() == KERAS[key]
 
 
 @settings(max_examples=60, deadline=None)

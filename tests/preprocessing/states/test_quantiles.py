@@ -156,7 +156,7 @@ def test_values_stand_for_their_bucket_nearest_to_zero():
     values = np.concatenate([rng.normal(size=300_000).astype(np.float32), np.repeat(atoms, 50_000)])
     state = quantiles_of(values)
     assert state.to_arrays()["dropped_bits"] > 8
-    representatives = state._values()
+    representatives = state._find_values()
     assert set(atoms.tolist()) <= set(representatives.tolist())
     ordered = np.sort(values)
     standing_in = np.repeat(representatives, state.to_arrays()["counts"])

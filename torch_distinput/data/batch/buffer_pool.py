@@ -4,6 +4,10 @@ A tensor that is handed out lies over an array of ours. Torch refers to that arr
 and so does whatever shares it: a view, ``detach()``, ``numpy()``, a batch that is kept in a list.
 When nothing is left the array's reference count is back at its base, and the memory is free. So a
 user who keeps a batch never sees it change, and nobody has to say how long a batch is needed.
+
+    thread                        writes               reads               guarded by
+    any that asks for memory      _arrays              reference counts    _lock
+    who drops the last tensor     a reference count                        the interpreter
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -33,6 +37,7 @@ def pageable(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
+@final
 class Buffers:
     """The memory of one leaf, batch after batch; it may be asked from several threads."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def collate_examples(
     stacked = [_stack(n, c) for n, c in zip(names, columns, strict=True)]
     if types:
         pairs = zip(names, stacked, strict=True)
-        stacked = [_typed(n, s, types[n]) if n in types else s for n, s in pairs]
+        stacked = [_cast(n, s, types[n]) if n in types else s for n, s in pairs]
     return unflatten(structure, stacked)
 
 
@@ -75,7 +75,7 @@ def _number_type(kinds: set[type]) -> torch.dtype:
     return torch.bool if kinds == {bool} else torch.int64
 
 
-def _typed(name: str, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
+def _cast(name: str, leaf: Any, dtype: torch.dtype) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         if leaf.dtype == dtype:
             return leaf
@@ -118,6 +118,7 @@ def collate(spec: Any) -> CollateFn:
     return _CollateOrNone(spec)
 
 
+@final
 class _CollateOrNone:
     """Picklable, so that it can travel to loader processes."""
 

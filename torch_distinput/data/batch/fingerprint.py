@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -80,6 +80,7 @@ def say_unchecked(name: str) -> None:
         )
 
 
+@final
 class Digest:
     """Takes values one after another; equal in all processes for equal values in equal order."""
 
@@ -161,7 +162,7 @@ class Digest:
     def _sequence(self, value: Any, depth: int) -> None:
         kind = type(value)
         name = "[" if kind in (list, tuple) else kind.__qualname__
-        numbers = _packed(value) if len(value) > _FEW else None
+        numbers = _pack(value) if len(value) > _FEW else None
         if numbers is not None:
             self._content((name, numbers.typecode, len(value)), numbers)
             return
@@ -330,7 +331,7 @@ def _fields(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _packed(values: Any) -> array.array[Any] | None:
+def _pack(values: Any) -> array.array[Any] | None:
     """Many numbers of one kind as memory; None if they are not, or too large for it."""
     kinds = set(map(type, values))
     code = _PACKED.get(kinds.pop()) if len(kinds) == 1 else None

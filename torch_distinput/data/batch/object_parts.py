@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from itertools import islice
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ class TooLargeError(Exception):
     """More than is looked at."""
 
 
+@final
 class Budget:
     """What may still be looked at of one object."""
 

@@ -27,14 +27,14 @@ def zero_rows(spec: Any) -> Batch:
     return map_leaves(lambda leaf: kind_of_spec(leaf).blank(leaf, 0, None), spec)
 
 
-def merged(one: Any, other: Any) -> Any:
+def merge_specs(one: Any, other: Any) -> Any:
     """Return the spec that two batches share: sizes that differ between them become None."""
     leaves, structure = flatten(one)
     others, other_structure = flatten(other)
     if structure != other_structure:
         return one
     pairs = zip(leaves, others, strict=True)
-    return unflatten(structure, [_merged_leaf(left, right) for left, right in pairs])
+    return unflatten(structure, [_merge_leaf(left, right) for left, right in pairs])
 
 
 def same_kinds(one: Any, other: Any) -> bool:
@@ -53,7 +53,7 @@ def same_kind(one: TensorSpec, other: TensorSpec) -> bool:
     return bool(one.dtype == other.dtype)
 
 
-def _merged_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:
+def _merge_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:
     if one == other or len(one.shape) != len(other.shape):
         return one
     sizes = zip(one.shape, other.shape, strict=True)

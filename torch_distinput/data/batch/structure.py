@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""
 
 
+@final
 @dataclasses.dataclass(frozen=True)
 class Structure:
     """The containers of a tree, without its leaves."""
@@ -84,6 +85,7 @@ def compile_leaves(
     return code.function("tree", [*lines, f"return [{', '.join(names)}]"])
 
 
+@final
 class _Code:
     """Lines under way, and the objects that they name."""
 

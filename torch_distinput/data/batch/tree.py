@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ Batch = Any
 """A tree whose leaves all have the same number of rows."""
 
 
+@final
 class Examples(list[Any]):
     """Examples of a stream that are not collated yet: a leaf with one example a row."""
 

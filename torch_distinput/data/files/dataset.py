@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.operations import Operation
-from torch_distinput.data.formats import named_reader
+from torch_distinput.data.formats import find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.stream.bad_records import OnError
@@ -75,7 +75,7 @@ class FileDataset:
             raise ValueError(msg)
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "patterns", tuple(os.fspath(item) for item in given))  # type: ignore[arg-type]
-        set_field(self, "reader", named_reader(reader))
+        set_field(self, "reader", find_reader(reader))
         set_field(self, "storage_options", dict(storage_options or {}))
         set_field(self, "shuffle_files", shuffle_files)
         set_field(self, "split_files", split_files)

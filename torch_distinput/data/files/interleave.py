@@ -49,7 +49,7 @@ def interleaved(
         next_pile = start.number("next")
         places = [
             place and _Visited(place[0], place[1], ChunkReader(open_pile(*place)))
-            for place in start.check(TURN).value("visited")
+            for place in start.check(TURN).several("visited", cycle_length)
         ]
     more = True
     while more or any(places):

@@ -266,10 +266,10 @@ def run(
     chunks = last.apply(lambda inner, at: run(upstream, before, inner, at), own_key, place)
     if isinstance(last, Map):  # rows stand where they stood, so they were passed over before it
         return chunks
-    return without_first(chunks, place.skip)
+    return drop_first(chunks, place.skip)
 
 
-def without_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
+def drop_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:
     """Leave out the first rows."""
     for chunk in chunks:
         if num_rows < chunk.num_rows:

@@ -64,7 +64,7 @@ def place_in_partitions(lengths: list[int], cycle: tuple[int, int] | None, row: 
     return Cursor(start=place_of_partition(partition), skip=row - before)
 
 
-def ahead(
+def start_ahead(
     starts: Iterator[tuple[int, Callable[[], Iterator[Chunk]]]], threads: int
 ) -> Iterator[tuple[int, Iterator[Chunk]]]:
     """Start numbered iterators in order, as many ahead of use as there are threads for them."""

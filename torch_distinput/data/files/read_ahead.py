@@ -1,4 +1,11 @@
-"""Chunks read by a thread ahead of use, within a bound of bytes."""
+"""Chunks read by a thread ahead of use, within a bound of bytes.
+
+Who writes and reads what:
+
+    thread                  writes                              reads           guarded by
+    reader (one a file)     chunks, held_bytes, ended, error    closed          changed
+    who takes chunks        chunks, held_bytes, closed          ended, error    changed
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import final
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.stream.chunk import Chunk
@@ -15,9 +23,10 @@ _HELD_BYTES = 8 << 20
 """What one thread reads ahead; one chunk is always allowed."""
 
 
+@final
 @dataclass(slots=True)
-class _Shelf:
-    """What the two threads share; every field is guarded by ``changed``."""
+class _ChunkQueue:
+    """What the two threads share."""
 
     changed: Condition = field(default_factory=new_condition)
     chunks: deque[Chunk] = field(default_factory=deque)
@@ -36,32 +45,33 @@ class _Shelf:
             self.changed.notify_all()
 
 
+@final
 class ReadAhead(Iterator[Chunk]):
     """Runs an iterator of chunks in a thread of its own, which starts now.
 
     The thread overlaps reading and decompressing, which release the interpreter's lock, with
-    whatever the consumer does. It holds the shelf and never this object, so that an abandoned one
+    whatever the consumer does. It holds the queue and never this object, so that an abandoned one
     is collected and the thread leaves.
     """
 
     def __init__(self, start: Callable[[], Iterator[Chunk]]) -> None:
         """Take the function that starts the iterator; it is called in the thread."""
-        self._shelf = _Shelf()
-        start_thread(_read, self._shelf, start, name="reader", stop=self._shelf.close)
-        self._finalizer = weakref.finalize(self, self._shelf.close)
+        self._queue = _ChunkQueue()
+        start_thread(_read, self._queue, start, name="reader", stop=self._queue.close)
+        self._finalizer = weakref.finalize(self, self._queue.close)
         self._finalizer.atexit = False  # threads end all at once
 
     def __next__(self) -> Chunk:
         """Return the next chunk; raise what the iterator raised."""
-        shelf = self._shelf
-        with shelf.changed:
-            shelf.changed.wait_for(lambda: shelf.chunks or shelf.ended or shelf.closed)
-            if shelf.chunks:
-                chunk = shelf.chunks.popleft()
-                shelf.held_bytes -= rows.num_bytes(chunk.data)
-                shelf.changed.notify_all()
+        queue = self._queue
+        with queue.changed:
+            queue.changed.wait_for(lambda: queue.chunks or queue.ended or queue.closed)
+            if queue.chunks:
+                chunk = queue.chunks.popleft()
+                queue.held_bytes -= rows.num_bytes(chunk.data)
+                queue.changed.notify_all()
                 return chunk
-            error, shelf.error = shelf.error, None
+            error, queue.error = queue.error, None
         if error is not None:
             raise error
         raise StopIteration
@@ -71,27 +81,27 @@ class ReadAhead(Iterator[Chunk]):
         self._finalizer()
 
 
-def _read(shelf: _Shelf, start: Callable[[], Iterator[Chunk]]) -> None:
+def _read(queue: _ChunkQueue, start: Callable[[], Iterator[Chunk]]) -> None:
     error: BaseException | None = None
     try:
         for chunk in start():
-            if not _put(shelf, chunk):
+            if not _put(queue, chunk):
                 return
     except BaseException as raised:  # noqa: BLE001 - raised again in the consumer's thread
         error = raised
-    with shelf.changed:
-        shelf.ended, shelf.error = True, error
-        shelf.changed.notify_all()
+    with queue.changed:
+        queue.ended, queue.error = True, error
+        queue.changed.notify_all()
 
 
-def _put(shelf: _Shelf, chunk: Chunk) -> bool:
-    """Lay a chunk on the shelf when there is room; False if nobody wants it any more."""
+def _put(queue: _ChunkQueue, chunk: Chunk) -> bool:
+    """Put a chunk into the queue when there is room; False if nobody wants it any more."""
     size = rows.num_bytes(chunk.data)
-    with shelf.changed:
-        shelf.changed.wait_for(lambda: shelf.closed or shelf.has_room(size))
-        if shelf.closed:
+    with queue.changed:
+        queue.changed.wait_for(lambda: queue.closed or queue.has_room(size))
+        if queue.closed:
             return False
-        shelf.chunks.append(chunk)
-        shelf.held_bytes += size
-        shelf.changed.notify_all()
+        queue.chunks.append(chunk)
+        queue.held_bytes += size
+        queue.changed.notify_all()
     return True

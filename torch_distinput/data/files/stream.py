@@ -21,10 +21,10 @@ from torch_distinput.data.files.decode import Decode, Schema, decode_index, has_
 from torch_distinput.data.files.interleave import interleaved
 from torch_distinput.data.files.operations import Key, Map, Operation, Repeat, Take
 from torch_distinput.data.files.partitions import (
-    ahead,
     first_partition,
     place_of_partition,
     read_partition,
+    start_ahead,
 )
 from torch_distinput.data.files.unit_reader import UnitReader
 from torch_distinput.data.files.work_units import (
@@ -164,7 +164,7 @@ class FileStream(CountedStream):
             return chunks if decodes_late or _has(early, Decode) else schema.uniform(chunks, key)
 
         chunks = file_ops.run(read_all, early, key, place)
-        return ChunkReader(map(_undecoded, chunks) if decodes_late else chunks, log)
+        return ChunkReader(map(_place_as_decoded, chunks) if decodes_late else chunks, log)
 
     def _read_piles(
         self, partitions: list[list[Unit]], place: Cursor, log: ReadLog
@@ -183,11 +183,11 @@ class FileStream(CountedStream):
             (number, partial(open_pile, number, row if number == first else 0))
             for number in range(first, len(partitions))
         )
-        opened = ahead(starts, self._num_threads)
+        opened = start_ahead(starts, self._num_threads)
         if cycle is None:
             return itertools.chain.from_iterable(chunks for _, chunks in opened)
         chunks = interleaved(opened, open_pile, cycle, place.start)
-        return file_ops.without_first(chunks, place.skip)
+        return file_ops.drop_first(chunks, place.skip)
 
     def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
@@ -207,7 +207,7 @@ class FileStream(CountedStream):
 
         def checked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             uniform = schema.uniform(chunks, self._key(shard))
-            return map(_undecoded, uniform) if late else uniform
+            return map(_place_as_decoded, uniform) if late else uniform
 
         reader = UnitReader(
             units,
@@ -299,6 +299,6 @@ def _has(operations: Sequence[Operation], kind: type) -> bool:
     return any(isinstance(operation, kind) for operation in operations)
 
 
-def _undecoded(chunk: Chunk) -> Chunk:
+def _place_as_decoded(chunk: Chunk) -> Chunk:
     """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
     return replace(chunk, place=chunk.place.behind_all(Decode.kind))

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import final
 
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.work_units import Unit
@@ -17,6 +18,7 @@ from torch_distinput.plan.progress.place import Start
 ReadUnit = Callable[[Unit], Iterator[Chunk]]
 
 
+@final
 class UnitReader:
     """Reads the units of a shard one after another, some of them ahead of use.
 

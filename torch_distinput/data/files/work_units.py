@@ -31,6 +31,7 @@ _DAMAGE = (None, errno.EINVAL)
 _UNREACHABLE = (FileNotFoundError, PermissionError)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
     """One part of one file.
@@ -60,6 +61,7 @@ class Unit:
         return replace(self, part=head), replace(self, part=tail)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The parts of all files, in the order of the listing; the same on all workers."""
@@ -157,7 +159,7 @@ class UnitSource:
             return
         try:
             for data in self.dataset.reader.read(file, part):
-                chunk = _numbered(data, unit, count)
+                chunk = _number_rows(data, unit, count)
                 count += chunk.num_rows
                 if chunk.num_rows:
                     yield chunk
@@ -202,7 +204,7 @@ def _is_no_damage(error: Exception) -> bool:
     return isinstance(error, (SourceError, ConfigurationError, *_UNREACHABLE))
 
 
-def _numbered(data: Batch, unit: Unit, count: int) -> Chunk:
+def _number_rows(data: Batch, unit: Unit, count: int) -> Chunk:
     try:
         num_rows = rows.num_rows(data)
     except (TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{FORMATS[name]}"), name)
 
 
-def named_reader(reader: str | Reader) -> Reader:
+def find_reader(reader: str | Reader) -> Reader:
     """Return the reader of a format with its defaults, or the reader that was given."""
     if isinstance(reader, Reader):
         return reader

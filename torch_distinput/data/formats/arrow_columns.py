@@ -32,7 +32,7 @@ import torch
 
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.npy import widened
+from torch_distinput.data.formats.npy import widen
 from torch_distinput.data.formats.reader import CHUNK_BYTES
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
@@ -64,7 +64,7 @@ def column_names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     return names
 
 
-def chosen_columns(schema: Any, columns: Sequence[str] | None, path: str) -> list[str]:
+def choose_columns(schema: Any, columns: Sequence[str] | None, path: str) -> list[str]:
     """Return the names of the columns to read, in the order of the batch."""
     there = list(schema.names)
     names = there if columns is None else list(columns)
@@ -258,7 +258,7 @@ def _numbers(array: Any, where: str) -> np.ndarray[Any, Any]:
         )
         raise ConfigurationError(msg)
     if pa.types.is_primitive(kind):
-        return widened(_flat(array), where)
+        return widen(_flat(array), where)
     if pa.types.is_fixed_size_list(kind):
         values = _numbers(array.flatten(), where)
         return values.reshape(len(array), kind.list_size, *values.shape[1:])

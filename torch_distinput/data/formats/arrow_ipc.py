@@ -13,7 +13,7 @@ from torch_distinput.data.formats.arrow_columns import (
     arrow_source,
     batch_chunks,
     check_buffers,
-    chosen_columns,
+    choose_columns,
     column_names,
     is_damage,
     load_arrow,
@@ -53,7 +53,7 @@ class Arrow(Reader):
         if file.size is None:
             return (Part(),)
         try:
-            with _opened(file) as (source, is_file):
+            with _open(file) as (source, is_file):
                 reader, _ = _reader(source, is_file, self.columns, file.path)
                 counts = _counts(source, is_file) if file.local_path is not None else None
                 if not is_file:
@@ -71,7 +71,7 @@ class Arrow(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[Batch]:
         """Yield rows in dicts of columns."""
         try:
-            with _opened(file) as (source, is_file):
+            with _open(file) as (source, is_file):
                 reader, names = _reader(source, is_file, self.columns, file.path)
                 for number, batch in _batches(source, reader, is_file, file, part):
                     within = f" of record batch {number}"
@@ -83,7 +83,7 @@ class Arrow(Reader):
 
 
 @contextmanager
-def _opened(file: InputFile) -> Iterator[tuple[Any, bool]]:
+def _open(file: InputFile) -> Iterator[tuple[Any, bool]]:
     """Open a file; tell whether it has the file format."""
     if file.size is None:
         with file.open() as opened:
@@ -123,7 +123,7 @@ def _reader(
     """Open a reader that reads the chosen columns only, where it can."""
     reader = _open_reader(source, is_file)
     schema = reader.schema
-    names = chosen_columns(schema, columns, path)
+    names = choose_columns(schema, columns, path)
     if columns is not None and source.seekable():
         source.seek(0)
         reader = _open_reader(source, is_file, [schema.names.index(name) for name in names])

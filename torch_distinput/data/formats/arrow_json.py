@@ -46,7 +46,7 @@ def arrow_columns(records: list[bytes], wanted: Wanted) -> Any:
     try:
         if not joined.isascii():
             joined.decode()
-        table = _parsed(arrow, joined, len(records))
+        table = _parse(arrow, joined, len(records))
         names = table.schema.names
         chosen = names if wanted is None else list(wanted)
         if not chosen or not set(chosen) <= set(names):
@@ -69,7 +69,7 @@ def _arrow() -> Any:
         return None
 
 
-def _parsed(arrow: Any, joined: bytes, num_rows: int) -> Any:
+def _parse(arrow: Any, joined: bytes, num_rows: int) -> Any:
     table = _read(arrow, joined, None)
     if table.num_rows != num_rows:
         raise _NotPlainError

@@ -142,7 +142,7 @@ class _Table:
         types = columns if isinstance(columns, Mapping) else {}
         self._columns = [(name, names.index(name)) for name in wanted]
         self._types = [
-            types.get(name) or _inferred([row[number] for _, row in head])
+            types.get(name) or _infer([row[number] for _, row in head])
             for name, number in self._columns
         ]
 
@@ -179,7 +179,7 @@ class _Table:
         return True
 
 
-def _inferred(texts: list[str]) -> Any:
+def _infer(texts: list[str]) -> Any:
     for dtype in (torch.int64, torch.float64):
         try:
             _CONVERTERS[dtype]("", texts, dtype)

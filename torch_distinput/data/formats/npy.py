@@ -69,7 +69,7 @@ class Npy(Reader):
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut into ranges of rows."""
         with file.open() as opened:
-            header = _checked_header(opened, file)
+            header = _check_header(opened, file)
         if header is None or not header.num_rows:
             return ()
         rows = header.num_rows
@@ -87,7 +87,7 @@ class Npy(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[Batch]:
         """Yield ranges of rows."""
         with file.open() as opened:
-            header = _checked_header(opened, file)
+            header = _check_header(opened, file)
             if header is None:
                 return
             stop = header.num_rows if part.stop is None else part.stop
@@ -102,7 +102,7 @@ class Npy(Reader):
                 )
 
 
-def _checked_header(opened: IO[bytes], file: InputFile) -> Header | None:
+def _check_header(opened: IO[bytes], file: InputFile) -> Header | None:
     try:
         return read_header(opened, file.path)
     except ConfigurationError:
@@ -213,12 +213,12 @@ def leaf(array: Array, where: str) -> Batch:
         }
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     try:
-        return torch.from_numpy(widened(array, where))
+        return torch.from_numpy(widen(array, where))
     except TypeError:  # text, times: they stay arrays
         return array
 
 
-def widened(values: Array, where: str) -> Array:
+def widen(values: Array, where: str) -> Array:
     """Unsigned integers that torch can store, but not index, in the next larger signed type."""
     if values.dtype.kind != "u" or values.dtype.itemsize == 1:
         return values

@@ -11,7 +11,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.arrow_columns import (
     arrow_source,
     batch_chunks,
-    chosen_columns,
+    choose_columns,
     column_names,
     is_damage,
     load_arrow,
@@ -46,8 +46,8 @@ class Parquet(Reader):
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut at row groups; small ones are joined, to a megabyte at most."""
         try:
-            with _opened(file) as parquet:
-                chosen_columns(parquet.schema_arrow, self.columns, file.path)
+            with _open(file) as parquet:
+                choose_columns(parquet.schema_arrow, self.columns, file.path)
                 return _parts(parquet.metadata, file)
         except Exception as error:
             if not is_damage(error):
@@ -60,7 +60,7 @@ class Parquet(Reader):
         record = part.first_record
         groups = f"row groups {part.start} to {part.stop}"
         try:
-            with _opened(file) as parquet:
+            with _open(file) as parquet:
                 stop = parquet.num_row_groups if part.stop is None else part.stop
                 for batch in self._batches(parquet, range(part.start, stop), file.path):
                     yield from batch_chunks(batch, file, record=record)
@@ -75,7 +75,7 @@ class Parquet(Reader):
             file.bad(groups, f"expected {part.num_records} rows, {missing} are missing")
 
     def _batches(self, parquet: Any, groups: range, path: str) -> Iterator[Any]:
-        names = chosen_columns(parquet.schema_arrow, self.columns, path)
+        names = choose_columns(parquet.schema_arrow, self.columns, path)
         if not len(groups):
             return
         batches = parquet.iter_batches(
@@ -89,7 +89,7 @@ class Parquet(Reader):
 
 
 @contextmanager
-def _opened(file: InputFile) -> Iterator[Any]:
+def _open(file: InputFile) -> Iterator[Any]:
     pq = load_arrow("pyarrow.parquet")
     with (
         arrow_source(file) as source,

@@ -36,7 +36,7 @@ def check_index(index: str) -> None:
         raise ValueError(msg)
 
 
-def indexed_parts(
+def index_parts(
     file: InputFile, index: str, kind: str, find_cuts: Callable[[InputFile], Cuts]
 ) -> Sequence[Part]:
     """Return the parts of a file, from its kept index if there is a good one.
@@ -69,7 +69,7 @@ def cut_bytes(file: InputFile) -> int:
 
 
 def _parts(cuts: Cuts, file: InputFile, size: int) -> list[Part]:
-    cuts = _joined(cuts, file.part_size(size, PART_BYTES))
+    cuts = _join(cuts, file.part_size(size, PART_BYTES))
     stops = [*(start for start, _ in cuts[1:]), size]
     firsts = accumulate((count for _, count in cuts), initial=0)
     return [
@@ -78,7 +78,7 @@ def _parts(cuts: Cuts, file: InputFile, size: int) -> list[Part]:
     ]
 
 
-def _joined(cuts: Cuts, enough: int) -> Cuts:
+def _join(cuts: Cuts, enough: int) -> Cuts:
     """Fewer cuts, with enough between them."""
     joined: Cuts = []
     for start, count in cuts:

@@ -52,7 +52,7 @@ class Tar(Reader):
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut between keys, 4 MiB each at most."""
-        return sidecar_index.indexed_parts(file, self.index, "tar", _cuts)
+        return sidecar_index.index_parts(file, self.index, "tar", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
         """Yield columns."""
@@ -69,7 +69,7 @@ class Tar(Reader):
             for window, _, members in walked:
                 spans = zip(members.starts, members.stops, strict=True)
                 contents = [window[start:stop] for start, stop in spans]
-                files = _joined(pending, _named(file, members.names, contents))
+                files = _join(pending, _named(file, members.names, contents))
                 complete = _last_key(files.keys)
                 pending = _between(files, complete, None)
                 files = _between(files, 0, complete)
@@ -121,7 +121,7 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     return (name[:dot], name[dot + 1 :].lower()) if base < dot < len(name) - 1 else None
 
 
-def _joined(some: _Files, others: _Files) -> _Files:
+def _join(some: _Files, others: _Files) -> _Files:
     return _Files(*(first + second for first, second in zip(some, others, strict=True)))
 
 

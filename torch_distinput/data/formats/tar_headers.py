@@ -83,13 +83,13 @@ class Headers(Scanner):
                 own = self._for_all
             elif size is None or (error := _damage(header, size)):
                 error = error or "its checksum does not fit, or its size is not a number"
-            elif kind in _EXTENSIONS and start + _padded(size) > len(window):
-                needed = start + _padded(size) - at
+            elif kind in _EXTENSIONS and start + _pad(size) > len(window):
+                needed = start + _pad(size) - at
             elif kind in _EXTENSIONS:
                 own = self._extended(kind, window[start : start + size], own)
-                position = start + _padded(size)
+                position = start + _pad(size)
             elif error := _refusal(kind, own):
-                error, after = f"{_text(_name(header, own))}: {error}", start + _padded(size)
+                error, after = f"{_text(_name(header, own))}: {error}", start + _pad(size)
             elif kind in _FILES and start + size > room:
                 needed = start + size - at
             else:
@@ -97,7 +97,7 @@ class Headers(Scanner):
                     members.add(at, _name(header, own), start, start + size)
                 elif kind in _LINKS:
                     self.link = _name(header, own)
-                position = at = start + (0 if kind in _WITHOUT_CONTENT else _padded(size))
+                position = at = start + (0 if kind in _WITHOUT_CONTENT else _pad(size))
                 own = self._for_all
         found = members if members.ats else None
         return Scan(found=found, following=at, needed=needed or _BLOCK, error=error, after=after)
@@ -166,7 +166,7 @@ def _refusal(kind: int, own: Mapping[bytes, bytes]) -> str | None:
     return None
 
 
-def _padded(size: int) -> int:
+def _pad(size: int) -> int:
     return (size + _BLOCK - 1) & -_BLOCK
 
 

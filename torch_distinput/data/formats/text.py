@@ -70,7 +70,7 @@ class Text(Reader):
             try:
                 lines = _split(block.decode())
             except UnicodeDecodeError:
-                yield _decoded_one_by_one(block, file, part, number)
+                yield _decode_one_by_one(block, file, part, number)
                 number += block.count(b"\n")
             else:
                 yield lines
@@ -84,7 +84,7 @@ def _split(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
 
-def _decoded_one_by_one(block: bytes, file: InputFile, part: Part, number: int) -> list[str]:
+def _decode_one_by_one(block: bytes, file: InputFile, part: Part, number: int) -> list[str]:
     """Find the lines to blame."""
     lines = []
     for line in block.removesuffix(b"\n").split(b"\n"):

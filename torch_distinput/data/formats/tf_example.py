@@ -88,7 +88,7 @@ def parse_examples(records: Sequence[bytes], wanted: Mapping[bytes, Field]) -> B
     if not places.plain.all():
         rewritten = list(records)
         for row in np.flatnonzero(~places.plain).tolist():
-            rewritten[row] = _rewritten(records[row], row)
+            rewritten[row] = _rewrite(records[row], row)
         lanes = Lanes(rewritten)
         places = lanes.features(wanted)
         assert places.plain.all()
@@ -98,7 +98,7 @@ def parse_examples(records: Sequence[bytes], wanted: Mapping[bytes, Field]) -> B
     }
 
 
-def _rewritten(record: bytes, row: int) -> bytes:
+def _rewrite(record: bytes, row: int) -> bytes:
     try:
         return plain_example(record)
     except (ValueError, IndexError) as error:

@@ -72,7 +72,7 @@ class TFRecord(Reader):
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut between records, 4 MiB each at most."""
-        return sidecar_index.indexed_parts(file, self.index, "tfrecord", _cuts)
+        return sidecar_index.index_parts(file, self.index, "tfrecord", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
         """Yield payloads."""
@@ -82,7 +82,7 @@ class TFRecord(Reader):
             for window, base, bounds in walked:
                 payloads = [window[a + 12 : b - 4] for a, b in pairwise(bounds)]
                 stored = _uint32_at(window, np.array(bounds[1:]) - 4)
-                wrong = _masked(list(map(crc, payloads))) != stored
+                wrong = _mask(list(map(crc, payloads))) != stored
                 for number in np.flatnonzero(wrong).tolist():
                     reason = "the checksum of the payload does not fit: it is damaged"
                     file.bad(f"record at byte {base + bounds[number]}", reason)
@@ -165,7 +165,7 @@ def _frame_fits(window: bytes, place: int, room: int | None) -> bool:
     if end > len(window):  # not at hand yet; the payload is checked when it is read
         return room is None or end <= room
     (stored,) = struct.unpack_from("<I", window, end - 4)
-    return bool(_masked([_crc32c()(window[place + _HEADER_BYTES : end - 4])])[0] == stored)
+    return bool(_mask([_crc32c()(window[place + _HEADER_BYTES : end - 4])])[0] == stored)
 
 
 def _lengths_fit(window: bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -178,7 +178,7 @@ def _lengths_fit(window: bytes, places: NDArray[np.int64]) -> NDArray[np.bool_]:
     total = np.full(len(places), crc, np.uint32)
     for number, table in enumerate(tables):
         total ^= table[data[places + number]]
-    fits: NDArray[np.bool_] = _masked(total) == _uint32_at(window, places + 8)
+    fits: NDArray[np.bool_] = _mask(total) == _uint32_at(window, places + 8)
     return fits
 
 
@@ -197,7 +197,7 @@ def _uint32_at(window: bytes, places: NDArray[np.int64]) -> NDArray[np.uint32]:
     return values.astype(np.uint32, copy=False)
 
 
-def _masked(crcs: Any) -> NDArray[np.uint32]:
+def _mask(crcs: Any) -> NDArray[np.uint32]:
     """As TFRecord stores checksums: rotated, and moved by a constant, modulo 2**32."""
     crc = np.asarray(crcs, np.uint32)
     rotated = (crc >> np.uint32(15)) | (crc << np.uint32(17))

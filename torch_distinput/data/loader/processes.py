@@ -2,61 +2,56 @@
 
 Work reaches them as tasks or as one stream; results come back in order. The position is kept by
 whoever iterates, never in a sampler.
+
+    tasks     main: _TaskSampler --(run, task)--> process: FetchDataset --Parcel--> main: _receive
+    a stream  process: StreamDataset --Parcel--> main: _receive
+    stages    as a stream, whose items are the tasks of other processes, which finish them
+
+    thread                 writes                          reads                  guarded by
+    main (who iterates)    _TaskSampler, _loader, slots    results                one thread
+    DataLoader's queue     the pipe                        Parcels                torch's queue
+    loader process         its slots (see shared_memory)   tasks                  its first byte
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar, final
 
 from torch.utils.data import (
     DataLoader,
-    Dataset,
     IterableDataset,
-    get_worker_info,
 )
 
-from torch_distinput.data.loader.shared_memory import Parcel, Receiver, Sender
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.process_datasets import (
+    FetchDataset,
+    FinishedStream,
+    FinishUnlessError,
+    ProcessInit,
+    RunKey,
+    SentError,
+    StreamDataset,
+    error_to_send,
+    map_items,
+)
+from torch_distinput.data.loader.shared_memory import Parcel, Receiver
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import forking_loaders
 
-_Run = tuple[int, int | None]  # its number, and the epoch that it is of
 T = TypeVar("T")
 Task = TypeVar("Task")
 Step = TypeVar("Step")
 
 _log = logging.getLogger(__name__)
 
-_SWITCH_SECONDS = 0.0002
-"""In a loader process a thread of torch's queue sends results. It would wait for the one that works
-for 5 ms, Python's default, while the main process waits for the result."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderOptions:
-    """How many loader processes to run, and how; the keywords are DataLoader's.
-
-    Attributes:
-        dataset: what ``get_worker_info().dataset`` is in a loader process, if anything of the
-            user's.
-        init_fn: the user's ``worker_init_fn``.
-    """
-
-    num_workers: int = 0
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    persistent: bool = False
-    dataset: Any = None
-    init_fn: Callable[[int], None] | None = None
-
-
+@final
 class TaskLoader(Generic[Task, T]):
     """Runs ``fetch(task)`` for a stream of tasks, in order, here or in loader processes.
 
@@ -67,7 +62,7 @@ class TaskLoader(Generic[Task, T]):
         """Start nothing yet."""
         self._fetch = fetch
         self._options = options
-        self._tasks: _Tasks[Task] = _Tasks()
+        self._tasks: _TaskSampler[Task] = _TaskSampler()
         self._loader: DataLoader[T] | None = None
         self._receiver = Receiver()
 
@@ -79,23 +74,23 @@ class TaskLoader(Generic[Task, T]):
         if epoch is not None:
             tell_epoch(self._options.dataset, epoch)
         if not self._options.num_workers:
-            return _mapped(self._fetch, tasks)
+            return map_items(self._fetch, tasks)
         if self._loader is None:
             self._loader = self._make()
         self._tasks.begin(tasks, epoch)
-        return _results(_started(self._loader), self._receiver, self._forget)
+        return _receive(_start_processes(self._loader), self._receiver, self._forget)
 
-    def guarded(self, steps: Iterator[Step]) -> Iterator[Step]:
+    def guard(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield steps made of the results; torch may raise the death of a process in them, too."""
-        return _guarded(steps, self._forget) if self._options.num_workers else steps
+        return _guard(steps, self._forget) if self._options.num_workers else steps
 
     def _make(self) -> DataLoader[T]:
         return DataLoader(
-            _Fetching(self._fetch, self._options.dataset),
+            FetchDataset(self._fetch, self._options.dataset),
             batch_size=None,
             sampler=self._tasks,
-            collate_fn=_as_it_is,
-            worker_init_fn=_Start(self._options),
+            collate_fn=_identity,
+            worker_init_fn=ProcessInit(self._options),
             num_workers=self._options.num_workers,
             persistent_workers=self._options.persistent,
             **self._options.keywords,
@@ -114,14 +109,14 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     if not options.num_workers:
         return iter(stream)
     loader: DataLoader[T] = DataLoader(
-        _Streaming(stream),
+        StreamDataset(stream),
         batch_size=None,
-        collate_fn=_as_it_is,
-        worker_init_fn=_Start(options),
+        collate_fn=_identity,
+        worker_init_fn=ProcessInit(options),
         num_workers=1,
         **options.keywords,
     )
-    return _results(_started(loader), Receiver(), lambda: None)
+    return _receive(_start_processes(loader), Receiver(), lambda: None)
 
 
 def run_stages(
@@ -132,67 +127,31 @@ def run_stages(
     One process reads, for two would each play the whole stream; the others finish.
     """
     if options.num_workers < 2:
-        return run_stream(_Finished(stream, finish), options)
-    _say_one_process(options.num_workers)
+        return run_stream(FinishedStream(stream, finish), options)
+    _log_one_process(options.num_workers)
     others: TaskLoader[Any, T] = TaskLoader(
-        _Passing(finish), replace(options, num_workers=options.num_workers - 1)
+        FinishUnlessError(finish), replace(options, num_workers=options.num_workers - 1)
     )
-    return others.run(_with_error_last(run_stream(stream, options)))
+    return others.run(_append_error(run_stream(stream, options)))
 
 
-def _mapped(fn: Callable[[Task], T], items: Iterable[Task]) -> Iterator[T]:
-    """Like ``map``, but a StopIteration that the user's code raises in ``fn`` is no end."""
-    for item in items:
-        try:
-            result = fn(item)
-        except StopIteration as error:
-            raise source_error(error, "a batch") from error
-        yield result
-
-
-def _with_error_last(items: Iterator[Any]) -> Iterator[Any]:
+def _append_error(items: Iterator[Any]) -> Iterator[Any]:
     """Hand an error on as an item, so that it is raised after the steps before it."""
     try:
         yield from items
     except Exception as error:  # noqa: BLE001 - it is raised again behind the other processes
-        yield _raised(source_error(error, "a batch"), error)
-
-
-class _Passing:
-    """Finishes items, and hands errors on."""
-
-    def __init__(self, finish: Callable[[Any], Any]) -> None:
-        self._finish = finish
-
-    def __call__(self, item: Any) -> Any:
-        return item if isinstance(item, _Raised) else self._finish(item)
+        yield error_to_send(source_error(error, "a batch"), error)
 
 
 @lru_cache(maxsize=1)
-def _say_one_process(num_workers: int) -> None:
+def _log_one_process(num_workers: int) -> None:
     _log.info(
         "Of num_workers=%d, one loader process reads the stream; the others map and collate.",
         num_workers,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """An error on its way out of a loader process: torch would make a new one of its text."""
-
-    said: str
-    traceback: str
-
-    def again(self) -> NoReturn:
-        """Raise it in this process."""
-        raise SourceError(self.said) from LoaderProcessTraceback(self.traceback)
-
-
-class LoaderProcessTraceback(Exception):  # noqa: N818 - it is a text, not an error by itself
-    """What a loader process printed; the ``__cause__`` of a SourceError."""
-
-
-def _results(
+def _receive(
     iterator: Iterator[Parcel], receiver: Receiver, forget: Callable[[], None]
 ) -> Iterator[Any]:
     """Raise what loader processes raised; say when they were lost, and ``forget`` them."""
@@ -200,7 +159,7 @@ def _results(
     try:
         for parcel in iterator:
             result = receiver.open(parcel)
-            if isinstance(result, _Raised):
+            if isinstance(result, SentError):
                 result.again()
             yield result
             number += 1
@@ -211,10 +170,10 @@ def _results(
         # the main thread as long as it knows of a process that was lost.
         del iterator
         forget()
-        raise _lost(number, error) from error.with_traceback(None)
+        raise _processes_lost(number, error) from error.with_traceback(None)
 
 
-def _guarded(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:
+def _guard(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:
     number = 0
     try:
         for step in steps:
@@ -225,10 +184,10 @@ def _guarded(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step
             raise
         del steps  # as above
         forget()
-        raise _lost(number, error) from error.with_traceback(None)
+        raise _processes_lost(number, error) from error.with_traceback(None)
 
 
-def _lost(number: int, error: Exception) -> SourceError:
+def _processes_lost(number: int, error: Exception) -> SourceError:
     msg = (
         f"The loader processes did not deliver batch {number} ({type(error).__name__}: {error}). "
         "Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, their "
@@ -237,21 +196,22 @@ def _lost(number: int, error: Exception) -> SourceError:
     return SourceError(msg)
 
 
-def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+def _start_processes(loader: DataLoader[Any]) -> Iterator[Any]:
     """Start the loader processes, or those that were kept on the next epoch."""
     with forking_loaders():
         return iter(loader)
 
 
-def _as_it_is(value: T) -> T:
+def _identity(value: T) -> T:
     return value
 
 
-class _Tasks(Generic[Task]):
+@final
+class _TaskSampler(Generic[Task]):
     """The tasks of the run that starts next; DataLoader asks for them twice when it starts."""
 
     def __init__(self) -> None:
-        self._pending: Iterator[tuple[_Run, Task]] = iter(())
+        self._pending: Iterator[tuple[RunKey, Task]] = iter(())
         self._num_runs = 0
 
     def begin(self, tasks: Iterator[Task], epoch: int | None) -> None:
@@ -259,92 +219,5 @@ class _Tasks(Generic[Task]):
         self._num_runs += 1
         self._pending = zip(repeat((self._num_runs, epoch)), tasks)
 
-    def __iter__(self) -> Iterator[tuple[_Run, Task]]:
+    def __iter__(self) -> Iterator[tuple[RunKey, Task]]:
         return self._pending
-
-
-class _Start:
-    """What a loader process does first: show the user's dataset, call the ``worker_init_fn``."""
-
-    def __init__(self, options: LoaderOptions) -> None:
-        self._dataset = options.dataset
-        self._init_fn = options.init_fn
-
-    def __call__(self, process: int) -> None:
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        info: Any = get_worker_info()
-        ours = info.dataset
-        if self._dataset is not None:
-            object.__setattr__(info, "dataset", self._dataset)  # it is frozen
-        try:
-            if self._init_fn is not None:
-                self._init_fn(process)
-        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            said = f"worker_init_fn({process}) raised {type(error).__name__}: {error}"
-            ours.failed = _raised(SourceError(said), error)
-
-
-class _Fetching(Dataset[Any]):
-    """A fetch function in the shape of a map-style dataset."""
-
-    failed: _Raised | None = None
-
-    def __init__(self, fetch: Callable[[Any], Any], dataset: Any) -> None:
-        self._fetch = fetch
-        self._dataset = dataset  # the user's; the fetch has the same one, also here
-        self._run: _Run | None = None
-        self._sender: Sender | None = None
-
-    def __getitem__(self, numbered: tuple[_Run, Any]) -> Parcel:
-        run, task = numbered
-        sender = self._sender = self._sender or _sender()
-        try:
-            if run != self._run:
-                self._run = run
-                sender.forget_unopened()
-                if run[1] is not None:
-                    tell_epoch(self._dataset, run[1])
-            return sender.pack(self.failed or self._fetch(task))
-        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            return sender.pack(_raised(source_error(error, "a batch"), error))
-
-
-class _Finished(IterableDataset[Any]):
-    """A stream that finishes its items itself."""
-
-    def __init__(self, stream: IterableDataset[Any], finish: Callable[[Any], Any]) -> None:
-        self._stream = stream
-        self._finish = finish
-
-    def __iter__(self) -> Iterator[Any]:
-        return _mapped(self._finish, self._stream)
-
-
-class _Streaming(IterableDataset[Any]):
-    """A stream that ends with what it raised; torch would end it silently afterwards."""
-
-    failed: _Raised | None = None
-
-    def __init__(self, stream: IterableDataset[Any]) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[Parcel]:
-        sender = _sender()
-        if self.failed:
-            yield sender.pack(self.failed)
-            return
-        try:
-            yield from map(sender.pack, self._stream)
-        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            yield sender.pack(_raised(source_error(error, "a batch"), error))
-
-
-def _sender() -> Sender:
-    """Of this loader process."""
-    info = get_worker_info()
-    assert info is not None, "made in a loader process only"
-    return Sender(info.id)
-
-
-def _raised(said: SourceError, error: Exception) -> _Raised:
-    return _Raised(str(said), "".join(traceback.format_exception(error)))

@@ -4,6 +4,11 @@ A loader process writes tensors and arrays into a slot, which it shares with the
 from then on only the slot's number and a short text travel. Torch by itself makes a file of shared
 memory for each tensor of each batch, which costs more than most batches.
 
+    thread                          writes             reads          guarded by
+    the loader process              content; SENT      first byte     first byte: FREE or LEFT
+    main: who takes results         OPENED             the content    first byte: SENT
+    main: who drops the last view   FREE or LEFT                      first byte: OPENED
+
 The first byte of a slot says whose it is. The process takes a FREE one and makes it SENT; the main
 process makes it OPENED when it takes the result out, and FREE when nothing of the result is
 referred to any more: no tensor, view or array that shares its memory. So a user who keeps a batch
@@ -19,7 +24,7 @@ import logging
 import pickle
 import weakref
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -53,6 +58,7 @@ Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | Non
 """
 
 
+@final
 class Sender:
     """The end in a loader process."""
 
@@ -120,6 +126,7 @@ class Sender:
         return free[0], memory
 
 
+@final
 class Receiver:
     """The end in the main process."""
 
@@ -149,6 +156,7 @@ def _release(slot: NDArray[np.uint8], forks: int) -> None:
     slot[0] = FREE if forks == num_forks() else LEFT
 
 
+@final
 class _Pickler(ForkingPickler):
     """Leaves the contents of dense tensors, as pickle does those of arrays, to its callback."""
 

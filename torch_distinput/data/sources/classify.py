@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
-from torch_distinput.data.user_sources.parts import deals_shards, is_node
+from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
 from torch_distinput.values import Distributed
 
 
@@ -90,7 +90,7 @@ def columns_of_dataset(dataset: Any) -> Batch | None:
 
 def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
-    if isinstance(source, (str, bytes, Mapping, set, frozenset, type, Distributed)):
+    if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
     if is_node(source):
         return True
@@ -104,7 +104,7 @@ def is_stream(source: Any) -> bool:
 def not_a_source(source: Any) -> TypeError:
     """Refuse what is of no kind; the message has a cure for what people try."""
     hint = ""
-    if isinstance(source, Distributed):
+    if _is_distributed(source):
         hint = ", which is distributed already"
     elif hasattr(source, "__next__"):
         hint = ", which can be iterated only once; pass the function that makes it"
@@ -118,6 +118,11 @@ def _is_file_dataset(source: Any) -> bool:
     """Who has one has imported it; the others need no files, and no fsspec."""
     module = sys.modules.get("torch_distinput.data.files.dataset")
     return module is not None and isinstance(source, module.FileDataset)
+
+
+def _is_distributed(source: Any) -> bool:
+    """Whether it plays a distributed dataset: itself, or in a pipeline of nodes."""
+    return any(isinstance(part, Distributed) for part in parts_of(source))
 
 
 def _has_columns(source: Any) -> bool:

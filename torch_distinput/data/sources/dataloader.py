@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data import (
     BatchSampler,
@@ -17,13 +17,14 @@ from torch.utils.data import (
     default_collate,
 )
 
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
 _KEPT = ("multiprocessing_context", "prefetch_factor", "timeout")
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderParts:
     """What a user's DataLoader consists of.
@@ -87,7 +88,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
         collate_fn=None if collate_fn is default_collate else collate_fn,
         loader=LoaderOptions(
             num_workers=loader.num_workers,
-            keywords=_kept_keywords(loader),
+            keywords=_keep_keywords(loader),
             persistent=loader.persistent_workers,
             dataset=loader.dataset,
             init_fn=loader.worker_init_fn,
@@ -95,7 +96,7 @@ def look_through(loader: DataLoader[Any]) -> LoaderParts:
     )
 
 
-def _kept_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
+def _keep_keywords(loader: DataLoader[Any]) -> dict[str, Any]:
     if not loader.num_workers:
         return {}
     return {name: getattr(loader, name) for name in _KEPT}

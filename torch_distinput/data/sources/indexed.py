@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -18,6 +18,7 @@ from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.assignment.permutation import Indices
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ColumnFetch:
     """Batches from columns: one gathering per leaf, no example ever made."""
@@ -48,6 +49,7 @@ class ColumnFetch:
         return self.structure.build([_row(column.leaf, index) for column in self.columns])
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Column:
     """A leaf with all examples.
@@ -82,6 +84,7 @@ def _row(leaf: Any, index: int) -> Any:
     return rows.as_tensor(rows.slice_rows(leaf, index, index + 1))[0]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ExampleFetch:
     """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated."""

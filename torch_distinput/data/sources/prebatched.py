@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -24,6 +24,7 @@ def first_row(start: Start) -> tuple[int, int]:
     return (start.number("batch"), start.number("row")) if start else (0, 0)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ReadyStream:
     """A stream whose elements already are batches.

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples, number_types
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources import dataloader
 from torch_distinput.data.sources.classify import (
     BATCHED,
@@ -32,6 +32,7 @@ from torch_distinput.data.sources.source import (
     StreamSource,
 )
 from torch_distinput.data.user_sources import state_version_1
+from torch_distinput.data.user_sources.parts import find_part_out_of_order
 from torch_distinput.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
     collate = request.collate_fn
     return IndexedSource(
         name=type(source).__name__,
-        fetch=ExampleFetch(_Rows(fetch), collate) if collate else fetch,
+        fetch=ExampleFetch(_ColumnExamples(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers),
@@ -166,6 +167,14 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
             f"shuffle=True needs a source with an index or files, got the stream {name}. Shuffle "
             "the stream itself by a seed that is the same on all ranks, as "
             "FileDataset.shuffle(buffer_size) does."
+        )
+        raise ConfigurationError(msg)
+    if (part := find_part_out_of_order(source)) is not None:
+        msg = (
+            f"Expected a stream in the same order on every rank and after a restart, got {name} "
+            f"with a {type(part).__name__} of {part.num_workers} workers and in_order=False, whose "
+            "examples overtake each other: some would be lost and others come twice. Leave "
+            "in_order out."
         )
         raise ConfigurationError(msg)
     options = LoaderOptions(num_workers=request.num_workers, dataset=source)
@@ -213,8 +222,9 @@ def _need_batch_size(request: Request, what: str) -> None:
         raise ConfigurationError(msg)
 
 
+@final
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _ColumnExamples:
     """Columns as examples, for a collate_fn that wants them."""
 
     columns: ColumnFetch

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from torch_distinput.data.batch.buffer_pool import Allocate, pageable
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.loader.processes import LoaderOptions
+from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
@@ -22,6 +22,7 @@ from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """What the caller asked for beside the source.
@@ -45,6 +46,7 @@ class Request:
         object.__setattr__(self, "num_workers", num_workers)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedSource:
     """Examples by index; their number is known on all ranks, or a sampler says which there are."""
@@ -70,6 +72,7 @@ class IndexedSource:
         return isinstance(self.fetch, ColumnFetch) or self.loader.num_workers > 0
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """A stream that is ready to be opened.
@@ -86,6 +89,7 @@ class Prepared:
     contents: str = ""
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamSource:
     """Examples in order.
@@ -110,6 +114,7 @@ class StreamSource:
         return "files or shards" if self.has_shards else "a stream"
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadySource:
     """Global batches in order."""

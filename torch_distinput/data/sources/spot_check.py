@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from torch.utils.data import Subset
@@ -48,6 +48,7 @@ _MOST_HASHED = 1024
 """Indices of a Subset that are looked at."""
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class SpotCheck:
     """Asks for fingerprints of a few examples; may travel to a loader process as a task.
@@ -91,10 +92,10 @@ class SpotCheck:
 
 def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
     leaves, _ = flatten(fetch(np.array([index])))
-    return [fingerprint(_without_folders(leaf)) for leaf in leaves]
+    return [fingerprint(_drop_folders(leaf)) for leaf in leaves]
 
 
-def _without_folders(leaf: Any) -> Any:
+def _drop_folders(leaf: Any) -> Any:
     """A list of strings or paths with the last part of those that are absolute."""
     if not isinstance(leaf, list):
         return leaf

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, part_of
+from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, take_apart
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches
@@ -34,6 +34,7 @@ class PlannedStep(NamedTuple):
     num_examples: int
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class StepFetch:
     """The task of a step: a step without rows asks for nothing, but keeps its turn.
@@ -74,7 +75,7 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
             for cut, total in zip(cuts, count_in_sync(splitter, (run.size,)), strict=True)
             if total
         ]
-        for rows in batches.rows(run, start, stop):
+        for rows in batches.iterate_rows(run, start, stop):
             for first, last, sizes, total in steps:
                 yield PlannedStep(rows[first:last], sizes, total)
 
@@ -112,7 +113,7 @@ def fetch_steps(
     tasks = _tasks(planned, waiting)
     results = loader.run(tasks if check is None else chain([check], tasks), epoch)
     checked = [] if check is None else next(results)
-    return checked, loader.guarded(_merged(results, waiting, planned, owned=owned))
+    return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[Task]:
@@ -121,7 +122,7 @@ def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Itera
         yield step.indices
 
 
-def _merged(
+def _merge(
     results: Iterator[Batch | None],
     waiting: deque[PlannedStep],
     planned: Iterator[PlannedStep],
@@ -134,7 +135,7 @@ def _merged(
         if batch is None:
             yield empty_step(len(step.sizes)), step.num_examples
         else:
-            part = part_of(batch, step.indices)
+            part = take_apart(batch, step.indices)
             yield cut_step(part, step.sizes, owned=owned), step.num_examples
     if waiting or next(planned, None) is not None:
         raise ended_early()

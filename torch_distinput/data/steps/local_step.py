@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.leaf_kind import windows
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
@@ -33,12 +33,13 @@ class ReplicaBatch(NamedTuple):
         return self.structure.build(self.leaves)
 
 
-def part_of(batch: Batch, ids: Ids) -> ReplicaBatch:
+def take_apart(batch: Batch, ids: Ids) -> ReplicaBatch:
     """Take a batch apart."""
     leaves, structure = flatten(batch)
     return ReplicaBatch(leaves, structure, ids)
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
     """Where a step was read; enough to read it again.

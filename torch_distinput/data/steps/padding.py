@@ -21,7 +21,7 @@ from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.values import TensorSpec
 
 
-def padded(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
+def pad_batch(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
     """Fill a part that has rows up to ``num_rows``, and add the mask as its last leaf.
 
     The last real row is repeated, because what a loss makes of it is as finite as before: of rows
@@ -33,10 +33,10 @@ def padded(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
     leaves = part.leaves
     if count < num_rows:
         leaves = [kind_of(leaf).pad(leaf, count, num_rows) for leaf in leaves]
-    return _masked(part, leaves, num_rows)
+    return _add_mask(part, leaves, num_rows)
 
 
-def blank(
+def make_blank(
     part: ReplicaBatch, num_rows: int, spec: Any, orders: Sequence[Order] | None
 ) -> ReplicaBatch:
     """Fill a part without rows by zeros, empty strings and None; its mask is False throughout.
@@ -51,7 +51,7 @@ def blank(
     specs = flatten(spec)[0]
     pairs = zip(specs, orders or [None] * len(specs), strict=True)
     leaves = [kind_of_spec(leaf).blank(leaf, num_rows, order) for leaf, order in pairs]
-    return _masked(part, leaves, num_rows)
+    return _add_mask(part, leaves, num_rows)
 
 
 def order_of(leaf: Any) -> Order:
@@ -61,13 +61,13 @@ def order_of(leaf: Any) -> Order:
     return sorted(range(leaf.ndim), key=leaf.stride, reverse=True)
 
 
-def padded_spec(spec: Any, num_rows: int) -> Any:
+def pad_spec(spec: Any, num_rows: int) -> Any:
     """The spec of a batch together with its mask, from that of the batch."""
     filled = map_leaves(lambda leaf: replace(leaf, shape=(num_rows, *leaf.shape[1:])), spec)
     return filled, TensorSpec((num_rows,), torch.bool)
 
 
-def _masked(part: ReplicaBatch, leaves: Sequence[Any], num_rows: int) -> ReplicaBatch:
+def _add_mask(part: ReplicaBatch, leaves: Sequence[Any], num_rows: int) -> ReplicaBatch:
     # A new mask for each batch: users may write into theirs.
     mask = torch.ones(num_rows, dtype=torch.bool, device="cpu")
     if len(part.ids) < num_rows:

@@ -6,13 +6,20 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import final
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import examine, say_unchecked
 from torch_distinput.data.sources.prebatched import ReadyStream, first_row
-from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace, cut_step, part_of
+from torch_distinput.data.steps.local_step import (
+    LocalStep,
+    ReplicaBatch,
+    Trace,
+    cut_step,
+    take_apart,
+)
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.segments import make_resume_point
@@ -27,6 +34,7 @@ NUM_MARKED = 4
 """Global batches at the start of a shared stream that the workers compare."""
 
 
+@final
 class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
     """Cuts a stream of ready global batches, along dimension 0, into this worker's steps."""
 
@@ -45,7 +53,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
             start, row = row, row + chunk.num_rows
             if number < read_plan.batch:
                 continue
-            mark = mark_of(chunk, number - read_plan.batch, self._splitter)
+            mark = fingerprint_batch(chunk, number - read_plan.batch, self._splitter)
             whole = not chunk.place.skip  # else it cannot be started again from its first row
             resume_point = make_resume_point(chunk, batch=number, row=start) if whole else None
             trace = Trace(resume_point=resume_point)
@@ -53,7 +61,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 lent = outlives_the_source(self._splitter)
                 data = rows.copy_rows(mine.data) if lent else mine.data
-                yield cut_step(part_of(data, mine.ids), cut.sizes, mark=mark, trace=trace)
+                yield cut_step(take_apart(data, mine.ids), cut.sizes, mark=mark, trace=trace)
             first_step = 0
         if self._witness and (notes := self._witness.notes()):
             yield notes
@@ -79,6 +87,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
         return self._witness.watch_batches(chunks)
 
 
+@final
 class PlayedDataset(IterableDataset[LocalStep]):
     """Plays replica batches that are the user's own: as many elements a step as local replicas."""
 
@@ -127,11 +136,11 @@ class PlayedDataset(IterableDataset[LocalStep]):
 
     def _parts(self, chunks: list[Chunk]) -> list[ReplicaBatch | None]:
         """The replica batches of a stream; None where it has ended."""
-        taken: list[ReplicaBatch | None] = [part_of(chunk.data, chunk.ids) for chunk in chunks]
+        taken: list[ReplicaBatch | None] = [take_apart(chunk.data, chunk.ids) for chunk in chunks]
         return taken + [None] * (self._per_stream - len(taken))
 
 
-def mark_of(chunk: Chunk, number: int, splitter: Splitter) -> int:
+def fingerprint_batch(chunk: Chunk, number: int, splitter: Splitter) -> int:
     """A fingerprint, for the first global batches of a stream that several workers share."""
     compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
     if not compared:

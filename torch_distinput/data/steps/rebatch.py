@@ -1,16 +1,15 @@
-"""Global batches in, this worker's steps out: for index lists and for streams."""
+"""Global batches of a stream in, this worker's steps out."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
-from typing import Literal
+from typing import final
 
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import IterableDataset
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
@@ -20,95 +19,21 @@ from torch_distinput.data.steps.local_step import (
     Trace,
     cut_step,
     empty_step,
-    part_of,
+    take_apart,
 )
-from torch_distinput.data.steps.prebatched import NUM_MARKED, mark_of, outlives_the_source
+from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.stream.segments import ChainReader, make_resume_point
-from torch_distinput.errors import ConfigurationError, SourceError
-from torch_distinput.options import Rebatch, parse_enum
+from torch_distinput.errors import SourceError
+from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Cut, Splitter
-from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.route import ReadPlan, Shard
 from torch_distinput.plan.progress.schedule import Schedule
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 256 << 20
-
-
-class RebatchSampler(Sampler[list[list[int]]]):
-    """Cuts the index lists of a batch sampler for the replicas of one worker.
-
-    A building block for plain DataLoaders; ``Strategy.distribute_dataset`` does all of this. Every
-    worker iterates the same global batches and keeps its own pieces: no index is lost or repeated.
-
-    Yields, per step, a list of ``replicas_per_worker`` index lists, in replica order; a list may be
-    empty (see :func:`collate` for a collate function that accepts that). TensorFlow does the same
-    in its rebatching rewrite of ``experimental_distribute_dataset``.
-
-    A DataLoader's ``batch_sampler`` is one list a step: with one replica, the only one of each.
-
-    >>> from torch.utils.data import DataLoader
-    >>> from torch_distinput import Topology
-    >>> steps = RebatchSampler([[0, 1, 2, 3], [4, 5]], Topology(num_workers=3, worker_index=1))
-    >>> list(steps)
-    [[[2, 3]], [[5]]]
-    >>> class Mine(Sampler):
-    ...     def __iter__(self):
-    ...         return (lists[0] for lists in steps)
-    >>> [batch.tolist() for batch in DataLoader(range(10, 16), batch_sampler=Mine())]
-    [[12, 13], [15]]
-
-    Args:
-        batch_sampler: yields the index lists of global batches, in the same order on all workers.
-        topology: the cluster, and which worker this is: ``Strategy.topology``.
-        rebatch: ``"split"``, ``"even"`` or ``"cycle"``, as in :class:`InputOptions`. ``"cycle"``
-            needs ``batch_sampler.batch_size``.
-    """
-
-    def __init__(
-        self,
-        batch_sampler: Iterable[Sequence[int]],
-        topology: Topology,
-        rebatch: Literal["split", "even", "cycle"] = "split",
-    ) -> None:
-        """See the class."""
-        self._batch_sampler = batch_sampler
-        rule = parse_enum(Rebatch, rebatch, "rebatch")
-        size = getattr(batch_sampler, "batch_size", None)
-        if rule is Rebatch.CYCLE and size is None:
-            msg = (
-                'rebatch="cycle" needs the size of a full batch, got a batch sampler without '
-                'batch_size. Use "split" or "even".'
-            )
-            raise ConfigurationError(msg)
-        self._splitter = Splitter(
-            topology=topology, rebatch=rule, global_batch_size=size, shared=True
-        )
-
-    def __iter__(self) -> Iterator[list[list[int]]]:
-        """Yield this worker's index lists of each step."""
-        for batch in self._batch_sampler:
-            indices = list(batch)
-            self._check_size(len(indices))
-            for cut in self._splitter.cut(len(indices)):
-                mine = iter(indices[cut.start :])
-                yield [list(islice(mine, size)) for size in cut.sizes]
-
-    def _check_size(self, count: int) -> None:
-        full = self._splitter.global_batch_size
-        if self._splitter.rebatch is Rebatch.CYCLE and full is not None and count > full:
-            msg = (
-                f'rebatch="cycle" expected at most batch_sampler.batch_size = {full} indices in a '
-                f'batch, got {count}. Use "split" or "even".'
-            )
-            raise ValueError(msg)
-
-    def __len__(self) -> int:
-        """The number of steps, where the batch sampler knows it."""
-        return len(self._batch_sampler)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +53,7 @@ class CutRows:
     trace: Trace = NO_TRACE
 
 
+@final
 class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     """Cuts a stream into global batches, and those into this worker's steps.
 
@@ -170,12 +96,14 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
 
     def _cut(self, reader: ChainReader) -> Iterator[CutRows]:
         if self._known is not None:
-            return self._planned(reader, self._known)
+            return self._cut_planned(reader, self._known)
         if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
-            return self._held(reader)
-        return self._flowing_shared(reader) if self._splitter.shared else self._flowing(reader)
+            return self._cut_buffered(reader)
+        if self._splitter.shared:
+            return self._cut_streaming_shared(reader)
+        return self._cut_streaming(reader)
 
-    def _planned(self, reader: ChainReader, known: Schedule) -> Iterator[CutRows]:
+    def _cut_planned(self, reader: ChainReader, known: Schedule) -> Iterator[CutRows]:
         """All lengths are known: take the rows of each step, and pass over those of the others."""
         if known.num_dropped:
             _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
@@ -194,7 +122,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         if position == known.own_length and reader.take(1) is not None:
             raise _other_length(position, "there are more")
 
-    def _held(self, reader: ChainReader, *, limit: int | None = None) -> Iterator[CutRows]:
+    def _cut_buffered(self, reader: ChainReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         first_step = self._read_plan.step
         for number in itertools.count() if limit is None else range(limit):
@@ -207,13 +135,14 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark, trace = mark_of(chunk, number, self._splitter), self._trace(chunk, number)
+            mark = fingerprint_batch(chunk, number, self._splitter)
+            trace = self._trace(chunk, number)
             for cut in self._splitter.cut(count)[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
 
-    def _flowing(self, reader: ChainReader) -> Iterator[CutRows]:
+    def _cut_streaming(self, reader: ChainReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cut(self._size)
         first_step = self._read_plan.step
@@ -226,16 +155,16 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if count or not cut.num_rows:
                 first = not any(cut.num_rows for cut in cuts[:step])
                 trace = self._trace(chunk, batch, first=first) if chunk else NO_TRACE
-                yield self._flowing_step(cut, chunk, trace)
+                yield self._streaming_step(cut, chunk, trace)
             if count < cut.num_rows:
                 return
 
-    def _flowing_shared(self, reader: ChainReader) -> Iterator[CutRows]:
+    def _cut_streaming_shared(self, reader: ChainReader) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
         The first batches are held all the same, to be compared between the workers.
         """
-        yield from self._held(reader, limit=NUM_MARKED)
+        yield from self._cut_buffered(reader, limit=NUM_MARKED)
         (cut,) = self._splitter.cut(self._size)
         for number in itertools.count(NUM_MARKED):
             seen = reader.skip(cut.start)
@@ -246,12 +175,12 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             # The others' places are not asked for, and here the piece may begin later.
             first = not cut.start and chunk is not None
             trace = self._trace(chunk, number) if chunk and first else NO_TRACE
-            yield self._flowing_step(cut, chunk, trace)
+            yield self._streaming_step(cut, chunk, trace)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
             if seen < self._size:
                 return
 
-    def _flowing_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
+    def _streaming_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
         if chunk is None:
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
         return self._step(chunk, cut.fill(chunk.num_rows), 0, trace)
@@ -273,6 +202,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Maps and collates the rows of a step; notes pass. Picklable, for loader processes.
@@ -300,7 +230,7 @@ class Finish:
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
                 batch = rows.copy_rows(batch)
-        part = part_of(batch, item.chunk.ids)
+        part = take_apart(batch, item.chunk.ids)
         return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
 
 

@@ -12,7 +12,7 @@ import lzma
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import IO, cast
+from typing import IO, cast, final
 
 from torch_distinput.errors import ConfigurationError
 
@@ -24,6 +24,7 @@ def decompressor(path: str) -> Decompress | None:
     return next((open_ for end, open_ in _BY_SUFFIX.items() if path.lower().endswith(end)), None)
 
 
+@final
 class Decompressed(io.BufferedReader):
     """Closes the compressed file together with what decompresses it."""
 

@@ -2,6 +2,10 @@
 
 The folder lies where temporary files do (``TMPDIR``), so on the machine's own disk. It is made by
 the first process that needs it; the others wait for it. Nothing in it is ever changed.
+
+    process                writes                           reads         guarded by
+    the first that asks    a folder aside, then its name                  the lock file
+    all others                                              the folder    its name, given last
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
     folder = _root() / key
     if folder.is_dir():
         return folder
-    with _locked(folder.with_suffix(".lock")):
+    with _lock(folder.with_suffix(".lock")):
         if not folder.is_dir():
             for left in folder.parent.glob(f"{key}.*/"):  # by a process that died
                 shutil.rmtree(left, ignore_errors=True)
@@ -96,7 +100,7 @@ def _root() -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold a lock that the system drops when the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

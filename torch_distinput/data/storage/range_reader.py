@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import IO, Any, cast
+from typing import IO, Any, cast, final
 
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.errors import ConfigurationError
@@ -51,6 +51,7 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
+@final
 class _Sized(_Raw):
     """One that knows where it must end."""
 
@@ -79,6 +80,7 @@ class _Sized(_Raw):
         return count
 
 
+@final
 class _Ranged(io.RawIOBase):
     """A seekable file made of requests, which grow while it is read from one end to the other."""
 

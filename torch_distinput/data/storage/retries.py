@@ -1,12 +1,21 @@
-"""Asking a storage again after a failure that may pass."""
+"""Asking a storage again after a failure that may pass.
+
+Who writes and reads what:
+
+    thread                   writes    reads    guarded by
+    readers (one or more)    count              _lock
+    who reports it           count     count    _lock
+"""
 
 from __future__ import annotations
 
 import errno
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar, final
+
+from torch_distinput.threads import Lock, new_lock
 
 T = TypeVar("T")
 
@@ -18,11 +27,24 @@ _REFUSALS = {400, 401, 403, 404, 405, 410, 416}
 _LIBRARIES = {"aiohttp", "botocore", "aiobotocore", "google", "azure", "requests", "urllib3"}
 
 
+@final
 @dataclass(slots=True)
 class Retries:
-    """Counts how often a storage was asked again."""
+    """Counts how often a storage was asked again; threads may share it."""
 
     count: int = 0
+    _lock: Lock = field(default_factory=new_lock)
+
+    def add(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self.count += 1
+
+    def take(self) -> int:
+        """Return the count, and begin at 0: what is counted meanwhile comes next time."""
+        with self._lock:
+            taken, self.count = self.count, 0
+        return taken
 
 
 def attempt(call: Callable[[], T], retries: Retries) -> T:
@@ -38,7 +60,7 @@ def attempt(call: Callable[[], T], retries: Retries) -> T:
         except Exception as error:
             if not _may_pass(error):
                 raise
-        retries.count += 1
+        retries.add()
         time.sleep(pause)
         pause *= 2
     try:

@@ -3,6 +3,12 @@
 A :class:`ReadLog` lives where files are read, perhaps in a loader process; each :class:`ReadReport`
 travels with a step; a :class:`ReadCounter` adds them up where the training loop runs. What a
 ``Witness`` has seen of a stream that all workers read travels in the same way.
+
+    thread                        writes                              reads               guarded by
+    readers (one or more)         ReadLog: _skipped, _words, retries                      its _lock
+    who takes the rows            ReadLog: empties them               the same            its _lock
+    who takes the steps           ReadCounter: all                                        its _lock
+    the training loop                                                 ReadCounter: all    its _lock
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, final
 
 from torch_distinput.data.storage.retries import Retries
 from torch_distinput.errors import SourceError
@@ -41,6 +47,7 @@ class ReadReport:
     reading: Reading | None = None
 
 
+@final
 @dataclass(slots=True)
 class ReadLog:
     """Decides what happens to bad records, and keeps count; threads may share it."""
@@ -66,15 +73,12 @@ class ReadLog:
         if not self._skipped and not self.retries.count:
             return None
         with self._lock:
-            notes = ReadReport(
-                skipped=dict(self._skipped), words=dict(self._words), retries=self.retries.count
-            )
-            self._skipped.clear()
-            self._words.clear()
-            self.retries.count = 0
-        return notes
+            skipped, self._skipped = self._skipped, Counter()
+            words, self._words = self._words, {}
+        return ReadReport(skipped=dict(skipped), words=words, retries=self.retries.take())
 
 
+@final
 class ReadCounter:
     """Adds up the notes of one iterator. Filled by the thread that reads, read by any."""
 

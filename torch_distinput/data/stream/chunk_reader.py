@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.chunk import Chunk, concat_chunks
 
 
+@final
 class ChunkReader:
     """Rows of an iterable that yields chunks of any size."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.fingerprint import Digest, say_unchecked
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch_distinput.data.stream.chunk import Chunk
 
 
+@final
 class Witness:
     """Takes fingerprints of all items of a stream, as they are read, in constant memory.
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -21,7 +21,7 @@ from torch_distinput.data.user_sources.parts import deals_shards
 _log = logging.getLogger(__name__)
 
 
-def started(source: Any) -> Iterator[Any]:
+def start_source(source: Any) -> Iterator[Any]:
     """Start a source; a loader gives the end of its data alone for the end."""
     return _batches_of(source) if isinstance(source, DataLoader) else iter(source)
 
@@ -87,6 +87,7 @@ def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator
         number += 1
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Collate:
     """A ``collate_fn`` whose StopIteration is another error; it is pickled for loader processes."""

@@ -34,6 +34,14 @@ def is_node(source: Any) -> bool:
     return hasattr(source, "reset") and hasattr(source, "get_state")
 
 
+def find_part_out_of_order(source: Any) -> Any:
+    """The loader or node that hands on what is ready first (``in_order=False``), if any."""
+    for part in parts_of(source):
+        if not getattr(part, "in_order", True) and getattr(part, "num_workers", 0) > 1:
+            return part
+    return None
+
+
 def split_of(source: Any) -> Any:
     """The part that was split for a node (``datasets.distributed.split_dataset_by_node``), if any.
 

@@ -1,5 +1,21 @@
 """One run over a source of the user's: started from the right place, once, and asked where it is.
 
+How the state of a source travels. An IterableDataset counts its examples, has 4 of them, and tells
+``{"n": 2}`` after two. What is saved is a *place*, drawn here by its values: our number, where
+to go on, where the epoch began (``states`` has the table of what the texts mean):
+
+    epoch 0 begins                  (0, 'new:{"n": 0}')                 it was never started before
+      two examples are played       (2, '{"n": 2}', 'new:{"n": 0}')     <- saved here
+    from that place, in any process:
+      epoch 0 goes on               load {"n": 2}, iterate: examples 2, 3
+      a break, then epoch 1         (0, 'left:new:{"n": 0}')            load {"n": 0}, start anew
+      its end, then epoch 1         (0, 'after 0-0:{"n": 2}')           see below
+        and epoch 2                 (0, 'after 0-1:{"n": 2}')
+
+What follows the end of an epoch cannot be told before it is played. In the process that played
+epoch 0 the source is there, and is started anew. In a new process epoch 0 is played to its end
+from ``{"n": 2}`` on, for what that changes in the source, and then it is started anew.
+
 A run sees the same in the main process and in a loader process: inside of a source
 ``get_worker_info()`` is None, since one process reads all of it. Torch's datasets would take a
 part for each process, and Hugging Face's draw another order.
@@ -13,72 +29,74 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from torch.utils.data._utils import worker as torchs_worker
 
 from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.loader_start import started, starts_anew
+from torch_distinput.data.user_sources.loader_start import start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
 from torch_distinput.data.user_sources.states import (
-    epochs_before,
-    followed,
+    find_holders,
     has_state,
     is_prompt,
-    joined,
-    keepers_of,
-    left_epoch,
+    join_states,
     make_place,
-    of_new,
-    packed,
-    parted,
-    separated,
-    state_of_new,
-    unpacked,
+    mark_after,
+    mark_new,
+    pack_state,
+    read_after,
+    read_left,
+    read_new,
+    split_place,
+    split_states,
+    unpack_state,
 )
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
 
 
+@final
 @dataclass(slots=True)
-class _Memory:
+class _History:
     """What this process knows of a source that was started in it.
 
     Attributes:
-        first: its state when it was started first, if it keeps it itself.
-        begun: the words from which the last run began.
-        noted: the last states in that run.
+        first_state: its state when it was started first, if it keeps it itself.
+        began_from: the words from which the last run began.
+        last_states: the last states in that run.
         ended: that run came to the end of the source.
-        used_up: the iterator that came to its end, as long as somebody else keeps it.
+        exhausted: the iterator that came to its end, as long as somebody else keeps it.
     """
 
-    first: str | None = None
-    begun: str | None = None
-    noted: deque[str] = field(default_factory=lambda: deque(maxlen=2))
+    first_state: str | None = None
+    began_from: str | None = None
+    last_states: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ended: bool = False
-    used_up: Callable[[], Any] = field(default=lambda: None)
+    exhausted: Callable[[], Any] = field(default=lambda: None)
 
     def end(self, iterator: Any, source: Any, *, is_rest: bool, is_empty: bool) -> None:
         """Note the end of a run; refuse one that could not begin."""
         if not is_empty:
-            self.used_up = _reference(iterator)
-        elif iterator is self.used_up() and not is_rest:
-            raise _used_up(source)
+            self.exhausted = _refer_to(iterator)
+        elif iterator is self.exhausted() and not is_rest:
+            raise _exhausted(source)
         self.ended = True
 
     def is_followed_by(self, words: str) -> bool:
         """Whether words are for what comes after the end of the last run, where it is now."""
-        epochs, place = epochs_before(words)
-        if not self.ended or self.begun == words:
+        epochs, place = read_after(words)
+        if not self.ended or self.began_from == words:
             return False
-        whole = self.begun is not None and words == followed(self.begun, epochs[-1])
-        return whole or place in self.noted
+        whole = self.began_from is not None and words == mark_after(self.began_from, epochs[-1])
+        return whole or place in self.last_states
 
 
-_memories: dict[int, _Memory] = {}
+_histories: dict[int, _History] = {}
 """By ``id``: sources may be unhashable."""
 
 
+@final
 class SourceRun:
     """A source under way.
 
@@ -99,118 +117,121 @@ class SourceRun:
             epoch: told to who has ``set_epoch``.
             goes_on: where it has ended, it starts as it does by itself.
         """
-        numbers, words = parted(start)
+        numbers, words = split_place(start)
         self._source = source
         self._epoch = epoch
-        self._keepers: list[Any] = []  # of the state: the source, its iterator, or both
-        self._begin = words[-1] if len(words) > 1 or (not any(numbers.values()) and words) else None
-        known = _memories.get(id(source))
-        self._memory = known or _new_memory(source)
+        self._holders: list[Any] = []  # of the state: the source, its iterator, or both
+        is_beginning = not any(numbers.values())
+        self._epoch_start = words[-1] if len(words) > 1 or (is_beginning and words) else None
+        known = _histories.get(id(source))
+        self._history = known or _remember(source)
         with _as_single_process():
             if words:
-                iterator = self._started(words[0], known)
-            elif known is None or known.first is None or (goes_on and known.ended):
-                iterator = self._anew(is_first=known is None)
+                iterator = self._start_from(words[0], known)
+            elif known is None or known.first_state is None or (goes_on and known.ended):
+                iterator = self._start_anew(is_first=known is None)
             else:  # perhaps it was left half-way
-                iterator = self._restarted(known.first)
-        self._memory.begun, self._memory.ended = words[-1] if words else self._begin, False
-        self.items = _each_as_single_process(
-            iterator, partial(self._memory.end, iterator, source, is_rest=any(numbers.values()))
+                iterator = self._restart(known.first_state)
+        self._history.began_from = words[-1] if words else self._epoch_start
+        self._history.ended = False
+        self.items = _iterate_as_single_process(
+            iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
         )
 
     def beginning(self, **numbers: int) -> Start:
         """Where its epoch begins; None if it does not tell."""
-        return None if self._begin is None else make_place(numbers, self._begin)
+        return None if self._epoch_start is None else make_place(numbers, self._epoch_start)
 
     def place(self, **numbers: int) -> Start:
         """Where it can be started again, behind what it has yielded; None if it does not tell.
 
         Nor does it after its end, where it may tell of the beginning of what follows.
         """
-        if not self._keepers or self._memory.ended:
+        if not self._holders or self._history.ended:
             return None
         state = self._state()
-        self._memory.noted.append(state)
-        return make_place(numbers, state, self._begin)
+        self._history.last_states.append(state)
+        return make_place(numbers, state, self._epoch_start)
 
-    def _anew(self, *, is_first: bool = False) -> Iterator[Any]:
+    def _start_anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
-        iterator = self._iterated()
-        if not self._keepers:
+        iterator = self._iterate_from()
+        if not self._holders:
             return iterator
-        keeps_own = self._keepers[0] is self._source
-        if is_first or not keeps_own or len(self._keepers) > 1 or is_prompt(self._source):
+        keeps_own = self._holders[0] is self._source
+        if is_first or not keeps_own or len(self._holders) > 1 or is_prompt(self._source):
             with suppress(Exception):  # some have no state before their first example
-                self._begin = self._state()
+                self._epoch_start = self._state()
         if is_first and keeps_own:
-            self._memory.first = self._begin
-            if self._begin is not None and not is_prompt(self._source):
-                self._begin = of_new(self._begin)
+            self._history.first_state = self._epoch_start
+            if self._epoch_start is not None and not is_prompt(self._source):
+                self._epoch_start = mark_new(self._epoch_start)
         return iterator
 
     def _state(self) -> str:
-        return joined([packed(keeper.state_dict()) for keeper in self._keepers])
+        return join_states([pack_state(holder.state_dict()) for holder in self._holders])
 
-    def _started(self, words: str, known: _Memory | None) -> Iterator[Any]:
+    def _start_from(self, words: str, known: _History | None) -> Iterator[Any]:
         """Start it where its words say."""
-        if (begin := left_epoch(words)) is not None:
-            return self._restarted(begin)
-        if (state := state_of_new(words)) is not None:
-            if self._memory.first is not None:
-                return self._iterated(state)
-            begin = self._begin  # perhaps of a later epoch
-            iterator = self._anew(is_first=True)  # in a new process the source is there by itself
-            self._begin = begin
+        if (begin := read_left(words)) is not None:
+            return self._restart(begin)
+        if (state := read_new(words)) is not None:
+            if self._history.first_state is not None:
+                return self._iterate_from(state)
+            begin = self._epoch_start  # perhaps of a later epoch
+            # In a new process the source is there by itself.
+            iterator = self._start_anew(is_first=True)
+            self._epoch_start = begin
             return iterator
-        epochs, place = epochs_before(words)
+        epochs, place = read_after(words)
         if not epochs:
-            return self._iterated(words)
+            return self._iterate_from(words)
         if known is None or not known.is_followed_by(words):
             # Play what came before to its end, for what that changes in the source.
             own = self._epoch
             for self._epoch in epochs:
                 first = self._epoch == epochs[0]
-                rest = self._started(place, None) if first else self._iterated()
-                for _ in _each_as_single_process(rest):
+                rest = self._start_from(place, None) if first else self._iterate_from()
+                for _ in _iterate_as_single_process(rest):
                     pass
             self._epoch = own
-        return self._anew()
+        return self._start_anew()
 
-    def _restarted(self, begin: str) -> Iterator[Any]:
+    def _restart(self, begin: str) -> Iterator[Any]:
         """Start another epoch in place of one that began there, and may have been left half-way."""
-        self._begin = begin
-        state = state_of_new(begin)
-        if state is not None and self._memory.first is None:
-            return self._anew(is_first=True)
-        states = separated(begin if state is None else state)
+        self._epoch_start = begin
+        state = read_new(begin)
+        if state is not None and self._history.first_state is None:
+            return self._start_anew(is_first=True)
+        states = split_states(begin if state is None else state)
         # A loader would take the words for those of its next epoch.
         if has_state(self._source) and states and not starts_anew(self._source):
             load = self._source.reset if is_node(self._source) else self._source.load_state_dict
-            load(unpacked(states[0]))
-        return self._anew()
+            load(unpack_state(states[0]))
+        return self._start_anew()
 
-    def _iterated(self, state: str | None = None) -> Iterator[Any]:
+    def _iterate_from(self, state: str | None = None) -> Iterator[Any]:
         """Start it anew, or from a state."""
         if self._epoch is not None:
             tell_epoch(self._source, self._epoch)
         source = self._source
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
-        states = separated(state)
+        states = split_states(state)
         if has_state(source) and states:
-            iterator = _loaded(source, unpacked(states[0]))
+            iterator = _load_and_start(source, unpack_state(states[0]))
         else:
             if is_node(source):
                 source.reset()
-            iterator = started(source)
-        self._keepers = keepers_of(source, iterator)
+            iterator = start_source(source)
+        self._holders = find_holders(source, iterator)
         if state is not None:
-            self._memory.noted.append(state)
-            if len(states) != len(self._keepers) and not has_state(source):
-                raise _without_state(source)
-            for keeper, own in zip(self._keepers, states, strict=False):
-                if keeper is not source:
-                    keeper.load_state_dict(unpacked(own))
+            self._history.last_states.append(state)
+            if len(states) != len(self._holders) and not has_state(source):
+                raise _no_state(source)
+            for holder, own in zip(self._holders, states, strict=False):
+                if holder is not source:
+                    holder.load_state_dict(unpack_state(own))
         return iterator
 
 
@@ -219,16 +240,16 @@ def iterate(source: Any) -> Iterator[Any]:
     return SourceRun(source, goes_on=True).items
 
 
-def _new_memory(source: Any) -> _Memory:
+def _remember(source: Any) -> _History:
     """Kept as long as the source, if it tells where it is."""
-    memory = _Memory()
+    history = _History()
     with suppress(TypeError):  # what cannot be referred to weakly has no state either
-        weakref.finalize(source, _memories.pop, id(source), None).atexit = False
-        _memories[id(source)] = memory
-    return memory
+        weakref.finalize(source, _histories.pop, id(source), None).atexit = False
+        _histories[id(source)] = history
+    return history
 
 
-def _each_as_single_process(
+def _iterate_as_single_process(
     iterator: Iterator[Any], end: Callable[..., None] = lambda **_: None
 ) -> Iterator[Any]:
     """The items of an iterator, asked for as in a main process; ``__iter__`` is never called.
@@ -261,7 +282,7 @@ def _as_single_process() -> Iterator[None]:
         torchs_worker._worker_info = info  # noqa: SLF001
 
 
-def _loaded(source: Any, state: Any) -> Iterator[Any]:
+def _load_and_start(source: Any, state: Any) -> Iterator[Any]:
     """Start a source from a state of its own.
 
     Of one that is its own iterator, ``__iter__`` may set up what is loaded, or forget it.
@@ -269,7 +290,7 @@ def _loaded(source: Any, state: Any) -> Iterator[Any]:
     if is_node(source):
         source.reset(state)
         return iter(source)
-    before = packed(state)  # what is loaded becomes the source's
+    before = pack_state(state)  # what is loaded becomes the source's
     iterator: Any
     try:
         source.load_state_dict(state)
@@ -277,16 +298,16 @@ def _loaded(source: Any, state: Any) -> Iterator[Any]:
         iterator = iter(source)
         if iterator is not source:
             raise
-        iterator.load_state_dict(unpacked(before))
+        iterator.load_state_dict(unpack_state(before))
     else:
-        iterator = started(source)
-        if iterator is source and packed(iterator.state_dict()) != before:
-            iterator.load_state_dict(unpacked(before))
+        iterator = start_source(source)
+        if iterator is source and pack_state(iterator.state_dict()) != before:
+            iterator.load_state_dict(unpack_state(before))
     own: Iterator[Any] = iterator
     return own
 
 
-def _reference(iterator: Any) -> Callable[[], Any]:
+def _refer_to(iterator: Any) -> Callable[[], Any]:
     """Refer to an iterator that is used up, and keep nothing that it may refer to."""
     with suppress(TypeError):
         return weakref.ref(iterator)
@@ -295,7 +316,7 @@ def _reference(iterator: Any) -> Callable[[], Any]:
     return lambda: None
 
 
-def _used_up(source: Any) -> SourceError:
+def _exhausted(source: Any) -> SourceError:
     msg = (
         f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
         "the epoch before, which is used up: no epoch after the first one would have an example. "
@@ -304,7 +325,7 @@ def _used_up(source: Any) -> SourceError:
     return SourceError(msg)
 
 
-def _without_state(source: Any) -> SourceError:
+def _no_state(source: Any) -> SourceError:
     msg = (
         f"Expected a source that goes on from a state of its own, as the one did that the state "
         f"is from, got {type(source).__name__}, which has no load_state_dict. Distribute the "

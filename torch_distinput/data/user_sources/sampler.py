@@ -1,4 +1,11 @@
-"""The order that a sampler of the user gives: the same on every rank, whatever it draws from."""
+"""The order that a sampler of the user gives: the same on every rank, whatever it draws from.
+
+Who writes and reads what:
+
+    thread                            writes                                   guarded by
+    any that iterates a sampler       the generators of torch, NumPy, Python   "random generators"
+    simulated workers (threads)       the same                                 the same
+"""
 
 from __future__ import annotations
 
@@ -27,7 +34,7 @@ _MOST = 1 << 26
 """Indices that a sampler without a length may yield in an epoch."""
 
 
-def sampled_batches(
+def sample_batches(
     sampler: Iterable[Any], batch_size: int | None, *, drop_last: bool, key: tuple[int, int]
 ) -> GlobalBatches:
     """Iterate a sampler, or a batch sampler where ``batch_size`` is None, under a forked RNG.
@@ -38,13 +45,13 @@ def sampled_batches(
         seed_generators(key)
         tell_epoch(sampler, key[1])
         if batch_size is None:
-            batches = _bounded(map(_indices, sampler), length_of(sampler), len)
+            batches = _bound(map(_indices, sampler), length_of(sampler), len)
             return GivenBatches(tuple(batch for batch in batches if len(batch)))
-        order = GivenOrder(_indices(list(_bounded(sampler, length_of(sampler), _one))))
+        order = GivenOrder(_indices(list(_bound(sampler, length_of(sampler), _one))))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
 
-def _bounded(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> Iterator[T]:
+def _bound(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> Iterator[T]:
     """An epoch is planned before it is played, so it must end: refuse what goes on and on."""
     num_indices = 0
     for number, item in enumerate(items):

@@ -2,23 +2,26 @@
 
 A source that has ``state_dict`` and ``load_state_dict`` (a StatefulDataLoader, an IterableDataset
 of the user's, a torchdata node), or whose iterator has, can be started again where it was. Its
-words are texts:
+states are written as texts, here called *words*; a prefix says what to do with what follows it:
 
-    a state             as the source gave it
-    "both:" + list      those of a dataset and of its iterator, where each has one
-    "after 3-3:" + words
-                        what follows the end of our epoch 3, which the words are from. Sources may
-                        count epochs themselves, and what they say before the first example need
-                        not be true: a generator has not begun to run. So the epoch before is
-                        played to its end, and the source is started anew. After 3-5: three times
-    "new:" + a state    of a source that was never started before: what it said then. A new process
-                        has one, and need not load what may not be true yet
-    "left:" + words     those for the beginning of an epoch that was left before its end. The source
-                        is put there, which makes it forget its place, and started anew: the epoch
-                        to play is told after that, since the words may hold the one before
+    words               where that is                   how a source is started there
+    JSON, or            where the source said so        load it
+    "torch:" + base64   the same; JSON would change it  load it
+    "both:" + list      the same, of a dataset and its  load each its own
+                        iterator that both have a state
+    "new:" + a state    a source that was never         iterate it: a new process has one like it,
+                        started before, and said this   and what it said need not be true yet
+    "left:" + words     the beginning of an epoch that  load the words, so that it forgets its
+                        was left before its end         place; tell the epoch; start it anew
+    "after 3-5:" +      what follows our epochs 3 to 5; play the epochs to their ends, unless this
+    words               the words are from epoch 3      process has; then start it anew
+
+Sources may count epochs themselves, and what they say before the first example need not be true: a
+generator has not begun to run. That is why an epoch is not begun from words for its beginning, but
+from the end of the one before it.
 
 A place in a stream holds numbers of ours, the words for there, and those for the beginning of the
-epoch, where the source starts again if the epoch is left.
+epoch, where the source starts again if the epoch is left. ``run`` has an example.
 """
 
 from __future__ import annotations
@@ -73,11 +76,11 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
         return start._replace(inner=tuple(inner))
     if start is None or start.kind != SOURCE:
         return None
-    numbers, words = parted(start)
+    numbers, words = split_place(start)
     if ended:
-        words = [followed(word, epoch) for word in words[:1]]
+        words = [mark_after(word, epoch) for word in words[:1]]
     else:
-        words = [_left(word) for word in (words[1:] if any(numbers.values()) else words)]
+        words = [_mark_left(word) for word in (words[1:] if any(numbers.values()) else words)]
     return make_place(dict.fromkeys(numbers, 0), words[0]) if words else None
 
 
@@ -89,41 +92,41 @@ def make_place(numbers: Mapping[str, int], state: str, beginning: str | None = N
     return Place(SOURCE, (*numbers.items(), ("state", state), ("beginning", beginning)))
 
 
-def parted(start: Start) -> tuple[dict[str, int], list[str]]:
+def split_place(start: Start) -> tuple[dict[str, int], list[str]]:
     """The numbers and the words of a place."""
     values = start.check(SOURCE).values if start else ()
     numbers = {name: value for name, value in values if isinstance(value, int)}
     return numbers, [value for _, value in values if isinstance(value, str)]
 
 
-def _left(words: str) -> str:
+def _mark_left(words: str) -> str:
     """Words for the epoch after one that was left, from those for its beginning."""
     return words if words.startswith((_AFTER, _LEFT)) else _LEFT + words
 
 
-def of_new(state: str) -> str:
+def mark_new(state: str) -> str:
     """Words for the first beginning of a source, from what it says there."""
     return _NEW + state
 
 
-def state_of_new(words: str) -> str | None:
+def read_new(words: str) -> str | None:
     """What a source said at its first beginning; None if words are for another place."""
     return words.removeprefix(_NEW) if words.startswith(_NEW) else None
 
 
-def left_epoch(words: str) -> str | None:
+def read_left(words: str) -> str | None:
     """Words for the beginning of an epoch that was left; None if words are for something else."""
     return words.removeprefix(_LEFT) if words.startswith(_LEFT) else None
 
 
-def followed(words: str, epoch: int) -> str:
+def mark_after(words: str, epoch: int) -> str:
     """Words for what follows an epoch, from words for a place in it, perhaps its beginning."""
-    epochs, place = epochs_before(words)
+    epochs, place = read_after(words)
     first = epochs[0] if epochs and epochs[-1] + 1 == epoch else epoch
     return f"{_AFTER}{first}-{epoch}:{words if first == epoch else place}"
 
 
-def epochs_before(words: str) -> tuple[range, str]:
+def read_after(words: str) -> tuple[range, str]:
     """The epochs to play to their end, and words for a place in the first of them."""
     if not words.startswith(_AFTER):
         return range(0), words
@@ -132,7 +135,7 @@ def epochs_before(words: str) -> tuple[range, str]:
     return range(first, last + 1), place
 
 
-def keepers_of(source: Any, iterator: Any) -> list[Any]:
+def find_holders(source: Any, iterator: Any) -> list[Any]:
     """Who tells where a source is that was started: itself, its iterator, or both.
 
     Nobody where shards are dealt out, also inside of it: the state of a Hugging Face stream forgets
@@ -146,12 +149,12 @@ def keepers_of(source: Any, iterator: Any) -> list[Any]:
     return [source, iterator] if both else [source]
 
 
-def joined(states: list[str]) -> str:
+def join_states(states: list[str]) -> str:
     """The states of all keepers as one."""
     return states[0] if len(states) == 1 else _BOTH + json.dumps(states)
 
 
-def separated(state: str | None) -> list[str]:
+def split_states(state: str | None) -> list[str]:
     """The states that were joined."""
     if state is None:
         return []
@@ -159,7 +162,7 @@ def separated(state: str | None) -> list[str]:
     return both
 
 
-def packed(state: Any) -> str:
+def pack_state(state: Any) -> str:
     """JSON where that keeps the state as it is, else what ``torch.load`` reads safely."""
     try:
         text = json.dumps(state)
@@ -172,7 +175,7 @@ def packed(state: Any) -> str:
     return _PACKED + base64.b64encode(content.getvalue()).decode()
 
 
-def unpacked(text: str) -> Any:
+def unpack_state(text: str) -> Any:
     """The state that was packed."""
     if not text.startswith(_PACKED):
         return json.loads(text)

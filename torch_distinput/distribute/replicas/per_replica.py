@@ -29,7 +29,7 @@ def regroup_values(values: Sequence[Any], keep: Callable[..., bool] | None = Non
     """
     if len(values) == 1:
         return values[0]
-    return _regrouped([flatten_values(value) for value in values], keep)
+    return _regroup([flatten_values(value) for value in values], keep)
 
 
 def is_shared(first: Any, *others: Any) -> bool:
@@ -44,7 +44,7 @@ def is_common(first: Any, *others: Any) -> bool:
     return all(type(other) is type(first) and other == first for other in others)
 
 
-def _regrouped(
+def _regroup(
     flat: Sequence[tuple[list[Any], Structure]], keep: Callable[..., bool] | None = None
 ) -> Any:
     structure = flat[0][1]

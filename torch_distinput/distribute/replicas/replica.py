@@ -4,6 +4,14 @@ With several replicas each call of the function has a thread, but only one runs 
 replica order; at a collective a call pauses until all of them are there, and the collective runs in
 the thread that called ``run``. So results do not depend on scheduling, and the process group is
 used by one thread only. With one replica there is no thread at all.
+
+    thread       writes                      reads                 guarded by
+    caller       _reply, _abandoned          _request, _error,     the turn: two semaphores hand it
+                                             result                over, and who does not have it
+    replica      _request, _error, result    _reply, _abandoned    is blocked, so there is no lock
+
+    caller     go_on --release _mine--+            +--acquire _callers-- goes on
+    replica                           +-- runs ... +  then waits for _mine, at a collective
 """
 
 from __future__ import annotations
@@ -12,12 +20,15 @@ import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten, unflatten
 from torch_distinput.distribute import context as current
+from torch_distinput.distribute.reductions import gather_values, reduce_values
 from torch_distinput.distribute.replicas.per_replica import is_common, regroup_values
 from torch_distinput.distribute.replicas.thread_state import ThreadState
 from torch_distinput.errors import UsageError
@@ -25,7 +36,7 @@ from torch_distinput.options import ReduceOp, parse_enum
 from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.strategy import Strategy
+    from torch_distinput.distribute.session import Session
 
 Meet = Callable[["Request"], Any]
 
@@ -45,21 +56,21 @@ class ReplicaContext:
     Every replica makes the same collective calls in the same order.
     """
 
-    def __init__(self, strategy: Strategy, local_replica: int, meet: Meet) -> None:
+    def __init__(self, session: Session, local_replica: int, meet: Meet) -> None:
         """Made by ``Strategy.run``."""
-        self._strategy = strategy
+        self._session = session
         self._local_replica = local_replica
         self._meet = meet
 
     @property
-    def strategy(self) -> Strategy:
-        """The strategy whose ``run`` this is."""
-        return self._strategy
+    def strategy(self) -> Any:
+        """The :class:`Strategy` whose ``run`` this is."""
+        return self._session.strategy
 
     @property
     def replica_id_in_sync_group(self) -> int:
         """This replica's index over all workers, from 0."""
-        return self._strategy.topology.first_replica + self._local_replica
+        return self._session.topology.first_replica + self._local_replica
 
     @property
     def local_replica(self) -> int:
@@ -69,12 +80,12 @@ class ReplicaContext:
     @property
     def num_replicas_in_sync(self) -> int:
         """Replicas over all workers."""
-        return self._strategy.num_replicas_in_sync
+        return self._session.topology.num_replicas_in_sync
 
     @property
     def device(self) -> torch.device:
         """This replica's device."""
-        return self._strategy.devices[self._local_replica]
+        return self._session.devices[self._local_replica]
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
         """Sum or average a structure of tensors of one shape over all replicas in sync.
@@ -101,44 +112,56 @@ class ReplicaContext:
         return self._meet(Request(call="merge_call", settings=merge_fn, value=value))
 
 
-def _answers(strategy: Strategy, requests: Sequence[Request]) -> list[Any]:
+def get_replica_context() -> ReplicaContext | None:
+    """Return the context of the replica that runs here; None outside ``Strategy.run``.
+
+    ``tf.distribute.get_replica_context``.
+    """
+    context: ReplicaContext | None = current.entered_replica()
+    return context
+
+
+def _answer(session: Session, requests: Sequence[Request]) -> list[Any]:
     """Make a collective call that all local replicas have asked for; one reply for each."""
     first = requests[0]
     if first.call == "merge_call":
         args, kwargs = regroup_values([request.value for request in requests], is_common)
-        return split_arguments(first.settings(strategy, *args, **kwargs), len(requests))
-    value = regroup_values([request.value for request in requests])
+        return split_arguments(first.settings(session.strategy, *args, **kwargs), len(requests))
+    value, workers = regroup_values([request.value for request in requests]), session.communicator
+    check_alone(workers)
     if first.call == "all_reduce":
-        result = strategy.reduce(first.settings, value)
+        result = reduce_values(
+            value, len(requests), op=first.settings, axis=None, communicator=workers
+        )
     else:
-        result = strategy.gather(value, first.settings)
-    return [own_copy(result, device) for device in strategy.devices]
+        result = gather_values(value, len(requests), axis=first.settings, communicator=workers)
+    return [own_copy(result, device) for device in session.devices]
 
 
-def run_one(strategy: Strategy, fn: Callable[[], Any]) -> list[Any]:
+def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
     """Run a function for the only local replica, in the calling thread."""
 
     def meet(request: Request) -> Any:
         with current.replica(None):
-            return _answers(strategy, [request])[0]
+            return _answer(session, [request])[0]
 
-    with current.replica(ReplicaContext(strategy, 0, meet)):
+    with current.replica(ReplicaContext(session, 0, meet)):
         return [fn()]
 
 
-def run_in_turns(strategy: Strategy, fns: Sequence[Callable[[], Any]]) -> list[Any]:
+def run_in_turns(session: Session, fns: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run one function per local replica, in replica order, meeting at collectives."""
     carried = ThreadState()
-    turns = [_Turn(strategy, replica, fn, carried) for replica, fn in enumerate(fns)]
+    turns = [_Turn(session, replica, fn, carried) for replica, fn in enumerate(fns)]
     try:
-        _play(strategy, turns)
+        _play(session, turns)
     finally:
         for turn in turns:
             turn.abandon()
     return [turn.result for turn in turns]
 
 
-def _play(strategy: Strategy, turns: list[_Turn]) -> None:
+def _play(session: Session, turns: list[_Turn]) -> None:
     replies: list[Any] = [None] * len(turns)
     while True:
         requests = [turn.go_on(reply) for turn, reply in zip(turns, replies, strict=True)]
@@ -146,7 +169,7 @@ def _play(strategy: Strategy, turns: list[_Turn]) -> None:
         if not waiting:
             return
         _check_met(requests)
-        replies = _answers(strategy, waiting)
+        replies = _answer(session, waiting)
 
 
 def _check_met(requests: Sequence[Request | None]) -> None:
@@ -175,14 +198,12 @@ class _Abandoned(BaseException):
 
 
 class _Turn:
-    """One replica function in a thread of its own, which runs only between go_on and its return.
-
-    Two semaphores hand the turn over; whoever does not have it is blocked, so fields need no lock.
-    """
+    """One replica function in a thread of its own, which runs only between go_on and its return."""
 
     def __init__(
-        self, strategy: Strategy, replica: int, fn: Callable[[], Any], carried: ThreadState
+        self, session: Session, replica: int, fn: Callable[[], Any], carried: ThreadState
     ) -> None:
+        self._session = session
         self._mine = threading.Semaphore(0)
         self._callers = threading.Semaphore(0)
         self._request: Request | None = None
@@ -190,8 +211,9 @@ class _Turn:
         self._error: BaseException | None = None
         self._abandoned = False
         self.result: Any = None
+        self._carry = partial(session.loss_steps.carry, session.loss_steps.turns)
         body = contextvars.copy_context()
-        context = ReplicaContext(strategy, replica, self._meet)
+        context = ReplicaContext(session, replica, self._meet)
         self._thread = threading.Thread(
             target=body.run, args=(self._live, context, fn, carried), daemon=True
         )
@@ -227,8 +249,13 @@ class _Turn:
 
     def _live(self, context: ReplicaContext, fn: Callable[[], Any], carried: ThreadState) -> None:
         self._mine.acquire()
+        self._carry()
         try:
-            with carried.entered(context.device), current.replica(context):
+            with (
+                carried.enter(context.device),
+                current.scope(self._session),
+                current.replica(context),
+            ):
                 self.result = fn()
         except _Abandoned:
             pass

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from torch_distinput.distribute import context as current
+from torch_distinput.distribute.replicas.replica import get_replica_context
 
 
 class ReplicatedModule(nn.Module):
@@ -26,7 +26,7 @@ class ReplicatedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module on this replica's device."""
-        context = current.get_replica_context()
+        context = get_replica_context()
         if context is None or context.local_replica == 0:
             return self.module(*args, **kwargs)
         device = context.device

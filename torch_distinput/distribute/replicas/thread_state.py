@@ -47,7 +47,7 @@ class ThreadState:
         self.function_modes = [mode for mode in modes if not isinstance(mode, DeviceContext)]
         self.dispatch_modes = _DISPATCH._get_current_dispatch_mode_stack()  # noqa: SLF001
 
-    def entered(self, device: torch.device) -> ExitStack:
+    def enter(self, device: torch.device) -> ExitStack:
         """Enter the same state in another thread, on the replica's device."""
         stack = ExitStack()
         if device.type != "cpu":

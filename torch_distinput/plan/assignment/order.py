@@ -42,11 +42,11 @@ class EpochOrder:
         """Seed and epoch in the two words of a Philox key."""
         return self.seed % _WORD_LIMIT, self.epoch % _WORD_LIMIT
 
-    def indices(self, start: int, stop: int) -> Indices:
+    def take_range(self, start: int, stop: int) -> Indices:
         """Return the indices of the positions ``start`` (inclusive) to ``stop`` (exclusive)."""
-        return self.at(np.arange(start, min(stop, self.num_examples)))
+        return self.take(np.arange(start, min(stop, self.num_examples)))
 
-    def at(self, positions: Indices) -> Indices:
+    def take(self, positions: Indices) -> Indices:
         """Return the indices at positions, in an array of their own."""
         if not self.shuffle:
             return positions.copy()
@@ -79,11 +79,11 @@ class GlobalBatches(Protocol):
     def runs(self) -> tuple[Run, ...]:
         """All batches, in order."""
 
-    def indices(self, batch: int) -> Indices:
-        """The examples of a batch, in order."""
+    def take(self, batch: int) -> Indices:
+        """Return the examples of a batch, in order."""
 
-    def rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
-        """The rows from ``start`` to ``stop`` of each batch of a run."""
+    def iterate_rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
+        """Yield the rows from ``start`` to ``stop`` of each batch of a run."""
 
     @property
     def digest(self) -> str:
@@ -125,12 +125,12 @@ class UniformBatches:
         runs = (Run(0, full, self.global_batch_size) if full else None, partial)
         return tuple(run for run in runs if run is not None)
 
-    def indices(self, batch: int) -> Indices:
-        """The examples of a batch, in order."""
-        return self.order.indices(self._bounds.begin(batch), self._bounds.end(batch))
+    def take(self, batch: int) -> Indices:
+        """Return the examples of a batch, in order."""
+        return self.order.take_range(self._bounds.begin(batch), self._bounds.end(batch))
 
-    def rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
-        """The rows from ``start`` to ``stop`` of each batch of a run.
+    def iterate_rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
+        """Yield the rows from ``start`` to ``stop`` of each batch of a run.
 
         In blocks of batches: the first ones are short, so that nobody waits for the first step.
         """
@@ -142,7 +142,7 @@ class UniformBatches:
         while number < end:
             block = np.arange(number, min(number + length, end))
             begins = self._bounds.begin(block)
-            yield from self.order.at(begins[:, None] + np.arange(start, stop))
+            yield from self.order.take(begins[:, None] + np.arange(start, stop))
             number, length = number + len(block), min(2 * length, most)
 
     @property
@@ -186,11 +186,11 @@ class GivenOrder:
         """Length of the order; a sampler may repeat and leave out examples."""
         return len(self.sequence)
 
-    def indices(self, start: int, stop: int) -> Indices:
+    def take_range(self, start: int, stop: int) -> Indices:
         """Return the indices of the positions ``start`` (inclusive) to ``stop`` (exclusive)."""
         return self.sequence[start:stop]
 
-    def at(self, positions: Indices) -> Indices:
+    def take(self, positions: Indices) -> Indices:
         """Return the indices at positions, in an array of their own."""
         return self.sequence[positions]
 
@@ -217,12 +217,12 @@ class GivenBatches:
             first += count
         return tuple(runs)
 
-    def indices(self, batch: int) -> Indices:
-        """The examples of a batch, in order."""
+    def take(self, batch: int) -> Indices:
+        """Return the examples of a batch, in order."""
         return self.batches[batch]
 
-    def rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
-        """The rows from ``start`` to ``stop`` of each batch of a run."""
+    def iterate_rows(self, run: Run, start: int, stop: int) -> Iterator[Indices]:
+        """Yield the rows from ``start`` to ``stop`` of each batch of a run."""
         for batch in self.batches[run.first : run.first + run.count]:
             yield batch[start:stop].copy()  # the user gets it as ids, and may write into it
 

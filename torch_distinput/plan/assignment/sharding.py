@@ -1,4 +1,4 @@
-"""Which policy holds for a source, and which of the dealt-out things are a worker's."""
+"""Which policy holds for a source, and which files or shards are a worker's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch_distinput.options import AutoShardPolicy
 
 
 def resolve_policy(policy: AutoShardPolicy, *, has_shards: bool, source: str) -> AutoShardPolicy:
-    """Turn AUTO into FILE or DATA; refuse FILE where there is nothing to deal out."""
+    """Turn AUTO into FILE or DATA; refuse FILE where there is nothing to assign."""
     if policy is AutoShardPolicy.AUTO:
         return AutoShardPolicy.FILE if has_shards else AutoShardPolicy.DATA
     if policy is AutoShardPolicy.FILE and not has_shards:
@@ -21,7 +21,7 @@ def resolve_policy(policy: AutoShardPolicy, *, has_shards: bool, source: str) ->
 
 
 def check_enough_shards(num_shards: int, num_workers: int, *, what: str) -> None:
-    """Refuse to deal fewer files or shards than workers; the same on every rank."""
+    """Refuse to assign fewer files or shards than workers; the same on every rank."""
     if num_shards < max(1, num_workers):
         msg = (
             f"AutoShardPolicy.FILE needs at least one file or shard per worker: {what} has "

@@ -90,32 +90,32 @@ class DeliveryCounter:
         )
         first = self._steps_done + 1
         after_steps = [
-            self._after(first + step, rows[step], files_touched[step], kept)
+            Progress(
+                first + step,
+                (first + step) // self._steps_per_batch,
+                rows[step],
+                files_touched[step],
+                kept,
+            )
             for step in range(num_steps)
         ]
         if after_steps:
             self._rows, self._files_touched = rows[-1], files_touched[-1]
-        self._go_on(self._steps_done + num_steps, kept)
+            self._steps_done += num_steps
+        batch = self._steps_done // self._steps_per_batch
+        self._resume_points = [_drop_passed(resume_points, batch) for resume_points in kept]
         return after_steps
 
     def add_step(self, count: int, num_touched: int, resume_point: ResumePoint | None) -> Progress:
         """Note a step of a single worker, which has nobody to vote with."""
-        (row,), (most_touched,), (kept,) = self._rows, self._files_touched, self._resume_points
+        self._steps_done = steps_done = self._steps_done + 1
+        self._rows = rows = (self._rows[0] + count,)
+        self._files_touched = touched = (max(self._files_touched[0], num_touched),)
+        kept, batch = self._resume_points[0], steps_done // self._steps_per_batch
         if resume_point is not None:
             kept = (*kept, resume_point)
-        self._rows, self._files_touched = (row + count,), (max(most_touched, num_touched),)
-        self._go_on(self._steps_done + 1, (kept,))
-        return self._after(self._steps_done, self._rows, self._files_touched, (kept,))
-
-    def _after(
-        self, steps_done: int, rows: Counts, files_touched: Counts, kept: Sequence[ResumePoints]
-    ) -> Progress:
-        return Progress(steps_done, steps_done // self._steps_per_batch, rows, files_touched, kept)
-
-    def _go_on(self, steps_done: int, kept: Sequence[ResumePoints]) -> None:
-        """Keep the resume points that may still be needed."""
-        self._steps_done, batch = steps_done, steps_done // self._steps_per_batch
-        self._resume_points = [_drop_passed(resume_points, batch) for resume_points in kept]
+            self._resume_points = [_drop_passed(kept, batch)]
+        return Progress(steps_done, batch, rows, touched, (kept,))
 
 
 def _make_columns(votes: Sequence[tuple[int, ...]], num_steps: int) -> NDArray[np.int64]:

@@ -53,7 +53,7 @@ class Vote:
         state: what follows the ready steps.
         counts: examples this worker brings to each ready step; at most ``WINDOW`` of them.
         marks: for each ready step a fingerprint of what all workers should have read alike, or 0.
-        files_touched: for each ready step how many of the files dealt to this worker were touched.
+        files_touched: for each ready step how many of this worker's files were touched by then.
         has_news: this worker has noted a place from which its stream can be read again.
     """
 

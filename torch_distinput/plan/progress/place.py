@@ -48,6 +48,13 @@ class Place(NamedTuple):
                 return value
         raise self._misfit(f"a value of {self.kind!r} named {name!r}")
 
+    def several(self, name: str, count: int) -> tuple[Value, ...]:
+        """Return so many values that it holds by one name."""
+        values = self.value(name)
+        if not isinstance(values, tuple) or len(values) != count:
+            raise self._misfit(f"{count} values of {self.kind!r} named {name!r}")
+        return values
+
     def check(self, kind: str, num_inner: int = 0) -> Place:
         """Return this place, if it is of a kind and of so many streams.
 

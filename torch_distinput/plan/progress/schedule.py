@@ -69,8 +69,9 @@ class Schedule:
     def count_delivered(self, steps_done: int) -> tuple[int, ...]:
         """Return how many rows of each stream are delivered when so many steps are over."""
         batch, step = divmod(steps_done, self.splitter.steps_per_batch)
+        bounds, begin = self._bounds, self._bounds.begin(batch)
         return tuple(
-            min(self._find_last_end(length), self._bounds.begin(batch))
+            min(bounds.find_last_end(length, drop_last=self.drop_last), begin)
             + self._count_rows_before(worker, batch, step)
             for worker, length in enumerate(self.lengths)
         )
@@ -105,7 +106,10 @@ class Schedule:
     @property
     def num_dropped(self) -> int:
         """Examples that ``drop_last`` leaves out, over all streams."""
-        return sum(length - self._find_last_end(length) for length in self.lengths)
+        bounds, drop_last = self._bounds, self.drop_last
+        return sum(
+            length - bounds.find_last_end(length, drop_last=drop_last) for length in self.lengths
+        )
 
     def _count_alike(self) -> int:
         """How many batches, from the first on, are full in all streams."""
@@ -118,9 +122,6 @@ class Schedule:
         topology = replace(self.splitter.topology, worker_index=worker)
         cuts = replace(self.splitter, topology=topology).cut(self._list_sizes(batch)[worker])
         return sum(cut.num_rows for cut in cuts[:step])
-
-    def _find_last_end(self, length: int) -> int:
-        return self._bounds.find_last_end(length, drop_last=self.drop_last)
 
     @property
     def _own(self) -> int:

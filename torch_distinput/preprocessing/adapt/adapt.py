@@ -6,25 +6,29 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
-from torch_distinput.communicator import Alone
+from torch_distinput.communicator import communicator_of
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.preprocessing.adapt.columns import only_column
 from torch_distinput.preprocessing.adapt.merging import (
     check_same_data,
     check_same_layers,
-    merged_across,
-    together,
+    fail_together,
+    merge_across,
 )
-from torch_distinput.preprocessing.adapt.reading import Workers, batches_of, mark_of, workers_of
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer
+from torch_distinput.preprocessing.adapt.protocol import Adaptive, Configured
+from torch_distinput.preprocessing.adapt.reading import (
+    Workers,
+    find_workers,
+    fingerprint_data,
+    read_batches,
+)
 
 Columns = Callable[[Any, str], Iterable[Any]]
 """From a batch and the name of a layer to the columns that the layer counts."""
 
 
 def adapt_layers(
-    owner: Layer,
-    layers: Mapping[str, AdaptiveLayer],
+    owner: Configured,
+    layers: Mapping[str, Adaptive],
     columns_of: Columns,
     data: Any,
     *,
@@ -41,28 +45,28 @@ def adapt_layers(
         MismatchError: the workers' layers are not alike.
         PeerFailedError: another worker could not read or count its part.
     """
-    strategy = workers_of(data, strategy)
-    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
+    strategy = find_workers(data, strategy)
+    workers = communicator_of(strategy)
     check_same_layers(owner, layers, workers)
     for layer in layers.values():
         layer.check_may_adapt()
     if not layers:  # all were given their state, on all workers
         return
-    states = {name: layer.new_state() for name, layer in layers.items()}
+    states = {name: layer.analyzer.new_state() for name, layer in layers.items()}
     if workers.size > 1:
-        with together(workers, "adapt its layers"):
-            mark = mark_of(data)
-        check_same_data(mark, workers)
-    batches = batches_of(data, strategy, batch_size, names)
+        with fail_together(workers, "adapt its layers"):
+            fingerprint = fingerprint_data(data)
+        check_same_data(fingerprint, workers)
+    batches = read_batches(data, strategy, batch_size, names)
     # Closed at once, also by an error whose traceback keeps it: then a dataset is as it was.
-    with together(workers, "adapt its layers"), closing(batches):
+    with fail_together(workers, "adapt its layers"), closing(batches):
         for batch in batches:
             count_batch(states, layers, columns_of, batch)
-    adopt(merged_across(states, layers, workers), layers)
+    adopt(merge_across(states, layers, workers), layers)
 
 
 def count_batch(
-    states: Mapping[str, Any], layers: Mapping[str, AdaptiveLayer], columns_of: Columns, batch: Any
+    states: Mapping[str, Any], layers: Mapping[str, Adaptive], columns_of: Columns, batch: Any
 ) -> None:
     """Add a batch to the states of all layers."""
     for name, layer in layers.items():
@@ -70,34 +74,19 @@ def count_batch(
             layer.count(states[name], column)
 
 
-def adopt(states: Mapping[str, Any], layers: Mapping[str, AdaptiveLayer]) -> None:
+def adopt(states: Mapping[str, Any], layers: Mapping[str, Adaptive]) -> None:
     """Let layers take over what was counted, if each has got something.
 
     Raises:
         ConfigurationError: naming the layers that have not.
+        ValueError: for what a layer cannot adopt; then none has adopted anything.
     """
-    idle = [layer.described() for name, layer in layers.items() if not layer.has_seen(states[name])]
-    if idle:
+    found = {name: layer.analyzer.finish(states[name]) for name, layer in layers.items()}
+    if idle := [layer.describe() for name, layer in layers.items() if found[name] is None]:
         msg = (
             f"Expected data to adapt to, but {', '.join(idle)} got no values. Check the dataset; "
             "the layers are as they were before."
         )
         raise ConfigurationError(msg)
-    finished = [layer.finish(states[name]) for name, layer in layers.items()]  # may refuse
-    for layer, found in zip(layers.values(), finished, strict=True):
-        layer.adopt(found)
-        layer.to(layer.device)
-
-
-def adapt_layer(
-    layer: AdaptiveLayer, data: Any, *, strategy: Workers | None, batch_size: int | None
-) -> None:
-    """Adapt one layer to batches that are its column."""
-    adapt_layers(
-        layer,
-        {"": layer},
-        lambda batch, _: [only_column(batch)],
-        data,
-        strategy=strategy,
-        batch_size=batch_size,
-    )
+    for name, layer in layers.items():
+        layer.adopt(found[name])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch_distinput.communicator import Communicator, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer
+from torch_distinput.preprocessing.adapt.protocol import Adaptive, Configured, TokenAnalyzer
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 
 _BY_OTHERS = f"{PeerFailedError.__name__}: "
@@ -16,7 +16,7 @@ _BY_OTHERS = f"{PeerFailedError.__name__}: "
 
 
 def check_same_layers(
-    owner: Layer, layers: Mapping[str, AdaptiveLayer], workers: Communicator
+    owner: Configured, layers: Mapping[str, Adaptive], workers: Communicator
 ) -> None:
     """Refuse, on all workers, layers that are not made alike.
 
@@ -42,18 +42,18 @@ def check_same_layers(
     msg = (
         f"Expected the same layers on all workers, but {named_workers(others)} "
         f"{'differs' if len(others) == 1 else 'differ'} from worker 0: worker 0 has "
-        f"{_shown(mine)}, worker {others[0]} has {_shown(theirs)}. Make layers from the same "
+        f"{_show(mine)}, worker {others[0]} has {_show(theirs)}. Make layers from the same "
         "arguments on all workers."
     )
     raise MismatchError(msg)
 
 
-def _shown(layer: tuple[str, str, str]) -> str:
+def _show(layer: tuple[str, str, str]) -> str:
     return f"{layer[0]}{' = ' if layer[0] else ''}{layer[1]}"
 
 
 @contextmanager
-def together(workers: Communicator, what: str) -> Iterator[None]:
+def fail_together(workers: Communicator, what: str) -> Iterator[None]:
     """Do something on all workers, and wait for all of them; an error on one is one on all.
 
     Args:
@@ -80,14 +80,14 @@ def together(workers: Communicator, what: str) -> Iterator[None]:
         raise PeerFailedError(msg) from failure
 
 
-def check_same_data(mark: int, workers: Communicator) -> None:
-    """Refuse, on all workers, rows of their own: ``mark`` is the same where the data is.
+def check_same_data(fingerprint: int, workers: Communicator) -> None:
+    """Refuse, on all workers, rows of their own: the fingerprint is that of the data.
 
     Raises:
         MismatchError: naming the workers that passed other rows than worker 0.
     """
-    marks = workers.gather_objects(mark)
-    others = [worker for worker, there in enumerate(marks) if there != marks[0]]
+    found = workers.gather_objects(fingerprint)
+    others = [worker for worker, there in enumerate(found) if there != found[0]]
     if others:
         msg = (
             f"Expected the same data on all workers, of which each reads its part; but "
@@ -98,33 +98,33 @@ def check_same_data(mark: int, workers: Communicator) -> None:
         raise MismatchError(msg)
 
 
-def merged_across(
-    states: Mapping[str, Any], layers: Mapping[str, AdaptiveLayer], workers: Communicator
+def merge_across(
+    states: Mapping[str, Any], layers: Mapping[str, Adaptive], workers: Communicator
 ) -> dict[str, Any]:
     """Merge each layer's states of all workers; the result is the same on each."""
     if workers.size == 1:
         return dict(states)
     return {
-        name: _merged_counts(state, layers[name], workers)
+        name: _merge_counts(state, cast(TokenAnalyzer, layers[name].analyzer), workers)
         if isinstance(state, TokenCounts)
-        else _merged(type(state), workers.gather_objects(state.to_arrays()))
+        else _merge(type(state), workers.gather_objects(state.to_arrays()))
         for name, state in states.items()
     }
 
 
-def _merged(kind: type, parts: Iterable[Mapping[str, Any]]) -> Any:
+def _merge(kind: type, parts: Iterable[Mapping[str, Any]]) -> Any:
     first, *others = (kind.from_arrays(part) for part in parts)  # type: ignore[attr-defined]
     for other in others:
         first.merge(other)
     return first
 
 
-def _merged_counts(own: TokenCounts, layer: AdaptiveLayer, workers: Communicator) -> TokenCounts:
+def _merge_counts(own: TokenCounts, analyzer: TokenAnalyzer, workers: Communicator) -> TokenCounts:
     """Merge counts by owner: each worker sums up the tokens of one part of all hashes.
 
     So it holds its part of the vocabulary only, until the most frequent tokens of all are known.
     """
     parts = [part.to_arrays() for part in own.partition(workers.size)]
-    owned = _merged(TokenCounts, workers.deal_objects(parts))
-    tops = workers.gather_objects(layer.trimmed(owned).to_arrays())
-    return _merged(TokenCounts, tops)  # type: ignore[no-any-return]
+    owned = _merge(TokenCounts, workers.deal_objects(parts))
+    tops = workers.gather_objects(analyzer.trim(owned).to_arrays())
+    return _merge(TokenCounts, tops)  # type: ignore[no-any-return]

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from torch_distinput.communicator import communicator_of
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import map_leaves
@@ -22,11 +23,8 @@ from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import AutoShardPolicy, InputOptions
 from torch_distinput.plan.progress.route import Shard
-from torch_distinput.preprocessing.adapt.columns import as_columns, column_of, object_array
+from torch_distinput.preprocessing.columns.collate import box_rows, collate_column, collate_columns
 from torch_distinput.values import Distributed, PerReplica, StepInfo
-
-if TYPE_CHECKING:
-    from torch_distinput.communicator import Communicator
 
 ROWS = 8192
 """Rows of a batch, for each replica, where the data has no batches."""
@@ -34,10 +32,6 @@ ROWS = 8192
 
 class Workers(Protocol):
     """A strategy, as far as this room knows it."""
-
-    @property
-    def communicator(self) -> Communicator:
-        """The way to the other workers."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -54,17 +48,19 @@ class Workers(Protocol):
         """Distribute a source."""
 
 
-def workers_of(data: Any, strategy: Workers | None) -> Workers | None:
+def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
     """Who shares the data: those that it is distributed over already, or those of a strategy.
 
     Raises:
         UsageError: if these are not the same.
     """
     own: Workers | None = data.strategy if is_distributed(data) else strategy
-    if own is not None and own.communicator.size > 1 and is_played_by_all(data):
+    num_workers = communicator_of(own).size
+    is_played_by_all = is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
+    if num_workers > 1 and is_played_by_all:
         msg = (
             "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under which "
-            f"all {own.communicator.size} workers play everything: each example would be counted "
+            f"all {num_workers} workers play everything: each example would be counted "
             "as often. Pass the source itself, with strategy=, or distribute it by another policy."
         )
         raise UsageError(msg)
@@ -79,28 +75,24 @@ def is_distributed(data: Any) -> bool:
     return isinstance(data, Distributed)
 
 
-def is_played_by_all(data: Any) -> bool:
-    """Whether each worker plays all examples of a distributed dataset."""
-    return is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
-
-
-def mark_of(data: Any) -> int:
+def fingerprint_data(data: Any) -> int:
     """A number that is the same on all workers that pass the same data; 0 where it cannot tell.
 
     Of sources with an index some examples are looked at: a worker that passes rows of its own would
     go unseen where all have as many.
     """
-    source = with_columns(data)
+    source = box_lists(data)
     if is_distributed(data) or classify(source) in BATCHED:
         return 0
-    opened = open_source(source, Request(global_batch_size=1, collate_fn=_collate_of(source, 1)))
+    request = Request(global_batch_size=1, collate_fn=_choose_collate(source, 1))
+    opened = open_source(source, request)
     if not isinstance(opened, IndexedSource) or not opened.num_examples:
         return 0
     last = opened.num_examples - 1
     return fingerprint(opened.fetch(np.array([0, last // 2, last])))
 
 
-def batches_of(
+def read_batches(
     data: Any,
     strategy: Workers | None,
     batch_size: int | None,
@@ -117,51 +109,51 @@ def batches_of(
         names: the columns to make of examples; None: all that the first ones have.
     """
     if is_distributed(data):
-        yield from _played(data)
+        yield from _play(data)
         return
     if isinstance(data, (str, bytes, os.PathLike)):
         msg = f"Expected data to adapt to, got {data!r:.80}. Wrap paths in a FileDataset."
         raise TypeError(msg)
-    source = with_columns(data)
+    source = box_lists(data)
     size = batch_size
     if size is None and classify(source) not in BATCHED:
         size = ROWS * (strategy.num_replicas_in_sync if strategy else 1)
     if strategy is None:
-        yield from whole(source, size, names)
+        yield from read_alone(source, size, names)
         return
     options = InputOptions(fetch_to_device=False)
     distribute = partial(
         strategy.distribute_dataset,
         source,
         global_batch_size=size,
-        collate_fn=_collate_of(source, size, names),
+        collate_fn=_choose_collate(source, size, names),
     )
     try:
-        yield from _played(distribute(options=options))
+        yield from _play(distribute(options=options))
     except TooFewFilesError:  # on all workers, and before the first batch
-        yield from _played(distribute(options=replace(options, auto_shard_policy="data")))
+        yield from _play(distribute(options=replace(options, auto_shard_policy="data")))
 
 
-def with_columns(data: Any) -> Any:
+def box_lists(data: Any) -> Any:
     """Turn lists in a dict, and a list of lists, into arrays, which sources take as columns."""
     if isinstance(data, Mapping):
         return {
-            name: column_of(values) if isinstance(values, list) else values
+            name: collate_column(values) if isinstance(values, list) else values
             for name, values in data.items()
         }
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
-        return object_array(data)
+        return box_rows(data)
     return data
 
 
-def whole(
+def read_alone(
     source: Any, batch_size: int | None, names: tuple[str, ...] | None = None
 ) -> Iterator[Any]:
     """Yield the batches of a source that one process reads alone."""
     if batch_size is None:  # also an iterator that is used up
         yield from map(rows.with_shared_tensors, iterate(source))
         return
-    collate = _collate_of(source, batch_size, names)
+    collate = _choose_collate(source, batch_size, names)
     opened = open_source(source, Request(global_batch_size=batch_size, collate_fn=collate))
     if isinstance(opened, IndexedSource):
         indices = np.arange(opened.num_examples or 0)
@@ -179,33 +171,33 @@ def whole(
         yield from (chunk.data for chunk in opened.stream.chunks(Shard()))
 
 
-def _collate_of(
+def _choose_collate(
     source: Any, batch_size: int | None, names: tuple[str, ...] | None = None
 ) -> Callable[[list[Any]], Any] | None:
     """How examples become columns, where there are examples: of columns none are made."""
     if batch_size is None or not gives_examples(source):
         return None
-    return partial(as_columns, names=names)
+    return partial(collate_columns, names=names)
 
 
-def _played(dataset: Any) -> Generator[Any, None, None]:
+def _play(dataset: Any) -> Generator[Any, None, None]:
     """Yield the batches of this worker's replicas, of a whole epoch.
 
     The dataset's next epoch stays the same, and so does the place in it where it is to go on.
     """
     with dataset.set_aside(), iter(dataset) as steps:
         for step in steps:
-            yield from _of_replicas(step, steps.last_step)
+            yield from _split_replicas(step, steps.last_step)
 
 
-def _of_replicas(step: Any, info: StepInfo) -> Iterator[Any]:
+def _split_replicas(step: Any, info: StepInfo) -> Iterator[Any]:
     batch = step if info.padded_rows is None else step[0]
     for replica, count in enumerate(info.local_counts):
         if count:
-            own = map_leaves(lambda leaf: _on_host(leaf, replica), batch)  # noqa: B023 - used at once
+            own = map_leaves(lambda leaf: _fetch(leaf, replica), batch)  # noqa: B023 - used at once
             yield own if info.padded_rows is None else rows.slice_rows(own, 0, count)
 
 
-def _on_host(leaf: Any, replica: int) -> Any:
+def _fetch(leaf: Any, replica: int) -> Any:
     value = leaf[replica] if isinstance(leaf, PerReplica) else leaf
     return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, final
 
-from torch_distinput.communicator import Alone, Communicator
+from torch_distinput.communicator import Communicator, communicator_of
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
@@ -21,12 +21,16 @@ from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.progress.route import Shard
 from torch_distinput.preprocessing.adapt.adapt import adopt, count_batch
-from torch_distinput.preprocessing.adapt.columns import as_columns
-from torch_distinput.preprocessing.adapt.merging import check_same_layers, merged_across, together
+from torch_distinput.preprocessing.adapt.merging import (
+    check_same_layers,
+    fail_together,
+    merge_across,
+)
 from torch_distinput.preprocessing.adapt.reading import ROWS, Workers
-from torch_distinput.preprocessing.analysis.state_cache import KeptStates, States, recipe_of
+from torch_distinput.preprocessing.analysis.state_cache import StateCache, States, identify_recipe
 from torch_distinput.preprocessing.artifact.artifact import check_target, save
-from torch_distinput.preprocessing.artifact.registry import description
+from torch_distinput.preprocessing.artifact.registry import describe_layer
+from torch_distinput.preprocessing.columns.collate import collate_columns
 from torch_distinput.preprocessing.layers.features import Features
 
 
@@ -63,21 +67,22 @@ def analyze(
             operation that concerns more than one file.
         PeerFailedError: another worker could not read, count or write.
     """
-    workers = strategy.communicator if strategy is not None else Alone(on_purpose=True)
+    workers = communicator_of(strategy)
     options = storage_options or {}
-    plan = _planned(features, dataset, (out, cache, options), workers)
+    plan = _make_plan(features, dataset, (out, cache, options), workers)
     layers = dict(features.adaptive())
     check_same_layers(features, layers, workers)
-    with together(workers, "analyze its files"):
-        states = _counted(features, plan, workers)
-    adopt(merged_across(states, layers, workers), layers)
-    with together(workers, f"write {out}"):
+    with fail_together(workers, "analyze its files"):
+        states = _count(features, plan, workers)
+    adopt(merge_across(states, layers, workers), layers)
+    with fail_together(workers, f"write {out}"):
         if workers.rank == 0:
             about = {"files": len(plan.stream.listing)}
             save(features, out, about=about, storage_options=options)
     return features
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
     """What all workers know before any of them reads.
@@ -89,11 +94,11 @@ class _Plan:
     """
 
     stream: FileStream
-    kept: KeptStates | None
+    kept: StateCache | None
     known: frozenset[int]
 
 
-def _planned(
+def _make_plan(
     features: Features,
     dataset: FileDataset,
     folders: tuple[str, str | None, Mapping[str, Any]],
@@ -103,21 +108,21 @@ def _planned(
     out, cache, options = folders
     listing: tuple[FileInfo, ...] = ()
     known: frozenset[int] = frozenset()
-    kept: KeptStates | None = None
-    with together(workers, "prepare to analyze"):
+    kept: StateCache | None = None
+    with fail_together(workers, "prepare to analyze"):
         _check_recipe(features, dataset)
         _check_folders(out, cache)
-        description(features)
-        if cache is not None and (recipe := recipe_of(dataset, features)) is not None:
-            kept = KeptStates(cache, options, recipe)
+        describe_layer(features)
+        if cache is not None and (recipe := identify_recipe(dataset, features)) is not None:
+            kept = StateCache(cache, options, recipe)
         if workers.rank == 0:
             check_target(out, options)
             listing = dataset.list_files()
-            known = frozenset() if kept is None else kept.known(listing)
+            known = frozenset() if kept is None else kept.find_known(listing)
     listing, known = workers.gather_objects((listing, known))[0]
     maps = any(isinstance(operation, Map) for operation in dataset.operations)
     # Without a map the reader's batches stay whole.
-    collate = partial(as_columns, names=tuple(features.input_columns())) if maps else None
+    collate = partial(collate_columns, names=tuple(features.input_columns())) if maps else None
     stream = FileStream(dataset=dataset, listing=listing, collate=collate)
     return _Plan(stream=stream, kept=kept, known=known)
 
@@ -131,13 +136,13 @@ def _check_folders(out: str, cache: str | None) -> None:
         raise ConfigurationError(msg)
 
 
-def _counted(features: Features, plan: _Plan, workers: Communicator) -> States:
+def _count(features: Features, plan: _Plan, workers: Communicator) -> States:
     """Count this worker's share of the files; what is kept of them is not read again.
 
     Files that have to be read are dealt out from the largest down, the others as they come.
     """
     layers = dict(features.adaptive())
-    total = {name: layer.new_state() for name, layer in layers.items()}
+    total = {name: layer.analyzer.new_state() for name, layer in layers.items()}
     listing, kept = plan.stream.listing, plan.kept
     unread = set(range(len(listing))) - plan.known
     largest = sorted(unread, key=lambda number: (-(listing[number].size or 0), number))
@@ -163,11 +168,11 @@ def _read(
 ) -> tuple[States, dict[str, int]]:
     """Count one file; return its states, and how many records of it were left out."""
     layers = dict(features.adaptive())
-    states = {name: layer.new_state() for name, layer in layers.items()}
+    states = {name: layer.analyzer.new_state() for name, layer in layers.items()}
     shard = Shard(num_shards=len(stream.listing), index=number)
     reader = stream.open(shard)
     while (chunk := reader.take(ROWS)) is not None:
-        count_batch(states, layers, features.columns_of, stream.finish(chunk, shard))
+        count_batch(states, layers, features.select_columns, stream.finish(chunk, shard))
         read_counter.add(reader.notes())
     read_counter.add(reader.notes())
     return states, read_counter.skipped

@@ -10,10 +10,11 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 
+from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 
 _CACHED = type(functools.lru_cache(maxsize=1)(len))
@@ -25,7 +26,7 @@ class UnknownIdentityError(Exception):
     """A value that cannot be told from others: nothing may be kept under its name."""
 
 
-def identity_of(value: Any) -> str:
+def identify(value: Any) -> str:
     """Return text that is the same for the same value, in any process.
 
     Values count by their pickle, in which functions and classes are more than their names: of a
@@ -38,6 +39,7 @@ def identity_of(value: Any) -> str:
     return _Walk().digest(value)
 
 
+@final
 class _Walk:
     """A way through values, on which functions and classes may come again."""
 
@@ -55,9 +57,9 @@ class _Walk:
             raise UnknownIdentityError(msg) from error
         return hashlib.sha256(content.getvalue()).hexdigest()
 
-    def described(self, value: Any) -> str | None:
+    def describe(self, value: Any) -> str | None:
         """Say what a value is where its pickle does not; None where it does."""
-        if isinstance(value, Layer):
+        if isinstance(value, (Layer, Features)):
             return f"layer {value.fingerprint()}"
         if isinstance(value, torch.Tensor):  # its pickle has addresses
             array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -66,45 +68,46 @@ class _Walk:
         if isinstance(value, types.ModuleType):
             return f"module {value.__name__}"
         if isinstance(value, (set, frozenset)):  # in an order that no other process shares
-            return f"set {sorted(map(identity_of, value))}"
+            return f"set {sorted(map(identify, value))}"
         if isinstance(value, types.CodeType):
-            return f"code {self._of_code(value)}"
+            return f"code {self._describe_code(value)}"
         if isinstance(value, _CACHED):
             return f"cached {self.digest(value.__wrapped__)}"
         if isinstance(value, (types.FunctionType, type)):
-            return self._of_definition(value)
+            return self._describe_definition(value)
         return None
 
-    def _of_definition(self, value: Any) -> str:
+    def _describe_definition(self, value: Any) -> str:
         name = f"{type(value).__name__} {value.__module__}.{value.__qualname__}"
         if id(value) in self._met:
             return f"{name} again {self._met[id(value)][0]}"
         self._met[id(value)] = (len(self._met), value)
         if isinstance(value, type):
-            return f"{name} {self._of_class(value)}" if _is_of_user(value) else name
-        parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _closure(value)]
+            return f"{name} {self._describe_class(value)}" if _is_of_user(value) else name
+        parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
         if _is_of_user(value):
-            parts += [value.__code__, value.__dict__, _globals(value)]
+            parts += [value.__code__, value.__dict__, _read_globals(value)]
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
-    def _of_class(self, kind: type) -> list[str]:
-        members = sorted(_members(kind), key=lambda member: member[0])
+    def _describe_class(self, kind: type) -> list[str]:
+        members = sorted(_find_members(kind), key=lambda member: member[0])
         return [self.digest(kind.__bases__), *(f"{n} {self.digest(v)}" for n, v in members)]
 
-    def _of_code(self, code: types.CodeType) -> list[Any]:
+    def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
         table = getattr(code, "co_exceptiontable", b"")  # of Python 3.11: what is tried
         content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount]
         return [*content, code.co_names, [self.digest(value) for value in code.co_consts]]
 
 
+@final
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, walk: _Walk) -> None:
         super().__init__(file, protocol=4)
         self._walk = walk
 
     def persistent_id(self, value: Any) -> str | None:
-        return self._walk.described(value)
+        return self._walk.describe(value)
 
 
 def _is_of_user(value: Any) -> bool:
@@ -116,29 +119,29 @@ def _is_of_user(value: Any) -> bool:
     return file is None or not file.startswith(_INSTALLED)
 
 
-def _closure(function: types.FunctionType) -> list[Any]:
-    return [_content(cell) for cell in function.__closure__ or ()]
+def _read_closure(function: types.FunctionType) -> list[Any]:
+    return [_read_cell(cell) for cell in function.__closure__ or ()]
 
 
-def _content(cell: types.CellType) -> Any:
+def _read_cell(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
 
 
-def _globals(function: types.FunctionType) -> list[tuple[str, Any]]:
+def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
     """The values of the global names in a function, and in those inside."""
     known = function.__globals__
-    return [(name, known[name]) for name in sorted(_names(function.__code__)) if name in known]
+    return [(name, known[name]) for name in sorted(_find_names(function.__code__)) if name in known]
 
 
-def _names(code: types.CodeType) -> set[str]:
+def _find_names(code: types.CodeType) -> set[str]:
     inner = (value for value in code.co_consts if isinstance(value, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_find_names, inner))
 
 
-def _members(kind: type) -> Iterator[tuple[str, Any]]:
+def _find_members(kind: type) -> Iterator[tuple[str, Any]]:
     """What the body of a class says, without what Python adds."""
     for name, member in vars(kind).items():
         if isinstance(member, (staticmethod, classmethod)):

@@ -15,10 +15,7 @@ from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Filter, Map
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.filesystem import FileInfo
-from torch_distinput.preprocessing.analysis.function_identity import (
-    UnknownIdentityError,
-    identity_of,
-)
+from torch_distinput.preprocessing.analysis.function_identity import UnknownIdentityError, identify
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 
@@ -31,7 +28,7 @@ States = dict[str, Any]
 
 
 @final
-class KeptStates:
+class StateCache:
     """A folder of states.
 
     Args:
@@ -46,14 +43,14 @@ class KeptStates:
         self._options = storage_options
         self._recipe = recipe
 
-    def known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
+    def find_known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
         """The numbers of the files that there is a state of."""
         names = filesystem.names_in(self._folder, self._options)
-        return frozenset(i for i, info in enumerate(listing) if self._name(info) in names)
+        return frozenset(i for i, info in enumerate(listing) if self._make_name(info) in names)
 
     def load(self, info: FileInfo, layers: Mapping[str, AdaptiveLayer]) -> States | None:
         """Return the states of a file; None if they cannot be read: it is counted again then."""
-        url = f"{self._folder}/{self._name(info)}"
+        url = f"{self._folder}/{self._make_name(info)}"
         try:
             content = filesystem.load(url, self._options)
             if content is None:
@@ -62,10 +59,10 @@ class KeptStates:
             if hashlib.sha256(packed).digest() != digest:
                 raise ValueError("it is not as it was written")  # noqa: TRY301 - told below
             with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-                if str(arrays["key"]) != self._key(info):
+                if str(arrays["key"]) != self._make_key(info):
                     return None
                 return {
-                    name: type(layer.new_state()).from_arrays(_under(arrays, f"{place}/"))
+                    name: type(layer.analyzer.new_state()).from_arrays(_select(arrays, f"{place}/"))
                     for place, (name, layer) in enumerate(layers.items())
                 }
         except Exception as error:  # noqa: BLE001 - a cure for all: the file is read again
@@ -80,34 +77,32 @@ class KeptStates:
             for name, array in state.to_arrays().items()
         }
         packed = io.BytesIO()
-        np.savez(packed, key=np.array(self._key(info)), **arrays)
+        np.savez(packed, key=np.array(self._make_key(info)), **arrays)
         content = packed.getvalue()
         content += hashlib.sha256(content).digest()
-        filesystem.store(f"{self._folder}/{self._name(info)}", content, self._options)
+        filesystem.store(f"{self._folder}/{self._make_name(info)}", content, self._options)
 
-    def _key(self, info: FileInfo) -> str:
+    def _make_key(self, info: FileInfo) -> str:
         return json.dumps([self._recipe, info.path, info.size, info.version])
 
-    def _name(self, info: FileInfo) -> str:
+    def _make_name(self, info: FileInfo) -> str:
         name = info.path.rstrip("/").rpartition("/")[2]
-        return f"{name[:50]}-{hashlib.sha256(self._key(info).encode()).hexdigest()[:24]}.state"
+        return f"{name[:50]}-{hashlib.sha256(self._make_key(info).encode()).hexdigest()[:24]}.state"
 
 
-def _under(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {
-        name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)
-    }
+def _select(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
 
 
-def recipe_of(dataset: FileDataset, features: Features) -> str | None:
+def identify_recipe(dataset: FileDataset, features: Features) -> str | None:
     """What decides, beside a file, what is counted of it; None, with a warning, if nobody knows."""
     try:
         functions = [
-            [type(operation).__name__, identity_of(operation.fn)]
+            [type(operation).__name__, identify(operation.fn)]
             for operation in dataset.operations
             if isinstance(operation, (Map, Filter))
         ]
-        reader = identity_of(dataset.reader)
+        reader = identify(dataset.reader)
     except UnknownIdentityError as error:
         _log.warning(
             "Nothing is kept in the cache, and nothing taken from it: the recipe holds %s, which "

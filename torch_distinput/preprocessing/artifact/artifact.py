@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, final
 from urllib.parse import quote
 
 import numpy as np
@@ -22,12 +22,18 @@ import torch
 
 from torch_distinput.data.storage import filesystem
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.preprocessing.artifact.registry import built, description
+from torch_distinput.preprocessing.artifact.registry import build_layer, describe_layer
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
+from torch_distinput.preprocessing.layers.lookup import Learned
 from torch_distinput.preprocessing.layers.string_lookup import LARGE, StringLookup
-from torch_distinput.preprocessing.strings.packed import to_bytes, to_str
-from torch_distinput.preprocessing.strings.vocabulary_file import (
+from torch_distinput.preprocessing.strings.packed import to_bytes
+from torch_distinput.preprocessing.vocabulary.vocabulary import (
+    StringVocabulary,
+    Tokens,
+    index_tokens,
+)
+from torch_distinput.preprocessing.vocabulary.vocabulary_file import (
     is_a_line,
     open_vocabulary,
     read_tokens,
@@ -39,7 +45,7 @@ _MAIN, _STATE, _MODEL = "preprocessing.json", "state.npz", "model.pt2"
 
 
 def save(
-    layers: Layer,
+    layers: Layer | Features,
     path: str | os.PathLike[str],
     *,
     model: torch.export.ExportedProgram | None = None,
@@ -68,14 +74,14 @@ def save(
     contents: dict[str, bytes] = {}
     vocabularies: dict[str, Any] = {}
     state = dict(layers.state_dict())
-    for name, lookup in _lookups(layers):
-        tokens = [to_bytes(token) for token in lookup.tokens()]
+    for name, lookup in _find_lookups(layers):
+        tokens = [to_bytes(token) for token in lookup.get_vocabulary(False)]
         if tokens and all(map(is_a_line, tokens)):  # others stay among the arrays
-            file = f"vocabulary/{quote(_feature(layers, name), safe='') or 'tokens'}.txt"
+            file = f"vocabulary/{quote(_find_feature(layers, name), safe='') or 'tokens'}.txt"
             contents[file] = b"".join(token + b"\n" for token in tokens)
             vocabularies[name] = {"file": file, "tokens": len(tokens)}
             for buffer in ("text", "ends"):
-                del state[_under(name, buffer)]
+                del state[_join_names(name, buffer)]
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
     packed = io.BytesIO()
     np.savez(packed, **arrays)
@@ -86,17 +92,17 @@ def save(
         contents[_MODEL] = exported.getvalue()
     main = {
         "format": FORMAT,
-        "layers": description(layers),
+        "layers": describe_layer(layers),
         "fingerprint": layers.fingerprint(),
         "vocabularies": vocabularies,
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "about": dict(about or {}),
         "files": {
-            name: {"bytes": len(content), "sha256": _digest(content)}
+            name: {"bytes": len(content), "sha256": _hash(content)}
             for name, content in contents.items()
         },
     }
-    contents[_MAIN] = _sealed(main)
+    contents[_MAIN] = _seal(main)
     filesystem.store_folder(path, contents, options, last=_MAIN)
 
 
@@ -110,7 +116,7 @@ def check_target(path: str, storage_options: Mapping[str, Any]) -> None:
     if not found:
         return
     try:
-        own = {_MAIN, *_Folder(path, storage_options).main()["files"]}
+        own = {_MAIN, *_Folder(path, storage_options).read_main()["files"]}
     except ConfigurationError:
         own = set()
     if foreign := sorted(found - own):
@@ -142,22 +148,22 @@ def load(
     """
     path = os.fspath(path)
     folder = _Folder(path, storage_options or {})
-    main = folder.main()
+    main = folder.read_main()
     if expect is not None and expect != main["fingerprint"]:
         msg = (
             f"Expected the preprocessing with fingerprint {expect}, got {main['fingerprint']} in "
             f"{path}. Use the folder that the model was trained with, or train it again."
         )
         raise ConfigurationError(msg)
-    layers = built(main["layers"], path)
-    with np.load(io.BytesIO(folder.checked(main, _STATE)), allow_pickle=False) as kept:
+    layers = build_layer(main["layers"], path)
+    with np.load(io.BytesIO(folder.read(main, _STATE)), allow_pickle=False) as kept:
         state = {name: torch.from_numpy(kept[name]) for name in kept.files}
-    weights = {name: state.pop(_under(name, "idf"), None) for name in main["vocabularies"]}
+    weights = {name: state.pop(_join_names(name, "idf"), None) for name in main["vocabularies"]}
     layers.load_state_dict(state, strict=False)
-    for name, lookup in _lookups(layers):
+    for name, lookup in _find_lookups(layers):
         if name in main["vocabularies"]:
-            folder.read_vocabulary(main, main["vocabularies"][name], lookup)
-            lookup.weigh_by(weights[name])
+            vocabulary = folder.read_vocabulary(main, main["vocabularies"][name])
+            lookup.adopt(Learned(vocabulary, weights[name]))
     if layers.fingerprint() != main["fingerprint"]:
         msg = (
             f"Expected the layers of {path} to have fingerprint {main['fingerprint']}, got "
@@ -168,6 +174,7 @@ def load(
     return layers
 
 
+@final
 class _Folder:
     """Files of an artifact."""
 
@@ -175,82 +182,82 @@ class _Folder:
         self._path = path.rstrip("/")
         self._options = storage_options
 
-    def main(self) -> dict[str, Any]:
+    def read_main(self) -> dict[str, Any]:
         """What the folder says of itself."""
         content = filesystem.load(f"{self._path}/{_MAIN}", self._options)
         if content is None:
-            raise self._damaged(f"it has no {_MAIN}: none was written, or not to its end")
+            raise self._explain_damage(f"it has no {_MAIN}: none was written, or not to its end")
         try:
             sealed = json.loads(content)
             main = sealed["content"]
-            intact = sealed["sha256"] == _digest(_canonical(main))
+            intact = sealed["sha256"] == _hash(_serialize(main))
         except (ValueError, KeyError, TypeError):
             intact = False
         if not intact:
-            raise self._damaged(f"{_MAIN} is not as it was written")
+            raise self._explain_damage(f"{_MAIN} is not as it was written")
         if main["format"] != FORMAT:
-            raise self._damaged(f"it has format {main['format']}, this version reads {FORMAT}")
+            found = main["format"]
+            raise self._explain_damage(f"it has format {found}, this version reads {FORMAT}")
         return main  # type: ignore[no-any-return]
 
-    def checked(self, main: Mapping[str, Any], name: str) -> bytes:
+    def read(self, main: Mapping[str, Any], name: str) -> bytes:
         """The content of a file, as it was written."""
         expected = main["files"][name]
         content = filesystem.load(f"{self._path}/{name}", self._options)
         if content is None:
-            raise self._damaged(f"{name} is missing")
-        if len(content) != expected["bytes"] or _digest(content) != expected["sha256"]:
-            raise self._damaged(
+            raise self._explain_damage(f"{name} is missing")
+        if len(content) != expected["bytes"] or _hash(content) != expected["sha256"]:
+            raise self._explain_damage(
                 f"{name} has {len(content)} bytes that are not the {expected['bytes']} written"
             )
         return content
 
     def read_vocabulary(
-        self, main: Mapping[str, Any], vocabulary: Mapping[str, Any], lookup: StringLookup
-    ) -> None:
-        """Give a lookup its tokens; large vocabularies are mapped to memory."""
+        self, main: Mapping[str, Any], vocabulary: Mapping[str, Any]
+    ) -> StringVocabulary:
+        """Read the tokens of a lookup; large vocabularies are mapped to memory."""
         file = vocabulary["file"]
         if not _OWN_FILE.fullmatch(file):  # the content may come from anybody
-            raise self._damaged(f"it names a vocabulary {file!r} outside of it")
+            raise self._explain_damage(f"it names a vocabulary {file!r} outside of it")
         url = f"{self._path}/{file}"
         if vocabulary["tokens"] < LARGE:
-            tokens = read_tokens(self.checked(main, file), url)
-            lookup.set_tokens([to_str(token) for token in tokens])
-            return
+            return index_tokens(Tokens.of(read_tokens(self.read(main, file), url)))
         opened = open_vocabulary(url, self._options)
-        if opened.sha256 != main["files"][file]["sha256"]:
-            raise self._damaged(f"{file} is not as it was written")
-        lookup.map_tokens(opened)
+        assert opened.origin is not None, "it is mapped"
+        if opened.origin.sha256 != main["files"][file]["sha256"]:
+            raise self._explain_damage(f"{file} is not as it was written")
+        return opened
 
-    def _damaged(self, what: str) -> ConfigurationError:
+    def _explain_damage(self, what: str) -> ConfigurationError:
         return ConfigurationError(
             f"Expected a folder of preprocessing layers at {self._path}, but {what}. Analyze the "
             "data again, or copy the folder again."
         )
 
 
-def _sealed(main: dict[str, Any]) -> bytes:
-    sealed = {"sha256": _digest(_canonical(main)), "content": main}
+def _seal(main: dict[str, Any]) -> bytes:
+    sealed = {"sha256": _hash(_serialize(main)), "content": main}
     return json.dumps(sealed, indent=1).encode()
 
 
-def _canonical(main: dict[str, Any]) -> bytes:
+def _serialize(main: dict[str, Any]) -> bytes:
     return json.dumps(main, sort_keys=True).encode()
 
 
-def _digest(content: bytes) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _feature(layers: Layer, name: str) -> str:
+def _find_feature(layers: Layer | Features, name: str) -> str:
     """The feature that a module belongs to, or the module's own name."""
-    return layers.feature_of(name) if isinstance(layers, Features) else name
+    return layers.find_feature(name) if isinstance(layers, Features) else name
 
 
-def _under(module: str, buffer: str) -> str:
+def _join_names(module: str, buffer: str) -> str:
     return f"{module}.{buffer}" if module else buffer
 
 
-def _lookups(layers: Layer) -> Iterator[tuple[str, StringLookup]]:
+def _find_lookups(layers: Layer | Features) -> Iterator[tuple[str, StringLookup]]:
     for name, module in layers.named_modules(remove_duplicate=False):  # shared ones are saved twice
         if isinstance(module, StringLookup):
             yield name, module

@@ -19,7 +19,7 @@ from torch_distinput.preprocessing.layers.scaling import Normalization, Rescalin
 from torch_distinput.preprocessing.layers.string_lookup import StringLookup
 from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
 
-_CLASSES: dict[str, type[nn.Module]] = {
+LAYERS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         CategoryEncoding,
@@ -34,12 +34,13 @@ _CLASSES: dict[str, type[nn.Module]] = {
         nn.Identity,
     )
 }
+"""By their names, all that can be saved: a new layer is its file, and a line here."""
 
 _GIVEN = frozenset({"idf_weights", "storage_options", "vocabulary"})
 """Arguments that are never written: the state has what they stand for."""
 
 
-def description(layer: nn.Module) -> dict[str, Any]:
+def describe_layer(layer: nn.Module) -> dict[str, Any]:
     """Describe a layer, without its state.
 
     Raises:
@@ -47,12 +48,12 @@ def description(layer: nn.Module) -> dict[str, Any]:
     """
     if isinstance(layer, Features):
         layers = [
-            {"name": name, "columns": layer.columns[name], **_shared(layer, name, inner)}
+            {"name": name, "columns": layer.columns[name], **_describe_feature(layer, name, inner)}
             for name, inner in layer.items()
         ]
         return {"layer": "Features", "layers": layers}
     kind = type(layer).__name__
-    if _CLASSES.get(kind) is not type(layer):
+    if LAYERS.get(kind) is not type(layer):
         msg = (
             f"Expected layers of torch_distinput.preprocessing, or torch.nn.Identity, to save; got "
             f"{kind}. Put other modules into the model."
@@ -68,13 +69,13 @@ def description(layer: nn.Module) -> dict[str, Any]:
     return {"layer": kind, "config": config, "given": given}
 
 
-def _shared(features: Features, name: str, layer: nn.Module) -> dict[str, Any]:
+def _describe_feature(features: Features, name: str, layer: nn.Module) -> dict[str, Any]:
     """Describe a layer where it comes first; then say that it is the same."""
-    first = features.first_name(layer)
-    return description(layer) if first == name else {"same_as": first}
+    first = features.find_first(layer)
+    return describe_layer(layer) if first == name else {"same_as": first}
 
 
-def built(described: Mapping[str, Any], path: str) -> Any:
+def build_layer(described: Mapping[str, Any], path: str) -> Any:
     """Make a layer of its description, without its state.
 
     Raises:
@@ -85,13 +86,13 @@ def built(described: Mapping[str, Any], path: str) -> Any:
         named: dict[str, tuple[Any, Any]] = {}
         for entry in described["layers"]:
             shared = "same_as" in entry
-            layer = named[entry["same_as"]][1] if shared else built(entry, path)
-            named[entry["name"]] = (_columns(entry["columns"]), layer)
+            layer = named[entry["same_as"]][1] if shared else build_layer(entry, path)
+            named[entry["name"]] = (_parse_columns(entry["columns"]), layer)
         return Features(**named)
     try:
         if given := _GIVEN & described["config"].keys():  # would be read from anywhere
             raise ValueError(f"{sorted(given)} is no configuration")  # noqa: TRY301 - told below
-        layer = _CLASSES[kind](**described["config"])
+        layer = LAYERS[kind](**described["config"])
     except (KeyError, TypeError, ValueError) as error:
         msg = (
             f"Expected layers of this version in {path}, got {kind} with {described['config']}: "
@@ -103,5 +104,5 @@ def built(described: Mapping[str, Any], path: str) -> Any:
     return layer
 
 
-def _columns(columns: str | list[str]) -> str | tuple[str, ...]:
+def _parse_columns(columns: str | list[str]) -> str | tuple[str, ...]:
     return columns if isinstance(columns, str) else tuple(columns)

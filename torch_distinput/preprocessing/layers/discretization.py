@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.layers.encoding import check_mode, encoded
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
-from torch_distinput.preprocessing.layers.tensors import (
-    MISSING_NUMBERS,
-    check_missing,
-    float_tensor,
-)
+from torch_distinput.preprocessing.columns.tensors import MISSING_NUMBERS, Takes, to_floats
+from torch_distinput.preprocessing.layers.encoding import encode
+from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, check_choice
 from torch_distinput.preprocessing.states.quantiles import Quantiles
 
 _MODES = ("int", "one_hot", "multi_hot", "count")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BinsAnalyzer:
+    """Boundaries of bins of equal counts."""
+
+    num_bins: int
+
+    def new_state(self) -> Quantiles:
+        """Begin to count."""
+        return Quantiles()
+
+    def finish(self, state: Quantiles) -> torch.Tensor | None:
+        """Return the boundaries, float32 ``(num_bins - 1,)``; fewer of fewer numbers."""
+        return torch.from_numpy(state.finalize(self.num_bins)) if state.count else None
 
 
 @final
@@ -26,7 +39,7 @@ class Discretization(AdaptiveLayer):
 
     Bin i holds ``boundaries[i-1] <= x < boundaries[i]``; NaN and infinity fall into the last one.
     Numbers and boundaries are float32. Gives int32 of the shape of the inputs, or float32 vectors
-    (:func:`~torch_distinput.preprocessing.layers.encoding.encoded`).
+    (:func:`~torch_distinput.preprocessing.layers.encoding.encode`).
 
     :meth:`adapt` makes bins of equal counts, over all numbers of a batch together: quantiles of
     type 4 (``numpy.quantile(method="interpolated_inverted_cdf")``). They are exact for up to
@@ -40,6 +53,7 @@ class Discretization(AdaptiveLayer):
         missing: ``"error"`` refuses None; ``"ignore"`` takes it as NaN.
     """
 
+    takes: Takes = "floats"
     state_types: Mapping[str, torch.dtype] = {"boundaries": torch.float32}
     boundaries: torch.Tensor | None
 
@@ -62,10 +76,11 @@ class Discretization(AdaptiveLayer):
         if num_bins is not None:
             num_bins = check_count("num_bins", num_bins, minimum=1)
         self.num_bins = num_bins
-        self.output_mode = check_mode(output_mode, _MODES)
-        self.missing = check_missing(missing, MISSING_NUMBERS)
-        given = None if bin_boundaries is None else _checked(bin_boundaries)
+        self.output_mode = check_choice("output_mode", output_mode, _MODES)
+        self.missing = check_choice("missing", missing, MISSING_NUMBERS)
+        given = None if bin_boundaries is None else _parse_boundaries(bin_boundaries)
         super().__init__(
+            BinsAnalyzer(num_bins=num_bins or 1),
             bin_boundaries=None if given is None else given.tolist(),
             num_bins=num_bins,
             output_mode=output_mode,
@@ -81,36 +96,22 @@ class Discretization(AdaptiveLayer):
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Find the bins of numbers of any shape."""
-        values = float_tensor(inputs, self, self.missing)
+        values = to_floats(inputs, self, self.missing)
         boundaries = self.need("boundaries")
         bins = torch.bucketize(values, boundaries, right=True)
         if self.output_mode == "int":
             return bins.to(torch.int32)
-        return encoded(bins, self.output_mode, boundaries.shape[0] + 1, dtype=torch.float32)
-
-    def new_state(self) -> Quantiles:
-        """Begin to count."""
-        return Quantiles()
+        return encode(bins, self.output_mode, boundaries.shape[0] + 1, dtype=torch.float32)
 
     def count(self, state: Quantiles, column: Any) -> None:
         """Add numbers of any shape."""
-        state.update(float_tensor(column, self, self.missing).detach().numpy())
+        state.update(to_floats(column, self, self.missing).detach().numpy())
 
-    def has_seen(self, state: Quantiles) -> bool:
-        """Whether there is a number."""
-        return state.count > 0
-
-    def finish(self, state: Quantiles) -> torch.Tensor:
-        """Return the boundaries."""
-        assert self.num_bins is not None, "given boundaries are not adapted"
-        return torch.from_numpy(state.finalize(self.num_bins))
-
-    def adopt(self, finished: torch.Tensor) -> None:
-        """Take over the boundaries."""
-        self.boundaries = finished
+    def _set_state(self, found: torch.Tensor) -> None:
+        self.boundaries = found
 
 
-def _checked(boundaries: Sequence[float]) -> torch.Tensor:
+def _parse_boundaries(boundaries: Sequence[float]) -> torch.Tensor:
     try:
         values = torch.as_tensor(boundaries, dtype=torch.float32)
     except (TypeError, ValueError) as error:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.layers.layer import Layer
-from torch_distinput.preprocessing.layers.tensors import float_tensor, integer_tensor
+from torch_distinput.preprocessing.columns.tensors import Takes, to_floats, to_integers
+from torch_distinput.preprocessing.layers.layer import Layer, check_choice
 
 NOWHERE = -1
 """An index that counts nowhere."""
+_MODES = ("one_hot", "multi_hot", "count")
 
 
-def check_mode(mode: str, allowed: Sequence[str]) -> str:
-    """Return the output mode, or refuse it."""
-    if mode not in allowed:
-        msg = f"Expected output_mode to be one of {', '.join(map(repr, allowed))}, got {mode!r}."
-        raise ValueError(msg)
-    return mode
-
-
-def encoded(
+def encode(
     indices: torch.Tensor,
     mode: str,
     depth: int,
@@ -68,12 +60,14 @@ class CategoryEncoding(Layer):
     """Encode integers as vectors (``keras.layers.CategoryEncoding``).
 
     Takes integers ``(rows,)`` or ``(rows, n)``; gives float32 ``(rows, num_tokens)``, see
-    :func:`encoded`. An integer outside ``0..num_tokens-1`` counts nowhere.
+    :func:`encode`. An integer outside ``0..num_tokens-1`` counts nowhere.
 
     Args:
         num_tokens: the number of places.
         output_mode: ``"multi_hot"``, ``"one_hot"`` or ``"count"``.
     """
+
+    takes: Takes = "any"
 
     def __init__(self, num_tokens: int | None = None, output_mode: str = "multi_hot") -> None:
         """See the class."""
@@ -81,7 +75,7 @@ class CategoryEncoding(Layer):
             msg = "CategoryEncoding needs num_tokens, the number of categories; got None."
             raise ValueError(msg)
         self.num_tokens = check_count("num_tokens", num_tokens, minimum=1)
-        self.output_mode = check_mode(output_mode, ("one_hot", "multi_hot", "count"))
+        self.output_mode = check_choice("output_mode", output_mode, _MODES)
         super().__init__(num_tokens=self.num_tokens, output_mode=output_mode)
 
     def forward(self, inputs: Any, count_weights: Any = None) -> torch.Tensor:
@@ -89,14 +83,14 @@ class CategoryEncoding(Layer):
         if count_weights is not None and self.output_mode != "count":
             msg = f"count_weights needs output_mode='count', got {self.output_mode!r}."
             raise ValueError(msg)
-        indices = integer_tensor(inputs, self)
-        weights = None if count_weights is None else float_tensor(count_weights, self)
+        indices = to_integers(inputs, self)
+        weights = None if count_weights is None else to_floats(count_weights, self)
         if weights is not None and weights.shape != indices.shape:
             msg = (
                 f"Expected count_weights of the shape of the inputs, {tuple(indices.shape)}, got "
                 f"{tuple(weights.shape)}."
             )
             raise ValueError(msg)
-        return encoded(
+        return encode(
             indices, self.output_mode, self.num_tokens, dtype=torch.float32, weights=weights
         )

@@ -8,33 +8,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 from urllib.parse import quote
 
-import numpy as np
 import torch
 from torch import nn
 
+from torch_distinput import scope_registry
 from torch_distinput.preprocessing.adapt.adapt import adapt_layers
-from torch_distinput.preprocessing.adapt.columns import (
-    has_rounded,
-    is_single,
-    one_each,
-    side_by_side,
-    stacked,
-)
 from torch_distinput.preprocessing.adapt.reading import Workers
-from torch_distinput.preprocessing.layers.discretization import Discretization
-from torch_distinput.preprocessing.layers.integer_lookup import IntegerLookup
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer
-from torch_distinput.preprocessing.layers.scaling import Normalization, Rescaling
-from torch_distinput.preprocessing.layers.string_lookup import StringLookup
-from torch_distinput.preprocessing.layers.tensors import float_tensor, number_tensor
-from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
-from torch_distinput.preprocessing.strings.packed import PackedStrings, flattened, pack_strings
-
-_IN_FLOATS = (Discretization, Normalization, Rescaling)
+from torch_distinput.preprocessing.columns.collate import (
+    add_dimension,
+    is_single,
+    join_parts,
+    stack_numbers,
+)
+from torch_distinput.preprocessing.columns.tensors import convert
+from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, compute_fingerprint
+from torch_distinput.preprocessing.strings.packed import PackedStrings
 
 
 @final
-class Features(Layer):
+class Features(nn.Module):
     """A layer for each column of a dict batch (``keras.utils.FeatureSpace``'s row).
 
     ``Features(age=Normalization(), city=StringLookup())`` takes ``{"age": ..., "city": ...}`` and
@@ -67,35 +59,31 @@ class Features(Layer):
         super().__init__()
         self.names = tuple(chosen)
         for name, layer in chosen.items():
-            self.add_module(_key(name), layer)  # a ModuleDict has no room for some names
+            self.add_module(_module_name(name), layer)  # a ModuleDict has no room for some names
         for layer in self.layers:
             if isinstance(layer, Layer):
-                layer.name = self.first_name(layer)
+                layer.name = self.find_first(layer)
+        scope_registry.add(self)
 
     def __getitem__(self, name: str) -> nn.Module:
         """The layer of a feature, as in ``features["city"].get_vocabulary()``."""
         if name not in self.names:
             msg = f"Expected one of the features {list(self.names)}, got {name!r}."
             raise KeyError(msg)
-        return self.get_submodule(_key(name))
+        return self.get_submodule(_module_name(name))
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
         """The layer of each feature."""
         return tuple(self[name] for name in self.names)
 
-    def feature_of(self, module: str) -> str:
+    def find_feature(self, module: str) -> str:
         """The feature that a module within is of, by the name that ``named_modules`` has for it."""
-        return next(name for name in self.names if _key(name) == module.partition(".")[0])
+        return next(name for name in self.names if _module_name(name) == module.partition(".")[0])
 
     def items(self) -> Iterator[tuple[str, nn.Module]]:
         """Names and layers."""
         return zip(self.names, self.layers, strict=True)
-
-    def get_config(self) -> dict[str, Any]:
-        """Refuse: it has layers instead."""
-        msg = "Features has layers instead of a configuration; see items()."
-        raise TypeError(msg)
 
     def forward(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Apply each layer to its column or columns.
@@ -104,10 +92,10 @@ class Features(Layer):
         of single values have one in each row: ``"multi_hot"`` and its like give ``(rows, depth)``.
         """
         columns = {name: self.take(batch, name) for name in self.names}
-        parts = [part for taken in columns.values() for part in _parts(taken)]
+        parts = [part for taken in columns.values() for part in _split_parts(taken)]
         if not any(map(is_single, parts)):
             columns = {
-                name: one_each(taken) if _counts_rows(self[name]) else taken
+                name: add_dimension(taken) if _counts_rows(self[name]) else taken
                 for name, taken in columns.items()
             }
         return {name: layer(columns[name]) for name, layer in self.items()}
@@ -117,14 +105,14 @@ class Features(Layer):
         columns = self.columns[name]
         try:
             if isinstance(columns, str):
-                return side_by_side(batch[columns])
-            return tuple(side_by_side(batch[column]) for column in columns)
+                return join_parts(batch[columns])
+            return tuple(join_parts(batch[column]) for column in columns)
         except (KeyError, TypeError, IndexError) as error:
             has = list(batch) if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
             msg = f"Expected a batch with {columns!r} for the feature {name!r}, got {has}."
             raise (KeyError if isinstance(batch, Mapping) else TypeError)(msg) from error
 
-    def columns_of(self, batch: Mapping[str, Any], name: str) -> list[Any]:
+    def select_columns(self, batch: Mapping[str, Any], name: str) -> list[Any]:
         """Return what :meth:`adapt` counts for a layer: its column, for each feature it is of."""
         shared = self[name]
         return [self.take(batch, other) for other, layer in self.items() if layer is shared]
@@ -140,7 +128,7 @@ class Features(Layer):
                 has = list(example) if isinstance(example, Mapping) else type(example).__name__
                 msg = f"Expected examples with {columns}, got {has} in example {number}."
                 raise (KeyError if isinstance(example, Mapping) else TypeError)(msg)
-        batch = {name: stacked([example[name] for example in examples]) for name in columns}
+        batch = {name: stack_numbers([example[name] for example in examples]) for name in columns}
         return self(batch)  # type: ignore[no-any-return]
 
     def pack(self, batch: Mapping[str, Any], max_bytes: int | None = None) -> dict[str, Any]:
@@ -151,25 +139,17 @@ class Features(Layer):
         and float64 for an :class:`IntegerLookup` with a policy for what is missing, which is NaN.
         """
         return {
-            name: self._packed(name, side_by_side(batch[name]), max_bytes)
+            name: self._pack_column(name, join_parts(batch[name]), max_bytes)
             for name in self.input_columns()
         }
 
-    def _packed(self, name: str, column: Any, max_bytes: int | None) -> Any:
-        layers = [self[feature] for feature in self.names if name in self._taken_by([feature])]
-        if isinstance(column, PackedStrings):
-            return column
-        if any(map(_takes_strings, layers)):
-            return pack_strings(column, max_bytes)
-        floats = [layer for layer in layers if isinstance(layer, _IN_FLOATS)]
-        if len(floats) == len(layers):
-            return float_tensor(column, floats[0], "ignore")
-        integers = [layer for layer in layers if isinstance(layer, IntegerLookup)]
-        if len(integers) == len(layers):  # others take integers alone
-            if any(layer.missing != "error" for layer in integers):
-                return _with_gaps(column, integers[0])
-            return number_tensor(column, integers[0])[0]
-        return as_tensors(column, max_bytes)
+    def _pack_column(self, name: str, column: Any, max_bytes: int | None) -> Any:
+        layers: list[Any] = [
+            self[feature] for feature in self.names if name in self._list_columns([feature])
+        ]
+        # Another module takes the column as it is.
+        takes = {layer.takes if isinstance(layer, Layer) else "any" for layer in layers}
+        return convert(column, takes, layers[0], max_bytes)
 
     def dynamic_shapes(self, packed: Mapping[str, Any]) -> dict[str, Any]:
         """What ``torch.export`` should know of :meth:`pack`'s result: its rows may be any number.
@@ -184,9 +164,9 @@ class Features(Layer):
 
     def input_columns(self) -> list[str]:
         """The columns that the layers take, each once."""
-        return self._taken_by(self.names)
+        return self._list_columns(self.names)
 
-    def _taken_by(self, names: Sequence[str]) -> list[str]:
+    def _list_columns(self, names: Sequence[str]) -> list[str]:
         taken = (self.columns[name] for name in names)
         named = ((columns,) if isinstance(columns, str) else columns for columns in taken)
         return list(dict.fromkeys(column for columns in named for column in columns))
@@ -194,7 +174,7 @@ class Features(Layer):
     def adaptive(self) -> Iterator[tuple[str, AdaptiveLayer]]:
         """The layers that :meth:`adapt` finds a state for, each once."""
         for name, layer in self.items():
-            first = self.first_name(layer) == name
+            first = self.find_first(layer) == name
             if first and isinstance(layer, AdaptiveLayer) and not layer.is_given:
                 yield name, layer
 
@@ -208,30 +188,37 @@ class Features(Layer):
         adapt_layers(
             self,
             dict(self.adaptive()),
-            self.columns_of,
+            self.select_columns,
             data,
             strategy=strategy,
             batch_size=batch_size,
             names=tuple(self.input_columns()),
         )
 
-    def first_name(self, layer: nn.Module) -> str:
+    def find_first(self, layer: nn.Module) -> str:
         """The first of the features that share a layer."""
         return next(name for name, other in self.items() if other is layer)
 
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of the configuration and the state of all layers."""
+        return compute_fingerprint(self, self.config_fingerprint())
+
     def config_fingerprint(self) -> str:
         """SHA-256, in hex, of names, columns, classes and configurations."""
-        prints = [[name, self.first_name(layer), digest_of(layer)] for name, layer in self.items()]
+        prints = [
+            [name, self.find_first(layer), fingerprint_config(layer)]
+            for name, layer in self.items()
+        ]
         text = json.dumps([prints, self.columns], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _key(name: str) -> str:
+def _module_name(name: str) -> str:
     """The name of a feature's module, and the beginning of its keys in a ``state_dict()``."""
     return "layer_" + quote(name, safe="").replace(".", "%2E")
 
 
-def _parts(column: Any) -> tuple[Any, ...]:
+def _split_parts(column: Any) -> tuple[Any, ...]:
     return column if type(column) is tuple else (column,)
 
 
@@ -240,53 +227,8 @@ def _counts_rows(layer: nn.Module) -> bool:
     return getattr(layer, "output_mode", "") in ("multi_hot", "count", "tf_idf")
 
 
-def _takes_strings(layer: nn.Module) -> bool:
-    return isinstance(layer, TextVectorization) or (
-        isinstance(layer, StringLookup) and not layer.invert
-    )
-
-
-def digest_of(layer: nn.Module) -> str:
+def fingerprint_config(layer: nn.Module) -> str:
     """What tells a layer's configuration, or another module's class, from others."""
     if isinstance(layer, Layer):
         return layer.config_fingerprint()
     return f"{type(layer).__module__}.{type(layer).__qualname__}"
-
-
-def _with_gaps(column: Any, layer: IntegerLookup) -> torch.Tensor:
-    """Integers as float64, with NaN where there is none."""
-    values, absent = number_tensor(column, layer)
-    if absent is None:
-        absent = torch.zeros_like(values, dtype=torch.bool)
-    if not values.is_floating_point() and bool((values.abs() > 2**53).any()):
-        msg = (
-            f"{layer.described()} takes integers up to 2**53 in a model where some may be missing, "
-            f"as they are NaN among float64; got {int(values.abs().max())}. Fill None in first, "
-            "and leave missing= out."
-        )
-        raise ValueError(msg)
-    return torch.where(absent, torch.nan, values.to(torch.float64))
-
-
-def as_tensors(column: Any, max_bytes: int | None) -> Any:
-    """Return a column as a model takes it."""
-    if isinstance(column, (torch.Tensor, PackedStrings)):
-        return column
-    if hasattr(column, "__array__"):  # of pandas, polars or Arrow
-        column = np.asarray(column)
-    if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
-        return torch.from_numpy(np.array(column, column.dtype.newbyteorder("=")))
-    flat, shape = flattened(column)
-    there = [value for value in flat if value is not None]
-    # Batches have numbers in arrays, so a list of nothing is one of strings.
-    if not there or isinstance(there[0], (str, bytes)):
-        return pack_strings(column, max_bytes)
-    # As NumPy types them, which the layers do on the host: torch's floats would be float32.
-    numbers = np.array([np.nan if value is None else value for value in flat])
-    if has_rounded(there, numbers):
-        msg = (
-            "Expected integers up to 2**53 beside floats, and beside None, which is NaN among "
-            f"float64 in a model; got {max(there, key=abs)}. Fill None in first."
-        )
-        raise ValueError(msg)
-    return torch.from_numpy(numbers).reshape(shape)

@@ -9,22 +9,21 @@ import numpy as np
 import torch
 
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.layers.encoding import check_mode, encoded
-from torch_distinput.preprocessing.layers.layer import Layer, require
-from torch_distinput.preprocessing.layers.tensors import check_missing, integer_tensor
-from torch_distinput.preprocessing.strings.hashes.buckets import bucket
-from torch_distinput.preprocessing.strings.hashes.cross import crossed
+from torch_distinput.preprocessing.columns.tensors import Takes, require, to_integers
+from torch_distinput.preprocessing.layers.encoding import encode
+from torch_distinput.preprocessing.layers.layer import Layer, check_choice
 from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
-from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
-from torch_distinput.preprocessing.strings.oov_slots import checked_salt, slots_of
+from torch_distinput.preprocessing.strings.hashes.farmhash import cross, fingerprint64
+from torch_distinput.preprocessing.strings.hashes.words import choose_bucket
+from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
 from torch_distinput.preprocessing.strings.packed import (
     MISSING,
     HostStrings,
     PackedStrings,
-    flattened,
-    in_blocks,
-    nested,
-    strings_of,
+    apply_in_blocks,
+    check_strings,
+    flatten,
+    nest,
     to_bytes,
 )
 
@@ -37,7 +36,7 @@ class Hashing(Layer):
 
     Takes strings, or :func:`pack_strings` of them, or integers, which count by their decimal text;
     of any shape. Gives int64 of the same shape, or float32 vectors
-    (:func:`~torch_distinput.preprocessing.layers.encoding.encoded`). The hash is FarmHash's
+    (:func:`~torch_distinput.preprocessing.layers.encoding.encode`). The hash is FarmHash's
     Fingerprint64.
 
     Args:
@@ -48,6 +47,8 @@ class Hashing(Layer):
         missing: a string that is None is refused (``"error"``), or goes where ``mask_value`` does
             (``"mask"``).
     """
+
+    takes: Takes = "any"
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class Hashing(Layer):
             msg = f"mask_value must be a str or an int, got {mask_value!r:.60}."
             raise TypeError(msg)
         self.mask_value = mask_value
-        self.salt = checked_salt(salt)
-        self.output_mode = check_mode(output_mode, _MODES)
-        self.missing = check_missing(missing, ("error", "mask"))
+        self.salt = parse_salt(salt)
+        self.output_mode = check_choice("output_mode", output_mode, _MODES)
+        self.missing = check_choice("missing", missing, ("error", "mask"))
         if missing == "mask" and mask_value is None:
             msg = "missing='mask' needs a mask_value, got None."
             raise ValueError(msg)
@@ -80,46 +81,48 @@ class Hashing(Layer):
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Find the bins of strings or integers."""
-        inputs = self._filled(inputs)
+        inputs = self._fill_mask(inputs)
         if isinstance(inputs, PackedStrings):
-            bins = self._of_strings(inputs)
-        elif (strings := strings_in(inputs)) is not None:
-            bins = in_blocks(strings, self._of_strings)
+            bins = self._bin_strings(inputs)
+        elif (strings := find_strings(inputs)) is not None:
+            bins = apply_in_blocks(strings, self._bin_strings)
         else:
-            column = integer_tensor(inputs, self)
+            column = to_integers(inputs, self)
             text = PackedStrings(*decimal_text(column.reshape(-1)))
             masked = torch.zeros_like(column, dtype=torch.bool)
             if isinstance(self.mask_value, int):
                 masked = torch.eq(column, self.mask_value)
-            bins = self._bins(text, masked).reshape(column.shape)
+            bins = self._bin(text, masked).reshape(column.shape)
         if self.output_mode == "int":
             return bins
-        return encoded(bins, self.output_mode, self.num_bins, dtype=torch.float32)
+        return encode(bins, self.output_mode, self.num_bins, dtype=torch.float32)
 
-    def _of_strings(self, strings: PackedStrings) -> torch.Tensor:
-        return self._bins(strings, self._is_masked(strings))
+    def _bin_strings(self, strings: PackedStrings) -> torch.Tensor:
+        return self._bin(strings, self._are_masked(strings))
 
-    def _bins(self, strings: PackedStrings, masked: torch.Tensor) -> torch.Tensor:
+    def _bin(self, strings: PackedStrings, masked: torch.Tensor) -> torch.Tensor:
         data, lengths = strings.rows()
         if self.missing == "error":
-            require(lengths != MISSING, lambda: f"{self.described()} got None. Fill it in.")
+            require(lengths != MISSING, lambda: f"{self.describe()} got None. Fill it in.")
         if self.mask_value is None or self.num_bins == 1:
-            return slots_of(data, lengths, self.num_bins, self.salt).reshape(strings.lengths.shape)
-        bins = slots_of(data, lengths, self.num_bins - 1, self.salt) + 1
-        return torch.where(masked.reshape(-1), 0, bins).reshape(strings.lengths.shape)
+            bins = choose_slots(data, lengths, self.num_bins, self.salt)
+        else:
+            bins = choose_slots(data, lengths, self.num_bins - 1, self.salt) + 1
+            bins = torch.where(masked.reshape(-1), 0, bins)
+        return bins.reshape(strings.lengths.shape)
 
-    def _filled(self, inputs: Any) -> Any:
+    def _fill_mask(self, inputs: Any) -> Any:
         """Put the mask, where it is an integer, in the place of None among integers."""
         if self.missing == "error" or not isinstance(self.mask_value, int):
             return inputs
         if isinstance(inputs, (PackedStrings, torch.Tensor)):
             return inputs
-        flat, shape = flattened(inputs)
+        flat, shape = flatten(inputs)
         if None not in flat or any(isinstance(value, (str, bytes)) for value in flat):
             return inputs
-        return nested([self.mask_value if value is None else value for value in flat], shape)
+        return nest([self.mask_value if value is None else value for value in flat], shape)
 
-    def _is_masked(self, strings: PackedStrings) -> torch.Tensor:
+    def _are_masked(self, strings: PackedStrings) -> torch.Tensor:
         """Where the mask, or None, stands."""
         if not isinstance(self.mask_value, str):
             return strings.lengths == MISSING
@@ -146,52 +149,54 @@ class HashedCrossing(Layer):
         output_mode: ``"int"`` or ``"one_hot"``.
     """
 
+    takes: Takes = "any"
+
     def __init__(self, num_bins: int, output_mode: str = "int") -> None:
         """See the class."""
         self.num_bins = check_count("num_bins", num_bins, minimum=1)
-        self.output_mode = check_mode(output_mode, ("int", "one_hot"))
+        self.output_mode = check_choice("output_mode", output_mode, ("int", "one_hot"))
         super().__init__(num_bins=num_bins, output_mode=output_mode)
 
     def forward(self, inputs: Sequence[Any]) -> torch.Tensor:
         """Find the bins of rows of columns."""
         if not isinstance(inputs, (tuple, list)) or isinstance(inputs, PackedStrings):
-            msg = f"{self.described()} takes a tuple of columns, got {type(inputs).__name__}."
+            msg = f"{self.describe()} takes a tuple of columns, got {type(inputs).__name__}."
             raise TypeError(msg)
-        columns = [self._hashes(column) for column in inputs]
+        columns = [self._hash(column) for column in inputs]
         shapes = [tuple(column.shape) for column in columns]
         if len(columns) < 2 or any(shape != shapes[0] for shape in shapes):
             msg = (
-                f"{self.described()} takes two or more columns of one shape, got {len(columns)} of "
+                f"{self.describe()} takes two or more columns of one shape, got {len(columns)} of "
                 f"shapes {shapes}."
             )
             raise ValueError(msg)
-        bins = bucket(crossed(columns), self.num_bins)
+        bins = choose_bucket(cross(columns), self.num_bins)
         if self.output_mode == "int":
             return bins
-        return encoded(bins, self.output_mode, self.num_bins, dtype=torch.float32)
+        return encode(bins, self.output_mode, self.num_bins, dtype=torch.float32)
 
-    def _hashes(self, column: Any) -> torch.Tensor:
+    def _hash(self, column: Any) -> torch.Tensor:
         """The hash of each string, and integers as they are; int64 of their shape."""
         if isinstance(column, PackedStrings):
-            return self._of_strings(column)
-        strings = strings_in(column)
+            return self._hash_strings(column)
+        strings = find_strings(column)
         if strings is not None:
-            return in_blocks(strings, self._of_strings)
-        return integer_tensor(column, self)
+            return apply_in_blocks(strings, self._hash_strings)
+        return to_integers(column, self)
 
-    def _of_strings(self, strings: PackedStrings) -> torch.Tensor:
+    def _hash_strings(self, strings: PackedStrings) -> torch.Tensor:
         data, lengths = strings.rows()
-        require(lengths != MISSING, lambda: f"{self.described()} got None. Fill it in.")
+        require(lengths != MISSING, lambda: f"{self.describe()} got None. Fill it in.")
         return fingerprint64(data, lengths.clamp_min(0)).reshape(strings.lengths.shape)
 
 
-def strings_in(values: Any) -> HostStrings | None:
+def find_strings(values: Any) -> HostStrings | None:
     """Return host values that are strings, or nothing but None; None for any others."""
     if isinstance(values, torch.Tensor):
         return None
     if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
         return None
-    flat, shape = flattened(values)
+    flat, shape = flatten(values)
     if not all(isinstance(value, (str, bytes, type(None))) for value in flat):
         return None
-    return strings_of(flat, shape)
+    return check_strings(flat, shape)

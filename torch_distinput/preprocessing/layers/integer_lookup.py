@@ -8,22 +8,19 @@ from typing import Any, final
 
 import torch
 
-from torch_distinput.preprocessing.layers.lookup import (
-    NO_VOCABULARY,
-    Lookup,
-    check_flat,
-)
-from torch_distinput.preprocessing.layers.tensors import integer_tensor, number_tensor
+from torch_distinput.preprocessing.columns.tensors import Takes, to_integers, to_numbers
+from torch_distinput.preprocessing.layers.index_layout import IndexLayout
+from torch_distinput.preprocessing.layers.lookup import Lookup, check_flat
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
-from torch_distinput.preprocessing.strings.oov_slots import checked_salt, slots_of
-from torch_distinput.preprocessing.strings.token_table import (
+from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
+from torch_distinput.preprocessing.vocabulary.sorted_table import (
     ABSENT,
     MASKED,
     NOT_FOUND,
     SortedTable,
-    sorted_table,
 )
+from torch_distinput.preprocessing.vocabulary.vocabulary import IntegerVocabulary
 
 _OOV_METHODS = ("floormod", "farmhash")
 
@@ -80,9 +77,9 @@ class IntegerLookup(Lookup):
             msg = f"salt keys a hash and needs oov_method='farmhash', got salt={salt!r} alone."
             raise ValueError(msg)
         self.oov_method = oov_method
-        self.salt = checked_salt(salt)
-        super().__init__(
-            int,
+        self.salt = parse_salt(salt)
+        layout = IndexLayout(
+            kind=int,
             max_tokens=max_tokens,
             num_oov_indices=num_oov_indices,
             mask_token=mask_token,
@@ -91,23 +88,23 @@ class IntegerLookup(Lookup):
             invert=invert,
             pad_to_max_tokens=pad_to_max_tokens,
             missing=missing,
-            oov_method=oov_method,
-            salt=self.salt,
         )
-        if vocabulary is not None:
-            given = integer_tensor(vocabulary, self)
-            check_flat(vocabulary, tuple(given.shape))
-            self.give(given.tolist(), idf_weights)
-        elif idf_weights is not None:
-            raise ValueError(NO_VOCABULARY)
+        super().__init__(layout, IntegerVocabulary.of, oov_method=oov_method, salt=self.salt)
+        self._give(None if vocabulary is None else self._flatten_tokens(vocabulary), idf_weights)
+
+    @property
+    def takes(self) -> Takes:
+        """Integers; what is missing among them is NaN, if anything may be missing."""
+        may_lack = self.layout.missing != "error" and not self.layout.invert
+        return "integers or NaN" if may_lack else "integers"
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Look integers up; with ``invert`` find the integers of indices."""
-        if self.invert:
-            return self._inverted(integer_tensor(inputs, self))
-        given, absent = number_tensor(inputs, self)
+        if self.layout.invert:
+            return self._invert(to_integers(inputs, self))
+        given, absent = to_numbers(inputs, self)
         keys, places = self.need("keys"), self.need("places")
-        values = self._as_integers(given)
+        values = self._truncate(given)
         found = SortedTable(keys, places).find(values)
         if self.layout.mask_token is not None:
             found = torch.where(values == self.layout.mask_token, MASKED, found)
@@ -115,77 +112,75 @@ class IntegerLookup(Lookup):
             found = torch.where(given == values, found, NOT_FOUND)
         if absent is not None:
             found = torch.where(absent, ABSENT, found)
-        indices = self.indices(
-            found, lambda: self._slots(values), lambda: self._refusal(given, found)
+        indices = self.layout.index(
+            found, lambda: self._choose_slots(values), lambda: self._explain(given, found)
         )
         return self.encode(indices)
 
-    def _as_integers(self, given: torch.Tensor) -> torch.Tensor:
+    def _flatten_tokens(self, vocabulary: Sequence[int]) -> list[int]:
+        given = to_integers(vocabulary, self)
+        check_flat(vocabulary, tuple(given.shape))
+        return given.tolist()
+
+    def _truncate(self, given: torch.Tensor) -> torch.Tensor:
         """Cut fractions off; what int64 cannot hold is 0, so that it is so on every machine."""
         if not given.is_floating_point():
             return given
         is_held = (given >= -(2.0**63)) & (given < 2.0**63)
         return torch.where(is_held, given, 0).to(torch.int64)
 
-    def _slots(self, values: torch.Tensor) -> torch.Tensor:
+    def _choose_slots(self, values: torch.Tensor) -> torch.Tensor:
         num_slots = self.layout.num_oov_indices
         if self.oov_method == "floormod":
             return values.remainder(num_slots)
         data, lengths = decimal_text(values.reshape(-1))
-        return slots_of(data, lengths, num_slots, self.salt).reshape(values.shape)
+        return choose_slots(data, lengths, num_slots, self.salt).reshape(values.shape)
 
-    def _refusal(self, given: torch.Tensor, found: torch.Tensor) -> str:
+    def _explain(self, given: torch.Tensor, found: torch.Tensor) -> str:
         if torch.compiler.is_compiling():  # there are no values yet
             return (
-                f"{self.described()} got NaN or None without missing='mask' or 'oov', or, with "
+                f"{self.describe()} got NaN or None without missing='mask' or 'oov', or, with "
                 "num_oov_indices=0, a number that is not in its vocabulary."
             )
-        if self.missing == "error" and bool((found == ABSENT).any()):
+        if self.layout.missing == "error" and bool((found == ABSENT).any()):
             return (
-                f"{self.described()} got NaN or None {int((found == ABSENT).sum())} times in "
+                f"{self.describe()} got NaN or None {int((found == ABSENT).sum())} times in "
                 f"{found.numel()} numbers. Fill it in, or pass missing='mask' or missing='oov'."
             )
-        return self.unknown(given[found == NOT_FOUND][:6].tolist())
+        return self._explain_unknown(given[found == NOT_FOUND][:6].tolist())
 
-    def _inverted(self, indices: torch.Tensor) -> torch.Tensor:
+    def _invert(self, indices: torch.Tensor) -> torch.Tensor:
         tokens = self.need("vocabulary")
         by_index = torch.cat([tokens.new_tensor(self.layout.specials), tokens])
         inside = (indices >= 0) & (indices < by_index.shape[0])
         return torch.where(inside, by_index[indices * inside], self.layout.oov_token)
 
-    def num_tokens(self) -> int:
-        """Tokens of the vocabulary, without special ones."""
+    def _count_tokens(self) -> int:
         return 0 if self.vocabulary is None else self.vocabulary.shape[0]
 
-    def tokens(self) -> list[int]:
-        """Tokens of the vocabulary in order, without special ones."""
+    def _list_tokens(self) -> list[int]:
         return [] if self.vocabulary is None else self.vocabulary.tolist()
 
-    def prepared(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Return tokens as a tensor."""
-        return torch.tensor(tokens, dtype=torch.int64)
+    def _set_vocabulary(self, vocabulary: IntegerVocabulary) -> None:
+        self.vocabulary, table = vocabulary
+        self.keys, self.places = table.keys, table.places
 
-    def hold(self, prepared: torch.Tensor) -> None:
-        """Take over a vocabulary."""
-        self.vocabulary = prepared
-        self.derive()
-
-    def derive(self) -> None:
-        """Derive the table of keys."""
-        if self.vocabulary is not None:
-            table = sorted_table(self.vocabulary)
-            self.keys, self.places = table.keys, table.places
+    def _derive_vocabulary(
+        self,
+        before: Mapping[str, torch.Tensor | None],  # noqa: ARG002 - for lookups of strings
+    ) -> IntegerVocabulary:
+        return IntegerVocabulary.of(self.need("vocabulary"))
 
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add integers ``(rows, ...)``; each row is a document."""
-        given, absent = number_tensor(column, self)
-        values = self._as_integers(given)
+        given, absent = to_numbers(column, self)
+        values = self._truncate(given)
         if absent is not None:
             if bool(((given != values) & ~absent).any()) or (
-                self.missing == "error" and bool(absent.any())
+                self.layout.missing == "error" and bool(absent.any())
             ):
                 msg = (
-                    f"{self.described()} adapts to integers, got a fraction, or NaN or None "
+                    f"{self.describe()} adapts to integers, got a fraction, or NaN or None "
                     "without missing='mask' or 'oov'. Clean the column first."
                 )
                 raise ValueError(msg)

@@ -10,43 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from torch_distinput import scope_registry
 from torch_distinput.errors import UsageError
+from torch_distinput.preprocessing.adapt.adapt import adapt_layers
+from torch_distinput.preprocessing.adapt.protocol import Analyzer
+from torch_distinput.preprocessing.adapt.reading import Workers
+from torch_distinput.preprocessing.columns.collate import take_only_column
+from torch_distinput.preprocessing.columns.tensors import Takes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from torch_distinput.preprocessing.adapt.reading import Workers
 
-
-class State(Protocol):
-    """What a layer counts: mergeable, and canonical.
-
-    The arrays and what is finished from them are functions of the multiset of examples: neither
-    batches, order, ranks nor the tree of merges can change one bit.
-    """
-
-    def merge(self, other: Self) -> None:
-        """Add what another state has counted."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The state as arrays, for a file."""
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Undo :meth:`to_arrays`."""
-
-
-class Layer(nn.Module):
-    """A preprocessing layer."""
+class Layer(nn.Module, ABC):
+    """A preprocessing layer of one column, or of a tuple of columns."""
 
     def __init__(self, **config: Any) -> None:
         """Keep the configuration, JSON values by the names of the constructor's parameters."""
@@ -54,6 +38,11 @@ class Layer(nn.Module):
         self._config = config
         self.name = ""
         scope_registry.add(self)
+
+    @property
+    @abstractmethod
+    def takes(self) -> Takes:
+        """What a column becomes before a model's layer takes it."""
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments, without a given state (``keras.Layer.get_config``)."""
@@ -71,34 +60,47 @@ class Layer(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the configuration."""
-        shown = {name: qualified_name(value) for name, value in self._config.items()}
+        shown = {name: describe_value(value) for name, value in self._config.items()}
         return ", ".join(f"{name}={value:.60}" for name, value in shown.items())
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Name the layer in a message."""
         kind = type(self).__name__
         return f"{kind} {self.name!r}" if self.name else kind
 
     def fingerprint(self) -> str:
         """SHA-256, in hex, of the class, its configuration and its state."""
-        digest = hashlib.sha256(self.config_fingerprint().encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return compute_fingerprint(self, self.config_fingerprint())
 
     def config_fingerprint(self) -> str:
         """SHA-256, in hex, of the class and its configuration: of what :meth:`adapt` will count."""
         described = [type(self).__name__, self._config]
-        text = json.dumps(described, sort_keys=True, default=qualified_name)
+        text = json.dumps(described, sort_keys=True, default=describe_value)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def qualified_name(value: Any) -> str:
+def compute_fingerprint(module: nn.Module, config_fingerprint: str) -> str:
+    """SHA-256, in hex, of the fingerprint of a configuration and of a module's state."""
+    digest = hashlib.sha256(config_fingerprint.encode())
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def describe_value(value: Any) -> str:
     """A function of the user's, by its name; another value as it is shown."""
     if not callable(value):
         return repr(value)
     return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value))}"
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> str:
+    """Return the value of a parameter that has some, or refuse it."""
+    if value not in allowed:
+        msg = f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got {value!r}."
+        raise ValueError(msg)
+    return value
 
 
 class AdaptiveLayer(Layer, ABC):
@@ -112,46 +114,28 @@ class AdaptiveLayer(Layer, ABC):
     optional_state: frozenset[str] = frozenset()  # what a whole state may lack
     state_called = ""  # what messages call it, where its names say nothing to users
 
-    def __init__(self, **config: Any) -> None:
-        """Begin without a state."""
+    def __init__(self, analyzer: Analyzer, **config: Any) -> None:
+        """Begin without a state; the analyzer says what the layer learns from data."""
         super().__init__(**config)
+        self.analyzer = analyzer
         self.is_given = False
         # Says where the layer was moved to, also before it has a state.
         self.register_buffer("_place", torch.empty(0), persistent=False)
         for name in self.state_types:
             self.register_buffer(name, None)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the layer computes."""
-        return self.get_buffer("_place").device
-
-    @abstractmethod
-    def new_state(self) -> Any:
-        """Return an empty :class:`State`."""
-
     @abstractmethod
     def count(self, state: Any, column: Any) -> None:
         """Add the rows of a column, in host memory, to a state; zero rows add nothing."""
 
     @abstractmethod
-    def has_seen(self, state: Any) -> bool:
-        """Whether a state has counted enough to be adopted."""
+    def _set_state(self, found: Any) -> None:
+        """Set the buffers to what the analyzer has found, on any device."""
 
-    @abstractmethod
-    def finish(self, state: Any) -> Any:
-        """Return what :meth:`adopt` takes, from a state that has counted something; may refuse."""
-
-    @abstractmethod
-    def adopt(self, finished: Any) -> None:
-        """Make what :meth:`finish` has returned the layer's own; cannot fail."""
-
-    def trimmed(self, state: Any) -> Any:
-        """Leave out what cannot matter, of a state that has all there is of what it holds."""
-        return state
-
-    def restored(self) -> None:
-        """Derive what follows from buffers that were loaded."""
+    def adopt(self, found: Any) -> None:
+        """Make what the analyzer has found the layer's own; cannot fail."""
+        self._set_state(found)
+        self.to(self.get_buffer("_place").device)
 
     def adapt(
         self, data: Any, *, strategy: Workers | None = None, batch_size: int | None = None
@@ -170,16 +154,21 @@ class AdaptiveLayer(Layer, ABC):
             batch_size: examples of a batch over all workers, where the data has no batches; it
                 matters for speed alone.
         """
-        from torch_distinput.preprocessing.adapt.adapt import adapt_layer  # noqa: PLC0415 - a cycle
-
-        adapt_layer(self, data, strategy=strategy, batch_size=batch_size)
+        adapt_layers(
+            self,
+            {"": self},
+            lambda batch, _: [take_only_column(batch)],
+            data,
+            strategy=strategy,
+            batch_size=batch_size,
+        )
 
     def check_may_adapt(self) -> None:
         """Refuse to adapt where the state was given."""
         if self.is_given:
             state = self.state_called or next(iter(self.state_types))
             msg = (
-                f"{self.described()} was given its {state}, so it cannot adapt(). Leave "
+                f"{self.describe()} was given its {state}, so it cannot adapt(). Leave "
                 "the argument out to find it in data."
             )
             raise ValueError(msg)
@@ -193,7 +182,7 @@ class AdaptiveLayer(Layer, ABC):
         tensor = getattr(self, name)
         if tensor is None:
             msg = (
-                f"{self.described()} has no {self.state_called or name} yet. Call adapt(dataset), "
+                f"{self.describe()} has no {self.state_called or name} yet. Call adapt(dataset), "
                 "load a saved state, or pass it to the constructor, before the layer is used."
             )
             raise UsageError(msg)
@@ -211,45 +200,29 @@ class AdaptiveLayer(Layer, ABC):
             for name in self.state_types
             if state_dict.get(prefix + name) is not None
         }
-        if saved and (refusal := self._refusal_of(saved)):
+        if saved and (refusal := self._explain_refusal(saved)):
             error_msgs = args[-1]
             error_msgs.append(refusal)
             return
         # As others are copied into a parameter of its own type, whatever type they were saved as.
-        typed = {
-            prefix + name: tensor.to(self.state_types[name]) for name, tensor in saved.items()
-        }
+        typed = {prefix + name: tensor.to(self.state_types[name]) for name, tensor in saved.items()}
+        device = self.get_buffer("_place").device
         for name in saved:
-            tensor = typed[prefix + name]
-            self._buffers[name] = torch.empty_like(tensor, device=self.device)
+            self._buffers[name] = torch.empty_like(typed[prefix + name], device=device)
         super()._load_from_state_dict({**state_dict, **typed}, prefix, *args, **kwargs)
-        if saved:
-            self.restored()
 
-    def _refusal_of(self, saved: Mapping[str, torch.Tensor]) -> str | None:
+    def _explain_refusal(self, saved: Mapping[str, torch.Tensor]) -> str | None:
         """Say why a state cannot be taken over."""
         if lacking := self.state_types.keys() - saved.keys() - self.optional_state:
             return (
-                f"Expected a whole state for {self.described()}, or none, got {sorted(saved)} "
+                f"Expected a whole state for {self.describe()}, or none, got {sorted(saved)} "
                 f"without {sorted(lacking)}. Load all of one state; the layer is as it was."
             )
         for name, tensor in saved.items():
             if tensor.is_floating_point() and not self.state_types[name].is_floating_point:
                 return (
-                    f"Expected {name} of {self.described()} as {self.state_types[name]}, got "
+                    f"Expected {name} of {self.describe()} as {self.state_types[name]}, got "
                     f"{tensor.dtype}, which rounds integers. Save the state as it is, and convert "
                     "only the network's."
                 )
         return None
-
-
-def require(holds: torch.Tensor, explain: Callable[[], str]) -> None:
-    """Refuse values that a layer cannot take; inside an exported graph, where it runs.
-
-    Raises:
-        ValueError: in eager code; the graph raises a RuntimeError with the same words.
-    """
-    if torch.compiler.is_compiling():
-        torch._assert_async(holds.all(), explain())  # noqa: SLF001 - its only name
-    elif not bool(holds.all()):
-        raise ValueError(explain())

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
 
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer
-from torch_distinput.preprocessing.layers.tensors import (
-    MISSING_NUMBERS,
-    check_missing,
-    float_tensor,
-)
+from torch_distinput.preprocessing.columns.tensors import MISSING_NUMBERS, Takes, to_floats
+from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, check_choice
 from torch_distinput.preprocessing.states.column_moments import ColumnMoments
 
 if TYPE_CHECKING:
@@ -34,6 +31,7 @@ class Rescaling(Layer):
         offset: likewise.
     """
 
+    takes: Takes = "floats"
     scale: torch.Tensor
     offset: torch.Tensor
 
@@ -63,7 +61,32 @@ class Rescaling(Layer):
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Scale numbers of any shape."""
-        return float_tensor(inputs, self) * self.scale + self.offset
+        return to_floats(inputs, self) * self.scale + self.offset
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MomentsAnalyzer:
+    """Mean and variance, exactly.
+
+    Attributes:
+        ignore_nan: whether NaN is left out; else it makes both NaN.
+    """
+
+    ignore_nan: bool
+
+    def new_state(self) -> ColumnMoments:
+        """Begin to count."""
+        return ColumnMoments()
+
+    def finish(self, state: ColumnMoments) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return mean and variance, float32; None unless each mean has a value behind it."""
+        if not state.num_seen and (self.ignore_nan or not state.num_nan):
+            return None
+        found = state.finalize(ignore_nan=self.ignore_nan, for_float32=True)
+        with np.errstate(over="ignore"):  # the square of what float32 holds may be infinite
+            mean, variance = (torch.from_numpy(each.astype(np.float32)) for each in found)
+        return mean, variance
 
 
 @final
@@ -83,6 +106,7 @@ class Normalization(AdaptiveLayer):
             ``"ignore"``: both are left out of the statistics, and stay NaN.
     """
 
+    takes: Takes = "floats"
     state_types: Mapping[str, torch.dtype] = {"mean": torch.float32, "variance": torch.float32}
     mean: torch.Tensor | None
     variance: torch.Tensor | None
@@ -103,9 +127,10 @@ class Normalization(AdaptiveLayer):
             raise ValueError(msg)
         self.axes = axes
         self.invert = invert
-        self.missing = check_missing(missing, MISSING_NUMBERS)
+        self.missing = check_choice("missing", missing, MISSING_NUMBERS)
         kept = list(axes) if isinstance(axis, Sequence) else axis
-        super().__init__(axis=kept, invert=invert, missing=missing)
+        analyzer = MomentsAnalyzer(ignore_nan=missing == "ignore")
+        super().__init__(analyzer, axis=kept, invert=invert, missing=missing)
         if (mean is None) != (variance is None):
             msg = "Normalization needs both mean and variance or none of them, got one."
             raise ValueError(msg)
@@ -124,28 +149,28 @@ class Normalization(AdaptiveLayer):
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Normalize numbers ``(rows, ...)``, or those of one example."""
-        values = float_tensor(inputs, self, self.missing)
+        values = to_floats(inputs, self, self.missing)
         mean, variance = self.need("mean"), self.need("variance")
-        mean, variance = self._aligned(mean, values), self._aligned(variance, values)
+        mean, variance = self._align(mean, values), self._align(variance, values)
         # Dividing is right: multiplying by the reciprocal gives other bits.
         deviation = variance.sqrt().clamp_min(_EPSILON)
         return values * deviation + mean if self.invert else (values - mean) / deviation
 
-    def _aligned(self, statistic: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def _align(self, statistic: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Spread a statistic over the dimensions that it belongs to."""
         if statistic.ndim == 0:
             return statistic
-        axes = self._axes_of(values.ndim)
+        axes = self._find_axes(values.ndim)
         shape = [values.shape[dim] if dim in axes else 1 for dim in range(values.ndim)]
         if tuple(values.shape[dim] for dim in axes) != tuple(statistic.shape):
             msg = (
-                f"{self.described()} has means of shape {tuple(statistic.shape)} for "
+                f"{self.describe()} has means of shape {tuple(statistic.shape)} for "
                 f"axis={self.get_config()['axis']}, got inputs of shape {tuple(values.shape)}."
             )
             raise ValueError(msg)
         return statistic.reshape(shape)
 
-    def _axes_of(self, ndim: int) -> list[int]:
+    def _find_axes(self, ndim: int) -> list[int]:
         """The dimensions that are kept, ascending."""
         if any(not -ndim <= axis < ndim for axis in self.axes):
             msg = (
@@ -155,17 +180,13 @@ class Normalization(AdaptiveLayer):
             raise ValueError(msg)
         return sorted(axis % ndim for axis in self.axes)
 
-    def new_state(self) -> ColumnMoments:
-        """Begin to count."""
-        return ColumnMoments()
-
     def count(self, state: ColumnMoments, column: Any) -> None:
         """Add the rows of a column."""
-        values = float_tensor(column, self, self.missing).detach().numpy()
-        axes = self._axes_of(values.ndim) if values.ndim > 1 else []
+        values = to_floats(column, self, self.missing).detach().numpy()
+        axes = self._find_axes(values.ndim) if values.ndim > 1 else []
         if 0 in axes:
             msg = (
-                f"{self.described()} keeps axis={self.get_config()['axis']}, which in a batch of "
+                f"{self.describe()} keeps axis={self.get_config()['axis']}, which in a batch of "
                 f"{values.ndim} dimensions is that of the rows. Name dimensions behind them."
             )
             raise ValueError(msg)
@@ -173,30 +194,14 @@ class Normalization(AdaptiveLayer):
         kept = tuple(values.shape[dim] for dim in axes)
         state.update(values.transpose(*others, *axes).reshape(-1, *kept))
 
-    def has_seen(self, state: ColumnMoments) -> bool:
-        """Whether each mean has a value behind it."""
-        return state.num_seen > 0 or (self.missing == "error" and state.num_nan > 0)
-
-    def finish(self, state: ColumnMoments) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance."""
-        mean, variance = state.finalize(
-            ignore_nan=self.missing == "ignore", for_float32=True
-        )
-        with np.errstate(over="ignore"):  # the square of what float32 holds may be infinite
-            return (
-                torch.from_numpy(mean.astype(np.float32)),
-                torch.from_numpy(variance.astype(np.float32)),
-            )
-
-    def adopt(self, finished: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Take over mean and variance."""
-        self.mean, self.variance = finished
+    def _set_state(self, found: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.mean, self.variance = found
         unbounded = int((~self.variance.isfinite()).sum())
         if unbounded:
             _log.warning(
                 "%s: the variance is infinite or NaN in %d of %d places, where all results will be "
                 "0 or NaN. Cut outliers off, or see missing='ignore' for NaN.",
-                self.described(),
+                self.describe(),
                 unbounded,
                 self.variance.numel(),
             )

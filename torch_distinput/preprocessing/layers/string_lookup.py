@@ -6,47 +6,52 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 
-from torch_distinput.preprocessing.layers.lookup import NO_VOCABULARY, Lookup
+from torch_distinput.preprocessing.columns.tensors import Takes
+from torch_distinput.preprocessing.layers.index_layout import IndexLayout
+from torch_distinput.preprocessing.layers.lookup import Learned, Lookup, check_flat
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 from torch_distinput.preprocessing.strings.hashes.token_hash import (
     prefix_sums,
     span_hash,
     token_hash,
 )
-from torch_distinput.preprocessing.strings.oov_slots import checked_salt, slots_of
+from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
 from torch_distinput.preprocessing.strings.packed import (
     MISSING,
     PackedStrings,
-    flattened,
-    host_strings,
-    in_blocks,
-    listed,
-    nested,
+    apply_in_blocks,
+    decode_texts,
+    flatten,
+    flatten_strings,
+    nest,
     to_bytes,
+    unbox_array,
     unpack_strings,
 )
-from torch_distinput.preprocessing.strings.token_dict import TokenDict, given_tokens
-from torch_distinput.preprocessing.strings.token_table import (
+from torch_distinput.preprocessing.strings.text_graph import Spans
+from torch_distinput.preprocessing.vocabulary.sorted_table import (
     ABSENT,
     MASKED,
     NOT_FOUND,
     Directory,
     SortedTable,
-    Tokens,
-    directory_of,
-    hashed_table,
-    hashes,
 )
-from torch_distinput.preprocessing.strings.vocabulary_file import (
-    MappedVocabulary,
+from torch_distinput.preprocessing.vocabulary.vocabulary import (
     Origin,
+    StringVocabulary,
+    TokenDict,
+    Tokens,
+    hash_tokens,
+    index_tokens,
+)
+from torch_distinput.preprocessing.vocabulary.vocabulary_file import (
     open_vocabulary,
-    reopened,
+    reopen_vocabulary,
 )
 
 _MAPPED = ("text", "ends", "keys", "places", "starts")
@@ -55,13 +60,21 @@ LARGE = 1 << 20
 all processes of a machine share where the vocabulary came from a file."""
 
 
+class _TableNumbers(NamedTuple):
+    """What there is of a table beside its tensors; constants in a graph."""
+
+    seed: int = 0
+    num_steps: int = 0
+    mask_hash: int = 0
+
+
 @final
 class StringLookup(Lookup):
     """The index of each string in a vocabulary (``keras.layers.StringLookup``).
 
     Takes strings of any shape, or :func:`pack_strings` of them; gives int64 of the same shape with
     ``output_mode="int"``. ``"one_hot"``, ``"multi_hot"`` and ``"count"`` give int64 vectors
-    (:func:`~torch_distinput.preprocessing.layers.encoding.encoded`), ``"tf_idf"`` float32 ones.
+    (:func:`~torch_distinput.preprocessing.layers.encoding.encode`), ``"tf_idf"`` float32 ones.
 
     With ``"int"`` index 0 is the mask if there is a ``mask_token``; then come the
     ``num_oov_indices`` slots for strings that are no token; then the tokens. In other modes the
@@ -74,7 +87,7 @@ class StringLookup(Lookup):
         mask_token: the string that stands for nothing.
         oov_token: what ``invert`` gives for a slot.
         vocabulary: the tokens, or the path or URL of a file with one in each line
-            (:func:`~torch_distinput.preprocessing.strings.vocabulary_file.open_vocabulary`).
+            (:func:`~torch_distinput.preprocessing.vocabulary.vocabulary_file.open_vocabulary`).
         idf_weights: the weight of each token, for a given vocabulary with ``"tf_idf"``.
         invert: indices in, strings out, in lists nested as the indices are.
         output_mode: see above.
@@ -111,9 +124,9 @@ class StringLookup(Lookup):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """See the class."""
-        self.salt = checked_salt(salt)
-        super().__init__(
-            str,
+        self.salt = parse_salt(salt)
+        layout = IndexLayout(
+            kind=str,
             max_tokens=max_tokens,
             num_oov_indices=num_oov_indices,
             mask_token=mask_token,
@@ -122,199 +135,175 @@ class StringLookup(Lookup):
             invert=invert,
             pad_to_max_tokens=pad_to_max_tokens,
             missing=missing,
-            salt=self.salt,
         )
+        super().__init__(layout, StringVocabulary.of, salt=self.salt)
         self.register_buffer("starts", None, persistent=False)  # of the table's directory
-        self._seed = self._mask_hash = self._num_steps = 0
+        self._numbers = _TableNumbers()
         self._dict: TokenDict | None = None
-        self._mapped: Origin | None = None
+        self._origin: Origin | None = None
         if isinstance(vocabulary, (str, os.PathLike)):
-            self._open(os.fspath(vocabulary), storage_options or {}, idf_weights)
-        elif vocabulary is not None:
-            self.give(given_tokens(vocabulary), idf_weights)
-        elif idf_weights is not None:
-            raise ValueError(NO_VOCABULARY)
+            self._map_file(os.fspath(vocabulary), storage_options or {}, idf_weights)
+        else:
+            self._give(None if vocabulary is None else _flatten_tokens(vocabulary), idf_weights)
+
+    @property
+    def takes(self) -> Takes:
+        """Strings, or the indices of some."""
+        return "any" if self.layout.invert else "strings"
 
     def forward(self, inputs: Any) -> Any:
         """Look strings up; with ``invert`` find the strings of indices."""
-        if self.invert:
-            return self._inverted(inputs)
-        return self.encode(self.look_up(inputs))
+        return self._invert(inputs) if self.layout.invert else self.encode(self.look_up(inputs))
 
     def look_up(self, inputs: Any) -> torch.Tensor:
-        """The index of each string, not yet encoded."""
-        if isinstance(inputs, PackedStrings):
-            return self._packed_indices(inputs)
-        return self._host_indices(inputs)
+        """The index of each string, not yet encoded; int64 of their shape.
 
-    def look_up_spans(
-        self, data: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
-    ) -> torch.Tensor:
-        """The index of each part of packed rows, int64 ``(rows, parts)``.
-
-        What is no token goes to the first slot.
+        Of parts of packed rows (:class:`Spans`), what is no token goes to the first slot.
         """
-        found = self._found(span_hash(prefix_sums(data, self._seed), starts, ends, self._seed))
-        return self.indices(found, lambda: torch.zeros_like(found), self.lost_or_absent)
-
-    def _host_indices(self, inputs: Any) -> torch.Tensor:
         self.need("ends")
-        if self.num_tokens() >= LARGE:
-            return in_blocks(host_strings(inputs), self._packed_indices)
-        flat, shape, places = self._host_places(inputs)
+        if isinstance(inputs, PackedStrings):
+            return self._index_packed(inputs)
+        if isinstance(inputs, Spans):
+            sums = prefix_sums(inputs.data, self._numbers.seed)
+            hashed = span_hash(sums, inputs.starts, inputs.ends, self._numbers.seed)
+            found = self._find(hashed)
+            return self.layout.index(found, lambda: torch.zeros_like(found), self._explain_graph)
+        if self._count_tokens() >= LARGE:
+            return apply_in_blocks(flatten_strings(inputs), self._index_packed)
+        return self._index_host(inputs)
+
+    def _index_host(self, inputs: Any) -> torch.Tensor:
+        flat, shape, places = self._flatten_and_find(inputs)
         out = torch.from_numpy(places + self.layout.first_token)
         special = np.flatnonzero(places < 0)
         if len(special):  # a few, most often
             found = torch.from_numpy(places[special])
 
-            def slots() -> torch.Tensor:
+            def choose() -> torch.Tensor:
                 slots = torch.zeros_like(found)
                 lost = found == NOT_FOUND
                 strings = [flat[place] for place in special[lost.numpy()].tolist()]
-                slots[lost] = in_blocks(host_strings(strings), self._slots)
+                slots[lost] = apply_in_blocks(flatten_strings(strings), self._choose_slots)
                 return slots
 
-            out[special] = self.indices(found, slots, lambda: self._refusal(flat, places))
+            out[special] = self.layout.index(found, choose, lambda: self._explain(flat, places))
         return out.reshape(shape)
 
-    def _host_places(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
+    def _flatten_and_find(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
         """The strings, flat, their shape, and their places."""
-        inputs = listed(inputs)
+        inputs = unbox_array(inputs)
         if type(inputs) is list:
             # To look at the type of each would take longer than this, which fails for lists.
             with contextlib.suppress(TypeError):
-                return inputs, (len(inputs),), self._places_of(inputs)
-        flat, shape = flattened(inputs)
-        return flat, shape, self._places_of(flat)
+                return inputs, (len(inputs),), self._find_host(inputs)
+        flat, shape = flatten(inputs)
+        return flat, shape, self._find_host(flat)
 
-    def _places_of(self, flat: Sequence[Any]) -> np.ndarray:
-        tokens = Tokens(self.need("text"), self.need("ends"))
+    def _find_host(self, flat: Sequence[Any]) -> np.ndarray:
+        tokens = self._make_tokens()
         if self._dict is None or not self._dict.is_of(tokens):
             self._dict = TokenDict(tokens, self.layout.mask_token)
-        return self._dict.places_of(flat)
+        return self._dict.find(flat)
 
-    def _refusal(self, flat: Sequence[Any], places: np.ndarray) -> str:
-        if (places == ABSENT).any():
-            return (
-                f"{self.described()} got None {int((places == ABSENT).sum())} times in {len(flat)} "
-                "strings. Fill it in, or pass missing='mask' or missing='oov'."
-            )
-        return self.unknown([flat[place] for place in np.flatnonzero(places == NOT_FOUND)[:6]])
-
-    def _packed_indices(self, inputs: PackedStrings) -> torch.Tensor:
-        self.need("ends")
+    def _index_packed(self, inputs: PackedStrings) -> torch.Tensor:
         data, lengths = inputs.rows()
-        found = self._found(token_hash(data, lengths, self._seed))
+        found = self._find(token_hash(data, lengths, self._numbers.seed))
         found = torch.where(lengths == MISSING, ABSENT, found)
-        chosen = self.indices(
-            found,
-            lambda: self._slots(inputs),
-            lambda: self._packed_refusal(inputs, found),
-        )
+
+        def explain() -> str:
+            if torch.compiler.is_compiling():
+                return self._explain_graph()
+            flat = unpack_strings(PackedStrings(data, lengths))
+            return self._explain(flat, found.cpu().numpy())
+
+        chosen = self.layout.index(found, lambda: self._choose_slots(inputs), explain)
         return chosen.reshape(inputs.lengths.shape)
 
-    def _slots(self, strings: PackedStrings) -> torch.Tensor:
-        return slots_of(*strings.rows(), self.layout.num_oov_indices, self.salt)
+    def _choose_slots(self, strings: PackedStrings) -> torch.Tensor:
+        return choose_slots(*strings.rows(), self.layout.num_oov_indices, self.salt)
 
-    def _found(self, hashed: torch.Tensor) -> torch.Tensor:
-        directory = None if self.starts is None else Directory(self.starts, self._num_steps)
-        table = SortedTable(self.need("keys"), self.need("places"), self._seed, directory)
-        found = table.find(hashed)
+    def _find(self, hashed: torch.Tensor) -> torch.Tensor:
+        found = self._make_table().find(hashed)
         if self.layout.mask_token is not None:
-            found = torch.where(hashed == self._mask_hash, MASKED, found)
+            found = torch.where(hashed == self._numbers.mask_hash, MASKED, found)
         return found
 
-    def _packed_refusal(self, inputs: PackedStrings, found: torch.Tensor) -> str:
-        if torch.compiler.is_compiling():  # there are no values yet
-            return self.lost_or_absent()
-        flat = unpack_strings(PackedStrings(*inputs.rows()))
-        return self._refusal(flat, found.cpu().numpy())
+    def _make_tokens(self) -> Tokens:
+        return Tokens(self.need("text"), self.need("ends"))
 
-    def _inverted(self, inputs: Any) -> Any:
-        self.need("ends")
+    def _make_table(self) -> SortedTable:
+        seed, num_steps, _ = self._numbers
+        directory = None if self.starts is None else Directory(self.starts, num_steps)
+        return SortedTable(self.need("keys"), self.need("places"), seed, directory)
+
+    def _explain(self, flat: Sequence[Any], places: np.ndarray) -> str:
+        """Say which values are refused."""
+        if (places == ABSENT).any():
+            return (
+                f"{self.describe()} got None {int((places == ABSENT).sum())} times in {len(flat)} "
+                "strings. Fill it in, or pass missing='mask' or missing='oov'."
+            )
+        lost = np.flatnonzero(places == NOT_FOUND)[:6]
+        return self._explain_unknown([flat[place] for place in lost])
+
+    def _explain_graph(self) -> str:
+        """Say the same where there are no values yet."""
+        lost = "or with num_oov_indices=0 what is no token of its vocabulary."
+        return f"{self.describe()} got None, {lost}"
+
+    def _invert(self, inputs: Any) -> Any:
+        tokens = self._make_tokens()
+        first, size = self.layout.first_token, self.vocabulary_size()
+        specials = [*self.layout.specials, self.layout.oov_token]
         indices = torch.as_tensor(inputs)
         flat = indices.reshape(-1).tolist()
-        tokens = {index: self._token_at(index) for index in set(flat)}
-        return nested([tokens[index] for index in flat], tuple(indices.shape))
+        found = {
+            index: tokens.at(index - first)
+            if first <= index < size
+            else specials[index if 0 <= index < first else -1]
+            for index in set(flat)
+        }
+        return nest([found[index] for index in flat], tuple(indices.shape))
 
-    def _token_at(self, index: int) -> str:
-        first = self.layout.first_token
-        if first <= index < self.vocabulary_size():
-            return Tokens(self.need("text"), self.need("ends")).at(index - first)
-        is_mask = index == 0 and self.layout.masks
-        return str(self.layout.mask_token if is_mask else self.layout.oov_token)
-
-    def num_tokens(self) -> int:
-        """Tokens of the vocabulary, without special ones."""
+    def _count_tokens(self) -> int:
         return 0 if self.ends is None else self.ends.shape[0]
 
-    def tokens(self) -> list[str]:
-        """Tokens of the vocabulary in order, without special ones."""
-        if self.text is None or self.ends is None:
-            return []
-        return Tokens(self.text, self.ends).strings()
+    def _list_tokens(self) -> list[str]:
+        return [] if self.ends is None else self._make_tokens().strings()
 
-    def prepared(self, tokens: Sequence[str]) -> tuple[Tokens, SortedTable]:
-        """Return tokens one behind the other, and the table of their hashes."""
-        joined = Tokens.of([to_bytes(token) for token in tokens])
-        return joined, hashed_table(joined)
+    def _set_vocabulary(self, vocabulary: StringVocabulary) -> None:
+        (self.text, self.ends), table, self._origin = vocabulary
+        self.keys, self.places, seed, directory = table
+        self.starts, num_steps = directory or (None, 0)
+        mask = self.layout.mask_token
+        mask_hash = 0 if mask is None else int(hash_tokens(Tokens.of([to_bytes(mask)]), seed))
+        self._numbers, self._dict = _TableNumbers(seed, num_steps, mask_hash), None
 
-    def hold(self, prepared: tuple[Tokens, SortedTable]) -> None:
-        """Take over a vocabulary."""
-        self._mapped = None
-        (self.text, self.ends), table = prepared
-        self._take_table(table)
+    def _derive_vocabulary(self, before: Mapping[str, torch.Tensor | None]) -> StringVocabulary:
+        """Hash the tokens; what is mapped stays so where they are the same."""
+        loaded = self._make_tokens()
+        text, ends = before["text"], before["ends"]
+        if self._origin is not None and text is not None and ends is not None:
+            mapped = Tokens(text, ends)
+            if all(map(torch.equal, mapped, loaded)):
+                return StringVocabulary(mapped, self._make_table(), self._origin)
+        return index_tokens(Tokens(*(tensor.cpu() for tensor in loaded)))
 
-    def derive(self) -> None:
-        """Derive the table of hashes."""
-        self._mapped = None
-        if self.text is not None and self.ends is not None:
-            self._take_table(hashed_table(Tokens(self.text.cpu(), self.ends.cpu())))
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Take over a state; what is mapped stays so where the tokens are the same."""
-        origin, before = self._mapped, {**self._buffers}
-        super()._load_from_state_dict(*args, **kwargs)
-        if origin is None:
-            return
-        pairs = [(before[name], self.get_buffer(name)) for name in ("text", "ends")]
-        if all(old is not None and torch.equal(old, new) for old, new in pairs):
-            self._mapped = origin
-            self._buffers.update({name: before[name] for name in _MAPPED})
-
-    def _take_table(self, table: SortedTable) -> None:
-        device = self.need("ends").device
-        self.keys, self.places = table.keys.to(device), table.places.to(device)
-        directory = directory_of(table.keys)
-        if directory is None:
-            self.starts = None
-        else:
-            self.starts, self._num_steps = directory.starts.to(device), directory.num_steps
-        self._seed, self._dict = table.seed, None
-        if self.layout.mask_token is not None:
-            mask = Tokens.of([to_bytes(self.layout.mask_token)])
-            self._mask_hash = int(hashes(mask, table.seed))
-
-    def _open(
+    def _map_file(
         self, url: str, storage_options: Mapping[str, Any], idf_weights: Sequence[float] | None
     ) -> None:
-        """Map a vocabulary's file to memory."""
+        """Adopt a vocabulary in a file."""
         vocabulary = open_vocabulary(url, storage_options)
-        self.layout.check_room(len(vocabulary.tokens.ends))
-        self.weigh(len(vocabulary.tokens.ends), idf_weights)
+        num_tokens = len(vocabulary.tokens.ends)
+        self.layout.check_room(num_tokens)
+        idf = self.layout.parse_weights(idf_weights, num_tokens)
         self.layout.check_first(vocabulary.tokens.at(0))
         for token in self.layout.forbidden:
-            wanted = hashes(Tokens.of([to_bytes(token)]), vocabulary.table.seed)
+            wanted = hash_tokens(Tokens.of([to_bytes(token)]), vocabulary.table.seed)
             if int(vocabulary.table.find(wanted)) != NOT_FOUND:
                 self.layout.refuse(token)
-        self.map_tokens(vocabulary)
+        self.adopt(Learned(vocabulary, idf))
         self.is_given = True
-
-    def map_tokens(self, vocabulary: MappedVocabulary) -> None:
-        """Take over a vocabulary that is mapped to memory."""
-        self._mapped = vocabulary.origin
-        self.text, self.ends = vocabulary.tokens
-        self._take_table(vocabulary.table)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is mapped from a file: whoever unpickles this opens it again.
@@ -322,29 +311,38 @@ class StringLookup(Lookup):
         Torch would copy the tensors into shared memory for each loader process that is spawned.
         """
         state = {**self.__dict__, "_dict": None}
-        if self._mapped is not None:
+        if self._origin is not None:
             state["_buffers"] = {**self._buffers, **dict.fromkeys(_MAPPED)}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Map the file again."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        if self._mapped is not None:
-            self.map_tokens(reopened(self._mapped))
-            self.to(self.device)
+        if self._origin is not None:
+            self.adopt(Learned(reopen_vocabulary(self._origin), self.idf))
 
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add strings ``(rows, ...)``; each row is a document."""
-        found, shape, is_complete = host_strings(column)
-        if not is_complete and self.missing == "error":
+        found, shape, is_complete = flatten_strings(column)
+        if not is_complete and self.layout.missing == "error":
             places = np.array([ABSENT if value is None else 0 for value in found])
-            raise ValueError(self._refusal(found, places))
+            raise ValueError(self._explain(found, places))
         flat: list[Any] = found
         if not is_complete:  # None is counted as what is left out in the end: it is no token
             flat = [self.layout.oov_token if value is None else value for value in found]
-        if self.output_mode != "tf_idf":
+        if self.layout.output_mode != "tf_idf":
             state.update(flat)
             return
         size = math.prod(shape[1:])
         num_rows = shape[0] if shape else 1
         state.update([flat[row * size : (row + 1) * size] for row in range(num_rows)])
+
+
+def _flatten_tokens(vocabulary: Any) -> list[str]:
+    flat, shape = flatten(vocabulary)
+    check_flat(vocabulary, shape)
+    tokens = [token for token in decode_texts(flat) if token is not None]
+    if len(tokens) < len(flat):
+        msg = f"Expected a vocabulary of strings, got None at {flat.index(None)}. Leave it out."
+        raise ValueError(msg)
+    return tokens

@@ -12,25 +12,26 @@ from torch.nn.functional import pad
 
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.layers.encoding import NOWHERE, check_mode
-from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, qualified_name, require
+from torch_distinput.preprocessing.columns.tensors import Takes, require
+from torch_distinput.preprocessing.layers.encoding import NOWHERE
+from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, check_choice, describe_value
+from torch_distinput.preprocessing.layers.lookup import Learned
 from torch_distinput.preprocessing.layers.string_lookup import StringLookup
-from torch_distinput.preprocessing.layers.tensors import check_missing
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
-from torch_distinput.preprocessing.strings.packed import MISSING, PackedStrings, host_strings
+from torch_distinput.preprocessing.strings.packed import MISSING, PackedStrings, flatten_strings
 from torch_distinput.preprocessing.strings.text import (
     Split,
     Standardize,
     TextRules,
-    ngram_widths,
-    tokens_of,
+    parse_ngrams,
+    tokenize,
 )
 from torch_distinput.preprocessing.strings.text_graph import (
-    most_tokens,
-    placed,
-    spans,
+    bound_tokens,
+    find_spans,
+    place,
     split,
-    standardized,
+    standardize,
 )
 
 _MODES = ("int", "multi_hot", "count", "tf_idf")
@@ -69,6 +70,7 @@ class TextVectorization(AdaptiveLayer):
         storage_options: of fsspec, for a vocabulary in a file.
     """
 
+    takes: Takes = "strings"
     state_called = "vocabulary"
 
     def __init__(
@@ -87,11 +89,21 @@ class TextVectorization(AdaptiveLayer):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """See the class."""
-        self.rules = TextRules(standardize=standardize, split=split, widths=ngram_widths(ngrams))
-        self.output_mode = check_mode(output_mode, _MODES)
-        self.output_sequence_length = _checked_length(output_sequence_length, output_mode)
-        self.missing = check_missing(missing, ("error", "mask"))
+        self.rules = TextRules(standardize=standardize, split=split, widths=parse_ngrams(ngrams))
+        self.output_mode = check_choice("output_mode", output_mode, _MODES)
+        self.output_sequence_length = _check_length(output_sequence_length, output_mode)
+        self.missing = check_choice("missing", missing, ("error", "mask"))
+        lookup = StringLookup(
+            max_tokens,
+            mask_token="",
+            vocabulary=vocabulary,
+            idf_weights=idf_weights,
+            output_mode=output_mode,
+            pad_to_max_tokens=pad_to_max_tokens,
+            storage_options=storage_options,
+        )
         super().__init__(
+            lookup.analyzer,
             max_tokens=max_tokens,
             standardize=standardize,
             split=split,
@@ -101,31 +113,23 @@ class TextVectorization(AdaptiveLayer):
             pad_to_max_tokens=pad_to_max_tokens,
             missing=missing,
         )
-        self.lookup = StringLookup(
-            max_tokens,
-            mask_token="",
-            vocabulary=vocabulary,
-            idf_weights=idf_weights,
-            output_mode=output_mode,
-            pad_to_max_tokens=pad_to_max_tokens,
-            storage_options=storage_options,
-        )
-        self.is_given = self.lookup.is_given
+        self.lookup = lookup
+        self.is_given = lookup.is_given
 
     def forward(self, inputs: Any) -> torch.Tensor:
         """Find the indices, or the vectors, of texts."""
         if self.lookup.ends is None:
             msg = (
-                f"{self.described()} has no vocabulary yet. Call adapt(dataset), load a saved "
+                f"{self.describe()} has no vocabulary yet. Call adapt(dataset), load a saved "
                 "state, or pass vocabulary=, before the layer is used."
             )
             raise UsageError(msg)
         if isinstance(inputs, PackedStrings):
-            shape = self._checked_shape(tuple(inputs.lengths.shape))
-            indices = self._packed_indices(inputs)
+            shape = self._check_shape(tuple(inputs.lengths.shape))
+            indices = self._index_packed(inputs)
         else:
-            texts, shape = self._texts(inputs)
-            indices = self._host_indices(texts)
+            texts, shape = self._flatten_texts(inputs)
+            indices = self._index_host(texts)
         if self.output_sequence_length is None and self._is_one_each:
             return indices.reshape(shape)
         out = self.lookup.encode(indices)
@@ -135,31 +139,31 @@ class TextVectorization(AdaptiveLayer):
     def _is_one_each(self) -> bool:
         return self.rules.split is None and self.output_mode == "int"
 
-    def _checked_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) > 2 or (len(shape) == 2 and shape[1] != 1):
             msg = (
-                f"{self.described()} takes texts of shape (rows,) or (rows, 1), got {shape}. Use a "
+                f"{self.describe()} takes texts of shape (rows,) or (rows, 1), got {shape}. Use a "
                 "layer for each column, or StringLookup for what is tokens already."
             )
             raise ValueError(msg)
         return shape
 
-    def _texts(self, inputs: Any) -> tuple[list[str], tuple[int, ...]]:
-        values, shape, is_complete = host_strings(inputs)
-        self._checked_shape(shape)
+    def _flatten_texts(self, inputs: Any) -> tuple[list[str], tuple[int, ...]]:
+        values, shape, is_complete = flatten_strings(inputs)
+        self._check_shape(shape)
         if self.missing == "error" and not is_complete:
-            raise ValueError(self._refusal())
+            raise ValueError(self._explain())
         return [value or "" for value in values], shape
 
-    def _refusal(self) -> str:
+    def _explain(self) -> str:
         return (
-            f"{self.described()} expected texts, got None. Fill it in, or pass missing='mask' to "
+            f"{self.describe()} expected texts, got None. Fill it in, or pass missing='mask' to "
             "take it as the empty text."
         )
 
-    def _host_indices(self, texts: Sequence[str]) -> torch.Tensor:
+    def _index_host(self, texts: Sequence[str]) -> torch.Tensor:
         """The indices of tokens in rows of one length; those of all texts are looked up at once."""
-        rows = tokens_of(texts, self.rules)
+        rows = tokenize(texts, self.rules)
         if self.output_sequence_length is not None:
             rows = [row[: self.output_sequence_length] for row in rows]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -172,29 +176,29 @@ class TextVectorization(AdaptiveLayer):
         out[np.arange(width) < counts[:, None]] = found.numpy()
         return torch.from_numpy(out)
 
-    def _packed_indices(self, inputs: PackedStrings) -> torch.Tensor:
+    def _index_packed(self, inputs: PackedStrings) -> torch.Tensor:
         """The same of packed texts."""
         self._check_graph()
         data, lengths = inputs.rows()
         if self.missing == "error":
-            require(lengths != MISSING, self._refusal)
-        data, lengths = standardized(data, lengths.clamp_min(0), self.rules)
+            require(lengths != MISSING, self._explain)
+        data, lengths = standardize(data, lengths.clamp_min(0), self.rules)
         if self.rules.split is None:
             found = self.lookup.look_up(PackedStrings(data, lengths)).unsqueeze(1)
             return pad(found, (0, (self.output_sequence_length or 1) - 1))
         rows = split(data, lengths, self.rules)
-        parts = spans(rows, self.rules, self._num_tokens(rows.counts(), data.shape[1]))
-        found = self.lookup.look_up_spans(parts.data, parts.starts, parts.ends)
+        parts = find_spans(rows, self.rules, self._bound_tokens(rows.count_tokens(), data.shape[1]))
+        found = self.lookup.look_up(parts)
         if self.output_mode != "int":
             return torch.where(parts.places >= 0, found, NOWHERE)
         width = self.output_sequence_length
         if width is None:
             width = int(parts.places.max()) + 1 if parts.places.numel() else 0
-        return placed(found, parts.places, width)
+        return place(found, parts.places, width)
 
-    def _num_tokens(self, counts: torch.Tensor, num_bytes: int) -> int:
+    def _bound_tokens(self, counts: torch.Tensor, num_bytes: int) -> int:
         """How many tokens of a row decide the result, at most; in a graph it is no value's."""
-        most = most_tokens(num_bytes, self.rules)
+        most = bound_tokens(num_bytes, self.rules)
         if not torch.compiler.is_compiling():
             most = int(counts.max()) if counts.shape[0] else 0
         if self.output_sequence_length is None:
@@ -206,7 +210,7 @@ class TextVectorization(AdaptiveLayer):
         for name, rule in (("standardize", rules.standardize), ("split", rules.split)):
             if callable(rule):
                 msg = (
-                    f"{self.described()} has {name}={qualified_name(rule)}, a function of strings, "
+                    f"{self.describe()} has {name}={describe_value(rule)}, a function of strings, "
                     "which cannot be applied to packed strings. Apply the layer in the pipeline, "
                     f"or use a {name} that has a name."
                 )
@@ -214,7 +218,7 @@ class TextVectorization(AdaptiveLayer):
         is_open = self.output_mode == "int" and self.output_sequence_length is None
         if torch.compiler.is_compiling() and is_open and rules.split is not None:
             msg = (
-                f"{self.described()} needs output_sequence_length to be part of a graph with "
+                f"{self.describe()} needs output_sequence_length to be part of a graph with "
                 "output_mode='int': how long its rows are must not follow from the texts."
             )
             raise UsageError(msg)
@@ -227,33 +231,16 @@ class TextVectorization(AdaptiveLayer):
         """The number of indices, those of the special tokens included."""
         return self.lookup.vocabulary_size()
 
-    def new_state(self) -> TokenCounts:
-        """Begin to count."""
-        return self.lookup.new_state()
-
-    def trimmed(self, state: TokenCounts) -> TokenCounts:
-        """Keep the most frequent tokens."""
-        return self.lookup.trimmed(state)
-
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add texts ``(rows,)`` or ``(rows, 1)``; each is a document."""
-        texts, _ = self._texts(column)
-        self.lookup.count_rows(state, tokens_of(texts, self.rules))
+        texts, _ = self._flatten_texts(column)
+        state.update_rows(tokenize(texts, self.rules))
 
-    def has_seen(self, state: TokenCounts) -> bool:
-        """Whether there is a token."""
-        return self.lookup.has_seen(state)
-
-    def finish(self, state: TokenCounts) -> Any:
-        """Return the most frequent tokens."""
-        return self.lookup.finish(state)
-
-    def adopt(self, finished: Any) -> None:
-        """Take over tokens."""
-        self.lookup.adopt(finished)
+    def _set_state(self, found: Learned) -> None:
+        self.lookup.adopt(found)
 
 
-def _checked_length(length: int | None, output_mode: str) -> int | None:
+def _check_length(length: int | None, output_mode: str) -> int | None:
     if length is None:
         return None
     if output_mode != "int":

@@ -68,9 +68,7 @@ class ColumnMoments:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and variance, of the shape of a row, each rounded once."""
         assert self._moments is not None, "a row has come"
-        mean, variance = self._moments.finalize(
-            ignore_nan=ignore_nan, for_float32=for_float32
-        )
+        mean, variance = self._moments.finalize(ignore_nan=ignore_nan, for_float32=for_float32)
         return mean.reshape(self._shape), variance.reshape(self._shape)
 
     def _expect(self, shape: tuple[int, ...]) -> Moments:

@@ -62,10 +62,10 @@ class ExactSums:
 
     def merge(self, other: ExactSums) -> None:
         """Add the sums of ``other``."""
-        mine, theirs = self.carried(), other.carried()
+        mine, theirs = self.carry(), other.carry()
         mine += theirs
 
-    def carried(self) -> NDArray[np.int64]:
+    def carry(self) -> NDArray[np.int64]:
         """Words (words, features) in their one form: below 2^32, the highest one modulo 2^32."""
         words = self._words
         for i in range(len(words) - 1):
@@ -76,13 +76,13 @@ class ExactSums:
 
     def to_words(self) -> NDArray[np.uint32]:
         """The integers' words ``(words, features)``, the lowest first."""
-        return self.carried().astype("<u4")
+        return self.carry().astype("<u4")
 
     def set_words(self, words: NDArray[np.uint32]) -> None:
         """Become what ``to_words`` described."""
         self._words[:] = words
 
-    def integers(self) -> list[int]:
+    def to_integers(self) -> list[int]:
         """The sum of each column in units of 2^unit."""
         columns = np.ascontiguousarray(self.to_words().T)
         return [int.from_bytes(column.tobytes(), "little", signed=True) for column in columns]
@@ -90,7 +90,7 @@ class ExactSums:
     def _add_level(self, level: NDArray[np.float64], unit: int, features: slice) -> None:
         """Add values whose rows have sums of at most 2^53 times 2^unit."""
         if self._num_additions >= _MOST_ADDITIONS:
-            self.carried()
+            self.carry()
         self._num_additions += 1
         lanes = (level.sum(axis=0) * ldexp(1.0, -unit)).astype(np.int64)
         words = self._words[:, features]

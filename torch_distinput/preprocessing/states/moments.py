@@ -69,17 +69,17 @@ class Moments:
     @property
     def count(self) -> _Int64:
         """Finite values seen in each column."""
-        return self._tallied().num_finite.copy()
+        return self._flush().num_finite.copy()
 
     @property
     def num_nan(self) -> _Int64:
         """NaNs seen in each column."""
-        return self._tallied().num_nan.copy()
+        return self._flush().num_nan.copy()
 
     @property
     def num_infinite(self) -> _Int64:
         """Infinities of either sign seen in each column."""
-        tally = self._tallied()
+        tally = self._flush()
         return tally.num_positive_infinity + tally.num_negative_infinity
 
     def update(self, values: NDArray[np.float32]) -> None:
@@ -95,7 +95,7 @@ class Moments:
             if len(rest) == self._block_rows and rest.flags.c_contiguous:
                 self._add_block(rest, self._block_rows)
             else:
-                self._wait(rest)
+                self._keep(rest)
             done += len(rest)
 
     def merge(self, other: Moments) -> None:
@@ -105,14 +105,14 @@ class Moments:
                 f"Moments of {self._num_features} features cannot take those of "
                 f"{other._num_features}: merge states of the same columns."
             )
-        for mine, theirs in zip(self._tallied(), other._tallied(), strict=True):
+        for mine, theirs in zip(self._flush(), other._flush(), strict=True):
             np.add(mine, theirs, out=mine)
         self._sums.merge(other._sums)
         self._squares.merge(other._squares)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the sums as words of integers ``(words, features)``, and the counts."""
-        tally = self._tallied()
+        tally = self._flush()
         return {
             "sum": self._sums.to_words(),
             "sum_of_squares": self._squares.to_words(),
@@ -143,12 +143,13 @@ class Moments:
         the mean NaN, infinities of one sign make it infinite, and each of them makes the
         variance NaN. Each column must have a value: the caller looks at the counts.
         """
-        count, num_nan, above, below = self._tallied()
+        count, num_nan, above, below = self._flush()
         nans = np.zeros_like(num_nan) if ignore_nan else num_nan
         assert np.all(count + nans + above + below), "each column has a value"
-        columns = zip(self._sums.integers(), self._squares.integers(), count.tolist(), strict=True)
-        divide = _quotient_to_odd if for_float32 else truediv
-        found = [_mean_and_variance(*column, divide) for column in columns]
+        sums = self._sums.to_integers(), self._squares.to_integers()
+        columns = zip(*sums, count.tolist(), strict=True)
+        divide = _divide_to_odd if for_float32 else truediv
+        found = [_compute_moments(*column, divide) for column in columns]
         mean, variance = np.array(found).T.copy()
         mean[above > 0] = np.inf
         mean[below > 0] = -np.inf
@@ -156,7 +157,7 @@ class Moments:
         variance[nans + above + below > 0] = np.nan
         return mean, variance
 
-    def _tallied(self) -> _Tally:
+    def _flush(self) -> _Tally:
         """The counts, when nothing waits any more."""
         if self._num_waiting:
             assert self._waiting is not None, "it holds the waiting rows"
@@ -166,13 +167,13 @@ class Moments:
             self._num_waiting = 0
         return self._tally
 
-    def _wait(self, rows: NDArray[np.float32]) -> None:
+    def _keep(self, rows: NDArray[np.float32]) -> None:
         if self._waiting is None:
             self._waiting = np.empty((self._block_rows, self._num_features), np.float32)
         self._waiting[self._num_waiting : self._num_waiting + len(rows)] = rows
         self._num_waiting += len(rows)
         if self._num_waiting == self._block_rows:
-            self._tallied()
+            self._flush()
 
     def _add_block(self, block: NDArray[np.float32], num_rows: int) -> None:
         """Add rows, of which those from ``num_rows`` on are zeros that fill the last lanes."""
@@ -215,7 +216,7 @@ class Moments:
         return np.where(np.isfinite(lanes), lanes, np.float32(0))
 
 
-def _mean_and_variance(
+def _compute_moments(
     total: int, squares: int, count: int, divide: Callable[[int, int], float]
 ) -> tuple[float, float]:
     """Of ``count`` values; Python divides integers of any length and rounds once."""
@@ -225,7 +226,7 @@ def _mean_and_variance(
     return mean, divide(count * squares - total * total, count * count << -2 * _LOWEST)
 
 
-def _quotient_to_odd(numerator: int, denominator: int) -> float:
+def _divide_to_odd(numerator: int, denominator: int) -> float:
     """Round to odd: a quotient beside the middle of two float32 does not become the middle."""
     near = numerator / denominator
     top, bottom = near.as_integer_ratio()

@@ -69,7 +69,7 @@ class Quantiles:
             if len(rest) == _MOST_WAITING:
                 self._add_values(rest)
             else:
-                self._wait(rest)
+                self._keep(rest)
             done += len(rest)
 
     def merge(self, other: Quantiles) -> None:
@@ -117,7 +117,7 @@ class Quantiles:
             raise ValueError(f"Quantiles need at least one bin; got num_bins={num_bins}.")
         num_values = self.count
         assert num_values, "the caller looks at the count"
-        values = self._values()
+        values = self._find_values()
         if num_values < num_bins:
             return np.repeat(values, self._counts)[:-1]
         # Python's integers: num_values x num_bins may be long.
@@ -132,7 +132,7 @@ class Quantiles:
             boundaries = np.where(upper == lower, lower, lower + (upper - lower) * weights)
         return boundaries.astype(np.float32)
 
-    def _values(self) -> NDArray[np.float32]:
+    def _find_values(self) -> NDArray[np.float32]:
         """The value of each bucket that is nearest to zero, ascending."""
         keys = self._keys << np.uint32(self._dropped_bits)
         low_bits = np.uint32((1 << self._dropped_bits) - 1)
@@ -140,7 +140,7 @@ class Quantiles:
         bits = np.where(keys & _SIGN, keys ^ _SIGN, ~(keys | low_bits))
         return bits.view(np.float32) + np.float32(0)  # no -0.0
 
-    def _wait(self, values: NDArray[np.float32]) -> None:
+    def _keep(self, values: NDArray[np.float32]) -> None:
         if self._waiting is None:
             self._waiting = np.empty(_MOST_WAITING, np.float32)  # memory comes as it is filled
         self._waiting[self._num_waiting : self._num_waiting + len(values)] = values
@@ -164,9 +164,9 @@ class Quantiles:
         keys = bits ^ ((bits.view(np.int32) >> 31).view(np.uint32) | _SIGN)
         keys >>= np.uint32(self._dropped_bits)
         keys.sort()
-        more = _bits_too_many(keys)
+        more = _count_spare_bits(keys)
         keys >>= np.uint32(more)
-        starts = _starts_of_runs(keys)
+        starts = _find_runs(keys)
         counts = np.diff(starts, append=len(keys))
         self._add_buckets(keys[starts], counts, self._dropped_bits + more)
 
@@ -176,14 +176,14 @@ class Quantiles:
         keys = np.concatenate([mine, keys >> np.uint32(most - dropped_bits)])
         counts = np.concatenate([self._counts, counts])
         order = np.argsort(keys, kind="stable")  # two ascending runs: one pass
-        keys, counts = _folded(keys[order], counts[order])
-        more = _bits_too_many(keys)
+        keys, counts = _fold(keys[order], counts[order])
+        more = _count_spare_bits(keys)
         if more:
-            keys, counts = _folded(keys >> np.uint32(more), counts)
+            keys, counts = _fold(keys >> np.uint32(more), counts)
         self._keys, self._counts, self._dropped_bits = keys, counts, most + more
 
 
-def _bits_too_many(keys: _Keys) -> int:
+def _count_spare_bits(keys: _Keys) -> int:
     """How many bits ascending keys must drop to become few enough."""
     changes = keys[1:] ^ keys[:-1]  # without a bit left, two neighbours are in one bucket
     num_bits = 0
@@ -193,13 +193,13 @@ def _bits_too_many(keys: _Keys) -> int:
     return num_bits
 
 
-def _folded(keys: _Keys, counts: _Counts) -> tuple[_Keys, _Counts]:
+def _fold(keys: _Keys, counts: _Counts) -> tuple[_Keys, _Counts]:
     """Ascending keys once each, with the sum of their counts."""
-    starts = _starts_of_runs(keys)
+    starts = _find_runs(keys)
     return keys[starts], np.add.reduceat(counts, starts) if len(starts) else counts
 
 
-def _starts_of_runs(keys: _Keys) -> NDArray[np.int64]:
+def _find_runs(keys: _Keys) -> NDArray[np.int64]:
     """Where the ascending keys change, the first one included."""
     is_start = np.ones(len(keys), np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=is_start[1:])

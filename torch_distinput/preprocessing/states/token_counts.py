@@ -81,6 +81,10 @@ class TokenCounts:
             # Only tokens that were not there before need a look: a dict keeps their order.
             self._check(list(islice(reversed(self._counts), len(self._counts) - num_known)))
 
+    def update_rows(self, rows: Iterable[Collection[Token]]) -> None:
+        """Add rows of tokens, as many as each has; with ``documents`` each is a document."""
+        self.update(rows if self._documents else chain.from_iterable(rows))
+
     def merge(self, other: TokenCounts) -> None:
         """Add all that ``other`` has seen; ``other`` stays as it is."""
         if other._documents != self._documents:
@@ -96,14 +100,14 @@ class TokenCounts:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return counts in the order of the tokens: their bytes and ends, or their integers."""
-        tokens = sorted(self._counts, key=_sort_key(self._kind))
+        tokens = sorted(self._counts, key=_choose_sort_key(self._kind))
         encoded = list(map(_to_bytes, tokens)) if self._kind is str else []
         return {
             "bytes": np.frombuffer(b"".join(encoded), np.uint8),
-            "ends": np.cumsum(_int64(map(len, encoded))),
-            "integers": _int64(tokens if self._kind is int else ()),
-            "counts": _int64(map(self._counts.__getitem__, tokens)),
-            "document_counts": self._document_counts_of(tokens),
+            "ends": np.cumsum(_to_int64(map(len, encoded))),
+            "integers": _to_int64(tokens if self._kind is int else ()),
+            "counts": _to_int64(map(self._counts.__getitem__, tokens)),
+            "document_counts": self._get_document_counts(tokens),
             "num_documents": np.array(self._num_documents, np.int64),
             "documents": np.array(self._documents),
         }
@@ -135,8 +139,8 @@ class TokenCounts:
         Of tokens that are equally frequent the one with the greater bytes (or integer) is first.
         The document counts are empty without ``documents``.
         """
-        tokens = self._best(max_tokens)
-        return tokens, self._document_counts_of(tokens)
+        tokens = self._rank(max_tokens)
+        return tokens, self._get_document_counts(tokens)
 
     def top(self, max_tokens: int | None) -> TokenCounts:
         """Return the counts of the tokens of ``finalize(max_tokens)`` alone.
@@ -144,12 +148,12 @@ class TokenCounts:
         Merge it only with states that have no token in common with this one, such as the parts
         of ``partition``: what was left out is forgotten.
         """
-        return self._chosen(self._best(max_tokens), num_documents=self._num_documents)
+        return self._choose(self._rank(max_tokens), num_documents=self._num_documents)
 
     def without(self, tokens: Collection[Token]) -> TokenCounts:
         """Return the counts of all other tokens."""
         rest = [token for token in self._counts if token not in tokens]
-        return self._chosen(rest, num_documents=self._num_documents)
+        return self._choose(rest, num_documents=self._num_documents)
 
     def partition(self, num_parts: int) -> list[TokenCounts]:
         """Return states that merge to this one; where a token goes, its bytes alone decide.
@@ -163,7 +167,7 @@ class TokenCounts:
         for token in self._counts:
             chosen[zlib.crc32(to_bytes(token)) % num_parts].append(token)
         return [
-            self._chosen(tokens, num_documents=0 if i else self._num_documents)
+            self._choose(tokens, num_documents=0 if i else self._num_documents)
             for i, tokens in enumerate(chosen)
         ]
 
@@ -201,7 +205,7 @@ class TokenCounts:
             )
         self._kind = kind
 
-    def _best(self, max_tokens: int | None) -> list[Any]:
+    def _rank(self, max_tokens: int | None) -> list[Any]:
         tokens = list(self._counts)
         if max_tokens is not None and max_tokens < len(tokens):
             if max_tokens < 1:
@@ -210,11 +214,11 @@ class TokenCounts:
             counts = np.fromiter(self._counts.values(), np.int64, len(tokens))
             least = int(np.partition(counts, -max_tokens)[-max_tokens])
             tokens = [token for token, count in self._counts.items() if count >= least]
-        tokens.sort(key=_sort_key(self._kind), reverse=True)
+        tokens.sort(key=_choose_sort_key(self._kind), reverse=True)
         tokens.sort(key=self._counts.__getitem__, reverse=True)  # equals stay in their order
         return tokens[:max_tokens]
 
-    def _chosen(self, tokens: Sequence[Token], *, num_documents: int) -> TokenCounts:
+    def _choose(self, tokens: Sequence[Token], *, num_documents: int) -> TokenCounts:
         state = TokenCounts(documents=self._documents)
         state._num_documents = num_documents
         state._kind = self._kind if tokens else None
@@ -223,8 +227,8 @@ class TokenCounts:
             state._document_counts.update({token: self._document_counts[token] for token in tokens})
         return state
 
-    def _document_counts_of(self, tokens: Sequence[Token]) -> NDArray[np.int64]:
-        return _int64(map(self._document_counts.__getitem__, tokens if self._documents else ()))
+    def _get_document_counts(self, tokens: Sequence[Token]) -> NDArray[np.int64]:
+        return _to_int64(map(self._document_counts.__getitem__, tokens if self._documents else ()))
 
 
 def _to_bytes(token: Any) -> bytes:
@@ -235,12 +239,12 @@ def _int_to_bytes(token: Any) -> bytes:
     return int.to_bytes(token, 8, "little", signed=True)
 
 
-def _sort_key(kind: type[Token] | None) -> Any:
+def _choose_sort_key(kind: type[Token] | None) -> Any:
     """Bytes, since a str with escaped bytes sorts differently; None for integers."""
     return _to_bytes if kind is str else None
 
 
-def _int64(numbers: Iterable[int]) -> NDArray[np.int64]:
+def _to_int64(numbers: Iterable[int]) -> NDArray[np.int64]:
     return np.fromiter(numbers, np.int64)
 
 
@@ -249,14 +253,14 @@ def _check_encoding(tokens: list[str]) -> None:
     try:
         "".join(tokens).encode()
     except UnicodeEncodeError:
-        for token in _not_alone(tokens):
+        for token in _find_ambiguous(tokens):
             raise ValueError(
                 f"TokenCounts take strings that UTF-8 can encode, with surrogateescape for other "
                 f"bytes; got {token!r}. Decode it from its bytes with errors='surrogateescape'."
             ) from None
 
 
-def _not_alone(tokens: list[str]) -> Iterator[str]:
+def _find_ambiguous(tokens: list[str]) -> Iterator[str]:
     """Strings that do not come back from their bytes."""
     for token in tokens:
         try:

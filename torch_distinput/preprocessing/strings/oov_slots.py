@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_distinput.preprocessing.strings.hashes.buckets import bucket
 from torch_distinput.preprocessing.strings.hashes.farmhash import fingerprint64
 from torch_distinput.preprocessing.strings.hashes.siphash import siphash24
+from torch_distinput.preprocessing.strings.hashes.words import choose_bucket
 
 
-def checked_salt(salt: int | Sequence[int] | None) -> list[int] | None:
+def parse_salt(salt: int | Sequence[int] | None) -> list[int] | None:
     """Return the two keys of a salt, which may be one integer.
 
     Raises:
@@ -26,7 +26,7 @@ def checked_salt(salt: int | Sequence[int] | None) -> list[int] | None:
     raise ValueError(msg)
 
 
-def slots_of(
+def choose_slots(
     data: torch.Tensor, lengths: torch.Tensor, num_bins: int, salt: Sequence[int] | None
 ) -> torch.Tensor:
     """Return the bin of each string, int64 ``(rows,)`` in ``0..num_bins-1``.
@@ -39,5 +39,5 @@ def slots_of(
     """
     lengths = lengths.clamp_min(0)
     if salt is None:
-        return bucket(fingerprint64(data, lengths), num_bins)
-    return bucket(siphash24(data, lengths, (salt[0], salt[1])), num_bins)
+        return choose_bucket(fingerprint64(data, lengths), num_bins)
+    return choose_bucket(siphash24(data, lengths, (salt[0], salt[1])), num_bins)

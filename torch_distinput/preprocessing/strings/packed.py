@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ MISSING = -1
 """The length of a string that is not there."""
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedStrings:
     """Strings as tensors, for layers inside a model; made by :func:`pack_strings`.
@@ -76,11 +77,11 @@ def pack_strings(values: Any, max_bytes: int | None = None) -> PackedStrings:
         ValueError: for a string longer than ``max_bytes``: cut, it would look like another one.
         TypeError: for values that are no strings.
     """
-    strings, shape, _ = host_strings(values)
-    return _packed(strings, shape, max_bytes)
+    strings, shape, _ = flatten_strings(values)
+    return _pack(strings, shape, max_bytes)
 
 
-def in_blocks(
+def apply_in_blocks(
     given: HostStrings, fn: Callable[[PackedStrings], torch.Tensor]
 ) -> torch.Tensor:
     """Apply a function to host strings, packed, and return its int64 results in their shape.
@@ -91,15 +92,15 @@ def in_blocks(
     strings, shape, _ = given
     lengths = np.fromiter((len(value or "") for value in strings), np.int64, len(strings))
     if lengths.max(initial=0) <= _NARROW:
-        return fn(_packed(strings, shape, None))
+        return fn(_pack(strings, shape, None))
     out = torch.empty(len(strings), dtype=torch.int64)
-    for block in blocks_by_length(lengths):
+    for block in split_by_length(lengths):
         chosen = [strings[place] for place in block.tolist()]
-        out[torch.from_numpy(block)] = fn(_packed(chosen, (len(chosen),), None))
+        out[torch.from_numpy(block)] = fn(_pack(chosen, (len(chosen),), None))
     return out.reshape(shape)
 
 
-def blocks_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
+def split_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the places of strings in blocks that take little more than their bytes when packed."""
     by_length = np.argsort(lengths, kind="stable")
     ordered = lengths[by_length]
@@ -119,10 +120,10 @@ def unpack_strings(packed: PackedStrings) -> Any:
         None if length == MISSING else to_str(row[:length].tobytes())
         for row, length in zip(data.cpu().numpy(), lengths.tolist(), strict=True)
     ]
-    return nested(flat, tuple(packed.lengths.shape))
+    return nest(flat, tuple(packed.lengths.shape))
 
 
-def _packed(
+def _pack(
     strings: Sequence[str | None], shape: tuple[int, ...], max_bytes: int | None
 ) -> PackedStrings:
     encoded = [b"" if value is None else to_bytes(value) for value in strings]
@@ -146,55 +147,55 @@ def _packed(
     )
 
 
-def host_strings(values: Any) -> HostStrings:
+def flatten_strings(values: Any) -> HostStrings:
     """Flatten host strings.
 
     Raises:
         TypeError: for values that are no strings.
         ValueError: for nested lists of unequal lengths.
     """
-    values = listed(values)
+    values = unbox_array(values)
     if type(values) is list and set(map(type, values)) == {str}:  # most often
         return HostStrings(values, (len(values),), is_complete=True)
-    return strings_of(*flattened(values))
+    return check_strings(*flatten(values))
 
 
-def strings_of(flat: list[Any], shape: tuple[int, ...]) -> HostStrings:
-    """Return flat values as strings, or refuse them as :func:`host_strings` does."""
+def check_strings(flat: list[Any], shape: tuple[int, ...]) -> HostStrings:
+    """Return flat values as strings, or refuse them as :func:`flatten_strings` does."""
     if set(map(type, flat)) <= {str}:
         return HostStrings(flat, shape, is_complete=True)
-    texts = as_text(flat)
+    texts = decode_texts(flat)
     return HostStrings(texts, shape, is_complete=None not in texts)
 
 
-def listed(values: Any) -> Any:
+def unbox_array(values: Any) -> Any:
     """Turn an array of one dimension into a list, and leave anything else as it is."""
     return values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else values
 
 
-def flattened(values: Any) -> tuple[list[Any], tuple[int, ...]]:
+def flatten(values: Any) -> tuple[list[Any], tuple[int, ...]]:
     """Flatten host values, whatever they are, and return their shape."""
     if isinstance(values, (str, bytes, Number)) or values is None:
         return [values], ()
     if isinstance(values, np.ndarray):
         flat = values.reshape(-1).tolist()
         # One dimension may be a column of lists.
-        return _flattened_list(flat) if values.ndim == 1 else (flat, values.shape)
+        return _flatten_list(flat) if values.ndim == 1 else (flat, values.shape)
     if isinstance(values, (list, tuple)):
-        return _flattened_list(values)
+        return _flatten_list(values)
     if isinstance(values, torch.Tensor) or not hasattr(values, "__array__"):
         msg = (
             f"Expected strings: str, bytes, a list or NumPy array of them, or pack_strings(...); "
-            f"got {_described(values)}."
+            f"got {_describe(values)}."
         )
         raise TypeError(msg)
-    return flattened(np.asarray(values, dtype=object))  # a column of pandas, polars or Arrow
+    return flatten(np.asarray(values, dtype=object))  # a column of pandas, polars or Arrow
 
 
-def _flattened_list(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+def _flatten_list(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     if not any(issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, values))):
         return list(values), (len(values),)
-    parts = [flattened(value) for value in values]
+    parts = [flatten(value) for value in values]
     shapes = {shape for _, shape in parts}
     if len(shapes) > 1:
         found = ", ".join(map(str, sorted(shapes)[:4]))
@@ -206,23 +207,23 @@ def _flattened_list(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
     return [item for flat, _ in parts for item in flat], (len(values), *shapes.pop())
 
 
-def as_text(values: Iterable[Any]) -> list[str | None]:
+def decode_texts(values: Iterable[Any]) -> list[str | None]:
     """Decode bytes, keep ``str`` and None, and refuse anything else."""
-    return [_text(value) for value in values]
+    return [_decode(value) for value in values]
 
 
-def _text(value: Any) -> str | None:
+def _decode(value: Any) -> str | None:
     if isinstance(value, str):
         return str(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for None
         return None
     if isinstance(value, bytes):
         return to_str(value)
-    msg = f"Expected strings, got {_described(value)}. Convert it with str() if text is meant."
+    msg = f"Expected strings, got {_describe(value)}. Convert it with str() if text is meant."
     raise TypeError(msg)
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of dtype {value.dtype}"
     return f"{value!r:.60} of type {type(value).__name__}"
@@ -246,16 +247,16 @@ def to_bytes(value: str) -> bytes:
         raise ValueError(msg) from None
 
 
-def nested(flat: Sequence[Any], shape: tuple[int, ...]) -> Any:
+def nest(flat: Sequence[Any], shape: tuple[int, ...]) -> Any:
     """Put flat values into lists nested as deep as the shape."""
     if not shape:
         return flat[0]
     if len(shape) == 1:
         return list(flat)
     step = len(flat) // shape[0] if shape[0] else 0
-    return [nested(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
+    return [nest(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
 
 
-def shown(values: Sequence[Any], limit: int = 5) -> str:
+def show_some(values: Sequence[Any], limit: int = 5) -> str:
     """Name some values in a message."""
     return ", ".join(map(repr, values[:limit])) + (", ..." if len(values) > limit else "")

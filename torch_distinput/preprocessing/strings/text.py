@@ -10,7 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from torch_distinput.options import check_count
 from torch_distinput.preprocessing.strings.packed import to_bytes, to_str
@@ -23,6 +23,7 @@ _SPLIT = ("whitespace", "character")
 _PUNCTUATION = string.punctuation.encode()
 
 
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextRules:
     """What becomes of a text.
@@ -67,7 +68,7 @@ def _check_rule(name: str, rule: Any, known: tuple[str, ...]) -> None:
         raise ValueError(msg)
 
 
-def ngram_widths(ngrams: int | Sequence[int] | None) -> tuple[int, ...]:
+def parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...]:
     """Return the widths that ``ngrams`` means: an integer all up to it, a tuple just those.
 
     Raises:
@@ -83,21 +84,21 @@ def ngram_widths(ngrams: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(range(1, check_count("ngrams", ngrams, minimum=1) + 1))
 
 
-def tokens_of(texts: Sequence[str], rules: TextRules) -> list[list[str]]:
+def tokenize(texts: Sequence[str], rules: TextRules) -> list[list[str]]:
     """Return the tokens of each text, or its n-grams: all of the first width, then of the next.
 
     Raises:
         TypeError: for a function of the user's that returns something else than text.
     """
-    rows = _split([_standardized(text, rules) for text in texts], rules.split)
+    rows = _split([_standardize(text, rules) for text in texts], rules.split)
     if rules.widths == (1,):
         return rows
-    return [[ngram for width in rules.widths for ngram in _ngrams(row, width)] for row in rows]
+    return [[ngram for width in rules.widths for ngram in _join_ngrams(row, width)] for row in rows]
 
 
-def _standardized(text: str, rules: TextRules) -> bytes:
+def _standardize(text: str, rules: TextRules) -> bytes:
     if callable(rules.standardize):
-        text = _applied("standardize", rules.standardize, text)
+        text = _apply("standardize", rules.standardize, text)
         if not isinstance(text, str):
             msg = f"Expected standardize to return a str, got {text!r:.60}."
             raise TypeError(msg)
@@ -117,10 +118,10 @@ def _split(texts: Sequence[bytes], split: Split) -> list[list[str]]:
         joined = [to_str(b" ".join(text.split())) for text in texts]
         return [text.split(" ") if text else [] for text in joined]
     assert callable(split)
-    return [_checked(_applied("split", split, to_str(text))) for text in texts]
+    return [_check_tokens(_apply("split", split, to_str(text))) for text in texts]
 
 
-def _applied(name: str, rule: Callable[[str], Any], text: str) -> Any:
+def _apply(name: str, rule: Callable[[str], Any], text: str) -> Any:
     """Call a function of the user's; whoever iterates takes its StopIteration for the end."""
     try:
         return rule(text)
@@ -129,12 +130,12 @@ def _applied(name: str, rule: Callable[[str], Any], text: str) -> Any:
         raise RuntimeError(msg) from error
 
 
-def _checked(tokens: Any) -> list[str]:
+def _check_tokens(tokens: Any) -> list[str]:
     if not isinstance(tokens, (list, tuple)) or not all(isinstance(part, str) for part in tokens):
         msg = f"Expected split to return a list of str, got {tokens!r:.60}."
         raise TypeError(msg)
     return list(tokens)
 
 
-def _ngrams(tokens: Sequence[str], width: int) -> list[str]:
+def _join_ngrams(tokens: Sequence[str], width: int) -> list[str]:
     return [" ".join(tokens[at : at + width]) for at in range(len(tokens) - width + 1)]

@@ -44,7 +44,7 @@ class Rows(NamedTuple):
     inside: torch.Tensor
     begins: torch.Tensor
 
-    def counts(self) -> torch.Tensor:
+    def count_tokens(self) -> torch.Tensor:
         """The number of tokens of each row, int64 ``(rows,)``."""
         return self.begins.sum(1)
 
@@ -65,13 +65,13 @@ class Spans(NamedTuple):
     places: torch.Tensor
 
 
-def _among(data: torch.Tensor, *ranges: tuple[int, int]) -> torch.Tensor:
+def _are_among(data: torch.Tensor, *ranges: tuple[int, int]) -> torch.Tensor:
     """Whether bytes are in one of some ranges."""
     found = [(data >= first) & (data <= last) for first, last in ranges]
     return functools.reduce(torch.bitwise_or, found)
 
 
-def _moved(values: torch.Tensor, by: int) -> torch.Tensor:
+def _shift(values: torch.Tensor, by: int) -> torch.Tensor:
     """What stands ``by`` columns before; zero where there is none."""
     width = values.shape[1]
     return pad(values, (by, 0))[:, :width] if by > 0 else pad(values, (0, -by))[:, -by:]
@@ -89,16 +89,16 @@ def _put(
     return out.scatter(1, columns, values)[:, :width]
 
 
-def standardized(
+def standardize(
     data: torch.Tensor, lengths: torch.Tensor, rules: TextRules
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Standardise rows ``(rows, bytes)`` of lengths ``(rows,)``; zero behind their ends."""
     if rules.lowers:
-        data = data + _among(data, _UPPER).to(torch.uint8) * 0x20
+        data = data + _are_among(data, _UPPER).to(torch.uint8) * 0x20
     if not rules.strips:
         return data, lengths
     width = data.shape[1]
-    kept = (torch.arange(width, device=data.device) < lengths.unsqueeze(1)) & ~_among(
+    kept = (torch.arange(width, device=data.device) < lengths.unsqueeze(1)) & ~_are_among(
         data, *_PUNCTUATION
     )
     return _put(data, kept.cumsum(1) - 1, kept, width=width, fill=0), kept.sum(1)
@@ -108,28 +108,28 @@ def split(data: torch.Tensor, lengths: torch.Tensor, rules: TextRules) -> Rows:
     """Find the tokens of rows, by whitespace or by character."""
     inside = torch.arange(data.shape[1], device=data.device) < lengths.unsqueeze(1)
     if rules.split == "character":
-        return Rows(data, inside, inside & ~_continues(data))
-    inside = inside & ~_among(data, *_WHITESPACE)
-    return Rows(data, inside, inside & ~_moved(inside, 1))
+        return Rows(data, inside, inside & ~_are_continued(data))
+    inside = inside & ~_are_among(data, *_WHITESPACE)
+    return Rows(data, inside, inside & ~_shift(inside, 1))
 
 
-def _continues(data: torch.Tensor) -> torch.Tensor:
+def _are_continued(data: torch.Tensor) -> torch.Tensor:
     """Whether a byte is not the first of its character; one that is no UTF-8 is one by itself."""
-    second, follows = _moved(data, -1), _among(data, _FOLLOWING)
+    second, follows = _shift(data, -1), _are_among(data, _FOLLOWING)
     three, four = data >= _THREE, data >= _FOUR
-    begins = _among(data, _FIRST) & _moved(follows, -1)
-    begins = begins & (_moved(follows, -2) | ~three) & (_moved(follows, -3) | ~four)
+    begins = _are_among(data, _FIRST) & _shift(follows, -1)
+    begins = begins & (_shift(follows, -2) | ~three) & (_shift(follows, -3) | ~four)
     for first, refused in _NOT_SECOND:
-        begins = begins & ~((data == first) & _among(second, refused))
-    return _moved(begins, 1) | _moved(begins & three, 2) | _moved(begins & four, 3)
+        begins = begins & ~((data == first) & _are_among(second, refused))
+    return _shift(begins, 1) | _shift(begins & three, 2) | _shift(begins & four, 3)
 
 
-def most_tokens(num_bytes: int, rules: TextRules) -> int:
+def bound_tokens(num_bytes: int, rules: TextRules) -> int:
     """The most tokens that so many bytes can have."""
     return num_bytes if rules.split == "character" else (num_bytes + 1) // 2
 
 
-def spans(rows: Rows, rules: TextRules, num_tokens: int) -> Spans:
+def find_spans(rows: Rows, rules: TextRules, num_tokens: int) -> Spans:
     """Find n-grams: all of the first width, then of the next, in one row of parts.
 
     Args:
@@ -137,12 +137,12 @@ def spans(rows: Rows, rules: TextRules, num_tokens: int) -> Spans:
         rules: which n-grams there are.
         num_tokens: how many tokens of a row are looked at, from its first on.
     """
-    data, columns = _separated(rows, rules)
+    data, columns = _separate(rows, rules)
     which = rows.begins.cumsum(1) - 1
-    last = rows.inside & ~(_moved(rows.inside, -1) & ~_moved(rows.begins, -1))
+    last = rows.inside & ~(_shift(rows.inside, -1) & ~_shift(rows.begins, -1))
     starts = _put(columns, which, rows.begins, width=num_tokens, fill=0)
     ends = _put(columns + 1, which, last, width=num_tokens, fill=0)
-    counts = rows.counts().unsqueeze(1)
+    counts = rows.count_tokens().unsqueeze(1)
     parts, before = [], torch.zeros_like(counts)
     for width in rules.widths:
         num_parts = max(num_tokens - width + 1, 0)
@@ -156,7 +156,7 @@ def spans(rows: Rows, rules: TextRules, num_tokens: int) -> Spans:
     return Spans(data, *(torch.cat(kind, 1) for kind in zip(*parts, strict=True)))
 
 
-def _separated(rows: Rows, rules: TextRules) -> tuple[torch.Tensor, torch.Tensor]:
+def _separate(rows: Rows, rules: TextRules) -> tuple[torch.Tensor, torch.Tensor]:
     """Put exactly one space between tokens, if there are n-grams; and say where each byte is."""
     num_columns = rows.data.shape[1]
     if max(rules.widths) == 1:
@@ -168,6 +168,6 @@ def _separated(rows: Rows, rules: TextRules) -> tuple[torch.Tensor, torch.Tensor
     return _put(rows.data, columns, rows.inside, width=width, fill=_SPACE), columns
 
 
-def placed(values: torch.Tensor, places: torch.Tensor, num_places: int) -> torch.Tensor:
+def place(values: torch.Tensor, places: torch.Tensor, num_places: int) -> torch.Tensor:
     """Put values of parts where they belong, in int64 ``(rows, num_places)``; zeros elsewhere."""
     return _put(values, places, places >= 0, width=num_places, fill=0)

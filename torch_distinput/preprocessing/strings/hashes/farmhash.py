@@ -1,29 +1,33 @@
 """FarmHash Fingerprint64 (Geoff Pike's farmhashna::Hash64), which TensorFlow hashes strings with.
 
 Every branch that the width of the data allows is worked out for all rows, and each row takes the
-one of its length: no shape depends on data.
+one of its length: no shape depends on data. :func:`cross` is TensorFlow's crossing of such hashes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from torch_distinput.preprocessing.strings.hashes.words import (
-    last_words,
+    read_last_words,
     rotate_right,
     shift_right,
-    signed,
-    words_of,
+    split_words,
+    to_signed,
 )
 
-_K0 = signed(0xC3A5C85C97CB3127)
-_K1 = signed(0xB492B66FBE98F273)
-_K2 = signed(0x9AE16A3B2F90404F)
+_K0 = to_signed(0xC3A5C85C97CB3127)
+_K1 = to_signed(0xB492B66FBE98F273)
+_K2 = to_signed(0x9AE16A3B2F90404F)
 _CHUNK = 64
 """Bytes that the loop over a long row takes at once."""
+_CROSS_KEY = 0xDECAFCAFFE
+"""What ``tf.sparse.cross_hashed`` starts from, unless it is told otherwise."""
+_CROSS_FACTOR = to_signed(0xC6A4A7935BD1E995)
 
 
 class _State(NamedTuple):
@@ -46,17 +50,31 @@ def fingerprint64(data: Tensor, lengths: Tensor) -> Tensor:
         lengths: int64 (rows,).
     """
     width = data.shape[1]
-    words = words_of(data)
+    words = split_words(data)
     hashes = _up_to_3(words[0], lengths)
     if width > 3:
         multiplier = _K2 + lengths * 2
         count = next(count for limit, count in _LAST_WORDS if width <= limit)
-        last = last_words(words, lengths, count)
+        last = read_last_words(words, lengths, count)
         hashes = torch.where(lengths > 3, _up_to_32(words, last, lengths, multiplier), hashes)
     if width > 32:
         hashes = torch.where(lengths > 32, _up_to_64(words, last, multiplier), hashes)
     if width > 64:
         hashes = torch.where(lengths > 64, _above_64(words, last, lengths, width), hashes)
+    return hashes
+
+
+def cross(columns: Sequence[Tensor]) -> Tensor:
+    """Return one hash for each row of columns of one shape: TensorFlow's ``FingerprintCat64``.
+
+    Args:
+        columns: int64 each: of strings their ``fingerprint64``, and integers as they are.
+    """
+    hashes = torch.full_like(columns[0], _CROSS_KEY)
+    for column in columns:
+        mixed = _shift_mix(column * _CROSS_FACTOR) * _CROSS_FACTOR
+        joined = (hashes ^ _CROSS_FACTOR ^ mixed) * _CROSS_FACTOR
+        hashes = _shift_mix(_shift_mix(joined) * _CROSS_FACTOR)
     return hashes
 
 

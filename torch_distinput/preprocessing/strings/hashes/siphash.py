@@ -8,8 +8,8 @@ from torch import Tensor
 from torch_distinput.preprocessing.strings.hashes.words import (
     MASK_64,
     rotate_right,
-    signed,
-    words_of,
+    split_words,
+    to_signed,
 )
 
 _State = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -24,11 +24,11 @@ def siphash24(data: Tensor, lengths: Tensor, key: tuple[int, int]) -> Tensor:
         lengths: int64 (rows,).
         key: two uint64; a negative number is taken for the uint64 that has its bits.
     """
-    words = words_of(data)
+    words = split_words(data)
     num_full = lengths >> 3
     keys = [part & MASK_64 for part in key]
     v0, v1, v2, v3 = (
-        torch.full_like(lengths, signed(initial ^ keys[at % 2]))
+        torch.full_like(lengths, to_signed(initial ^ keys[at % 2]))
         for at, initial in enumerate(_INITIAL)
     )
     state = v0, v1, v2, v3

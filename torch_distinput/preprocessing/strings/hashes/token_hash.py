@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torch_distinput.preprocessing.strings.hashes.words import MASK_64, shift_right, signed
+from torch_distinput.preprocessing.strings.hashes.words import MASK_64, shift_right, to_signed
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -40,15 +40,15 @@ def token_hash(data: Tensor, lengths: Tensor, seed: int) -> Tensor:
         lengths: int64 (rows,).
         seed: picks the table and the multiplier.
     """
-    key = _key(seed)
-    return _finish(_polynomials(data, key), lengths, key)
+    key = _make_key(seed)
+    return _finish(_sum_polynomials(data, key), lengths, key)
 
 
 def prefix_sums(data: Tensor, seed: int) -> Tensor:
     """Return what ``span_hash`` needs of rows: int64 (rows, L + 1)."""
-    key = _key(seed)
-    words = _looked_up(_table(key, data.device), data)
-    terms = words.mul_(_powers(key.multiplier, data.shape[1], data.device))
+    key = _make_key(seed)
+    words = _look_up(_make_table(key, data.device), data)
+    terms = words.mul_(_make_powers(key.multiplier, data.shape[1], data.device))
     return pad(terms.cumsum(1), (1, 0))
 
 
@@ -61,21 +61,21 @@ def span_hash(prefix: Tensor, starts: Tensor, ends: Tensor, seed: int) -> Tensor
         ends: int64 (rows, parts), one past the last.
         seed: that of the prefix sums.
     """
-    key = _key(seed)
-    shifts = _powers(key.inverse, prefix.shape[1], prefix.device).expand_as(prefix)
+    key = _make_key(seed)
+    shifts = _make_powers(key.inverse, prefix.shape[1], prefix.device).expand_as(prefix)
     sums = prefix.gather(1, ends) - prefix.gather(1, starts)
     return _finish(sums * shifts.gather(1, starts), ends - starts, key)
 
 
-def _key(seed: int) -> _Key:
-    table, multiplier, length = (_mixed_int((seed * 3 + at) * _GOLDEN & MASK_64) for at in range(3))
+def _make_key(seed: int) -> _Key:
+    table, multiplier, length = (_mix_int((seed * 3 + at) * _GOLDEN & MASK_64) for at in range(3))
     # 3 modulo 8: its powers have the longest period, and few zero bits at the end of differences.
     multiplier = (multiplier & ~7) | 3
     inverse = pow(multiplier, -1, 1 << 64)
-    return _Key(signed(table), signed(multiplier), signed(inverse), signed(length | 1))
+    return _Key(to_signed(table), to_signed(multiplier), to_signed(inverse), to_signed(length | 1))
 
 
-def _polynomials(data: Tensor, key: _Key) -> Tensor:
+def _sum_polynomials(data: Tensor, key: _Key) -> Tensor:
     """Return the polynomial of each row, block by block of columns.
 
     Temporary memory of a block is used again; that of a whole batch goes back to the system and
@@ -83,42 +83,42 @@ def _polynomials(data: Tensor, key: _Key) -> Tensor:
     """
     width = data.shape[1]
     size = max(_FEWEST_COLUMNS, -(-width // _MOST_BLOCKS))
-    table = _table(key, data.device)
-    powers = _powers(key.multiplier, width, data.device)
+    table = _make_table(key, data.device)
+    powers = _make_powers(key.multiplier, width, data.device)
     sums = torch.zeros(data.shape[0], dtype=torch.int64, device=data.device)
     for begin in range(0, width, size):
         block = slice(begin, begin + size)
-        sums += _looked_up(table, data[:, block]).mul_(powers[block]).sum(1)
+        sums += _look_up(table, data[:, block]).mul_(powers[block]).sum(1)
     return sums
 
 
-def _table(key: _Key, device: torch.device) -> Tensor:
-    table = _mixed(torch.arange(256, device=device) * signed(_GOLDEN) + key.table)
+def _make_table(key: _Key, device: torch.device) -> Tensor:
+    table = _mix(torch.arange(256, device=device) * to_signed(_GOLDEN) + key.table)
     return table - table[0]
 
 
-def _looked_up(table: Tensor, data: Tensor) -> Tensor:
+def _look_up(table: Tensor, data: Tensor) -> Tensor:
     """Return the word of each byte; indexing with two dimensions is several times slower."""
     return table.index_select(0, data.int().reshape(-1)).view(data.shape)
 
 
-def _powers(base: int, count: int, device: torch.device) -> Tensor:
+def _make_powers(base: int, count: int, device: torch.device) -> Tensor:
     """Return the powers 0 to count - 1; worked out on the device, as sending takes longer."""
     return torch.where(torch.arange(count, device=device) > 0, base, 1).cumprod(0)
 
 
 def _finish(polynomials: Tensor, lengths: Tensor, key: _Key) -> Tensor:
-    return _mixed(polynomials + lengths * key.length + key.table)
+    return _mix(polynomials + lengths * key.length + key.table)
 
 
-def _mixed(words: Tensor) -> Tensor:
+def _mix(words: Tensor) -> Tensor:
     """Mix the bits as splitmix64 does (Steele, Lea and Flood): no two words become one."""
-    words = (words ^ shift_right(words, 30)) * signed(_FIRST)
-    words = (words ^ shift_right(words, 27)) * signed(_SECOND)
+    words = (words ^ shift_right(words, 30)) * to_signed(_FIRST)
+    words = (words ^ shift_right(words, 27)) * to_signed(_SECOND)
     return words ^ shift_right(words, 31)
 
 
-def _mixed_int(word: int) -> int:
+def _mix_int(word: int) -> int:
     word = (word ^ (word >> 30)) * _FIRST & MASK_64
     word = (word ^ (word >> 27)) * _SECOND & MASK_64
     return word ^ (word >> 31)

@@ -1,4 +1,4 @@
-"""Unsigned 64-bit words in int64 tensors, and the words of packed bytes.
+"""Unsigned 64-bit words in int64 tensors, the words of packed bytes, and bins of words.
 
 int64 has the bits of uint64 and wraps around like it: sums, products and left shifts need nothing.
 What differs is here: constants above 2^63, the right shift and the rotation. Bytes are packed as
@@ -18,7 +18,7 @@ MASK_64 = (1 << 64) - 1
 _LARGEST = (1 << 63) - 1
 
 
-def signed(word: int) -> int:
+def to_signed(word: int) -> int:
     """Return the int64 that has the bits of this uint64."""
     return word - (1 << 64) if word > _LARGEST else word
 
@@ -33,7 +33,7 @@ def rotate_right(words: Tensor, num_bits: int) -> Tensor:
     return shift_right(words, num_bits) | (words << (64 - num_bits))
 
 
-def words_of(data: Tensor) -> Tensor:
+def split_words(data: Tensor) -> Tensor:
     """Return the aligned words of each row, (L // 8 + 1, rows): one zero byte at least is behind.
 
     A word of all rows lies in one piece, which is what the hashes work on.
@@ -44,7 +44,7 @@ def words_of(data: Tensor) -> Tensor:
     return padded.view(torch.int64).t().contiguous()
 
 
-def last_words(words: Tensor, lengths: Tensor, count: int) -> Tensor:
+def read_last_words(words: Tensor, lengths: Tensor, count: int) -> Tensor:
     """Return the ``count`` words that end where each row ends, (count, rows).
 
     Those that would begin before the row are of no meaning.
@@ -56,3 +56,20 @@ def last_words(words: Tensor, lengths: Tensor, count: int) -> Tensor:
     # By 0 to 56 bits, which differ from row to row. A shift by 64 would be undefined: hence two.
     lower = (aligned[:-1] >> num_bits) & (((_LARGEST >> num_bits) << 1) | 1)
     return lower | ((aligned[1:] << 1) << (63 - num_bits))
+
+
+def choose_bucket(hashes: Tensor, num_bins: int) -> Tensor:
+    """Return each hash, read as a uint64, modulo ``num_bins``; exact for every int64 number.
+
+    Raises:
+        ValueError: unless 1 <= num_bins < 2^63.
+    """
+    if not 1 <= num_bins < 1 << 63:
+        msg = f"num_bins is a number from 1 to 2^63 - 1, got {num_bins}. Give the number of bins."
+        raise ValueError(msg)
+    remainders = hashes % num_bins  # of the int64, rounded down: 2^64 is missing where it is < 0
+    missing = (1 << 64) % num_bins
+    room = num_bins - missing
+    # remainders + missing may pass 2^63 where it is not chosen, and nowhere else.
+    added = torch.where(remainders >= room, remainders - room, remainders + missing)
+    return torch.where(hashes < 0, added, remainders)

@@ -11,9 +11,9 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,13 @@ import torch
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.machine_cache import is_kept, kept_folder, key_of
 from torch_distinput.errors import UsageError
-from torch_distinput.preprocessing.strings.token_table import (
-    SortedTable,
+from torch_distinput.preprocessing.vocabulary.sorted_table import SortedTable, build_directory
+from torch_distinput.preprocessing.vocabulary.vocabulary import (
+    Origin,
+    StringVocabulary,
     Tokens,
-    hashed_table,
-    hashes,
+    hash_tokens,
+    index_tokens,
 )
 
 _log = logging.getLogger(__name__)
@@ -35,38 +37,7 @@ _SAMPLE = 64  # tokens
 _TENSORS = {"text": torch.uint8, "ends": torch.int64, "keys": torch.int64, "places": torch.int64}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """Where a mapped vocabulary came from.
-
-    Attributes:
-        url: of the file.
-        storage_options: of fsspec.
-        key: of what this machine keeps of it.
-    """
-
-    url: str
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    key: str
-
-
-class MappedVocabulary(NamedTuple):
-    """A vocabulary in memory that all processes of a machine share.
-
-    Attributes:
-        origin: where it came from.
-        tokens: in order.
-        table: their hashes.
-        sha256: of the file.
-    """
-
-    origin: Origin
-    tokens: Tokens
-    table: SortedTable
-    sha256: str
-
-
-def open_vocabulary(url: str, storage_options: Mapping[str, Any]) -> MappedVocabulary:
+def open_vocabulary(url: str, storage_options: Mapping[str, Any]) -> StringVocabulary:
     """Map the vocabulary of a file or URL.
 
     Raises:
@@ -79,10 +50,10 @@ def open_vocabulary(url: str, storage_options: Mapping[str, Any]) -> MappedVocab
         msg = f"Expected one vocabulary at {url!r}, got {len(found)} files. Name one of them."
         raise ValueError(msg)
     key = key_of(found[0], _FORMAT)
-    return _mapped(Origin(url=found[0].path, storage_options=dict(storage_options), key=key))
+    return _map(Origin(url=found[0].path, storage_options=dict(storage_options), key=key))
 
 
-def reopened(origin: Origin) -> MappedVocabulary:
+def reopen_vocabulary(origin: Origin) -> StringVocabulary:
     """Map a vocabulary again, in another process, perhaps on another machine.
 
     On the machine where it was mapped before nothing is asked of the storage.
@@ -92,7 +63,7 @@ def reopened(origin: Origin) -> MappedVocabulary:
     """
     if not is_kept(origin.key):
         _check_unchanged(origin)
-    return _mapped(origin)
+    return _map(origin)
 
 
 def _check_unchanged(origin: Origin) -> None:
@@ -105,10 +76,10 @@ def _check_unchanged(origin: Origin) -> None:
         raise UsageError(msg)
 
 
-def _mapped(origin: Origin) -> MappedVocabulary:
+def _map(origin: Origin) -> StringVocabulary:
     folder = kept_folder(origin.key, lambda aside: _build(origin, aside))
     try:
-        return _opened(origin, folder)
+        return _open(origin, folder)
     except (OSError, RuntimeError, ValueError) as error:
         msg = (
             f"Expected what this machine keeps of the vocabulary {origin.url} to be as it was made,"
@@ -117,7 +88,7 @@ def _mapped(origin: Origin) -> MappedVocabulary:
         raise UsageError(msg) from error
 
 
-def _opened(origin: Origin, folder: Path) -> MappedVocabulary:
+def _open(origin: Origin, folder: Path) -> StringVocabulary:
     index = json.loads((folder / _INDEX).read_text())
     found = {
         name: torch.from_file(
@@ -128,7 +99,11 @@ def _opened(origin: Origin, folder: Path) -> MappedVocabulary:
     tokens = Tokens(found["text"], found["ends"])
     table = SortedTable(found["keys"], found["places"], index["seed"])
     _check_sample(tokens, table)
-    return MappedVocabulary(origin, tokens, table, index["sha256"])
+    return StringVocabulary(
+        tokens,
+        table._replace(directory=build_directory(table.keys)),
+        replace(origin, sha256=index["sha256"]),
+    )
 
 
 def _check_sample(tokens: Tokens, table: SortedTable) -> None:
@@ -138,10 +113,8 @@ def _check_sample(tokens: Tokens, table: SortedTable) -> None:
     ends = tokens.ends.numpy()
     starts = np.where(chosen > 0, ends[chosen - 1], 0)
     text = tokens.text.numpy()
-    sample = [
-        text[start:end].tobytes() for start, end in zip(starts, ends[chosen], strict=True)
-    ]
-    found = table.find(hashes(Tokens.of(sample), table.seed))
+    sample = [text[start:end].tobytes() for start, end in zip(starts, ends[chosen], strict=True)]
+    found = table.find(hash_tokens(Tokens.of(sample), table.seed))
     if b"" in sample or not np.array_equal(found.numpy(), chosen):
         raise ValueError("tokens are not in their places")
 
@@ -153,7 +126,7 @@ def _build(origin: Origin, folder: Path) -> None:
         raise FileNotFoundError(msg)
     _check_unchanged(origin)  # what is kept under its key is what was there under its key
     tokens = Tokens.of(read_tokens(content, origin.url))
-    table = hashed_table(tokens)
+    table = index_tokens(tokens).table
     tensors = {**tokens._asdict(), "keys": table.keys, "places": table.places}
     for name in _TENSORS:
         tensors[name].numpy().tofile(folder / name)
@@ -190,7 +163,7 @@ def read_tokens(content: bytes, name: str) -> list[bytes]:
         )
         raise ValueError(msg)
     if len(set(tokens)) < len(tokens):
-        raise ValueError(_repeated(tokens, name))
+        raise ValueError(_explain_repeated(tokens, name))
     return tokens
 
 
@@ -206,7 +179,7 @@ def _check_encoding(content: bytes, name: str) -> None:
         raise ValueError(msg) from None
 
 
-def _repeated(tokens: list[bytes], name: str) -> str:
+def _explain_repeated(tokens: list[bytes], name: str) -> str:
     first: dict[bytes, int] = {}
     for line, token in enumerate(tokens, 1):
         if token in first:

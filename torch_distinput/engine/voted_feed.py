@@ -1,82 +1,27 @@
-"""The feeds of sources whose lengths are not known before they are read."""
+"""Steps that several workers agree on, where lengths are not known before they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, final
 
 from torch_distinput.cluster.agreement import Agreement
 from torch_distinput.cluster.agreement_queue import Agreed, Ending
 from torch_distinput.cluster.peer_monitor import Watch
 from torch_distinput.cluster.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
-from torch_distinput.data.batch.spec import merged, same_kinds, spec_of
+from torch_distinput.data.batch.spec import merge_specs, same_kinds
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.engine.feeds import Delivery, located, origin_of
+from torch_distinput.engine.epoch_record import Origin
+from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
 from torch_distinput.errors import MismatchError, PeerFailedError
-from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
 from torch_distinput.plan.progress.end_of_data import Outcome
-from torch_distinput.plan.progress.position import Position
-
-Where = Callable[[Progress], Position]
 
 _LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 """Time between two looks at the board while a step is waited for."""
 
 
-class OwnFeed:
-    """The steps of a single worker."""
-
-    def __init__(
-        self, steps: Iterator[LocalStep], ledger: DeliveryCounter, where: Where, *, first_step: int
-    ) -> None:
-        """Take the worker's steps; one without examples is not delivered."""
-        self._steps = _delivered(steps, ledger, where)
-        self._first: Delivery | None = None
-        self._begun = False
-        self._number = first_step
-
-    def next(self) -> Delivery | None:
-        """Read the next step."""
-        delivery = self._first or self._read()
-        self._first = None
-        return delivery
-
-    def spec(self) -> Any:
-        """Read the first step if need be."""
-        if self._first is None and not self._begun:
-            self._first = self._read()
-        if self._first is None or self._first.step is None:
-            return None
-        return introduction(self._first.step)
-
-    def close(self) -> None:
-        """Drop the steps."""
-        self._steps = iter(())
-
-    def _read(self) -> Delivery | None:
-        self._begun = True
-        try:
-            delivery = next(self._steps, None)
-        except Exception as error:  # noqa: BLE001 - raised again with its place
-            raise located(error, 0, self._number) from origin_of(error)
-        self._number += 1
-        return delivery
-
-
-def _delivered(
-    steps: Iterator[LocalStep], ledger: DeliveryCounter, where: Where
-) -> Iterator[Delivery]:
-    """What a single worker delivers: it has only itself to agree with."""
-    for step in steps:
-        count = step.count
-        progress = ledger.add_step(count, step.num_touched, step.resume_point)
-        if count:
-            yield Delivery(step, count, partial(where, progress))
-
-
+@final
 class VotedFeed:
     """The steps that all workers agreed on."""
 
@@ -85,35 +30,34 @@ class VotedFeed:
         agreement: Agreement[LocalStep],
         watch: Watch,
         *,
+        origin: Origin,
         worker: int,
-        first_step: int,
         timeout: float,
-        where: Where,
     ) -> None:
         """Take a running agreement."""
+        self.origin = origin
         self._agreement = agreement
-        self._where = where
         self._compared = False
         self._watch = watch
         self._worker = worker
         self._timeout = timeout
-        self._number = first_step
+        self._index = origin.position.steps  # of the step that is asked for
 
-    def next(self) -> Delivery | None:
+    def next(self, index: int) -> Delivery | None:
         """Wait for the next step, and look for failures meanwhile."""
+        self._index = index
         taken = self._take(0.0)  # as a rule it is there
         if taken is None:
-            taken = self._waited()
+            taken = self._wait()
         if isinstance(taken, Agreed):
             if not self._compared:
                 self._compared = True
                 self._check_kinds()
-            self._number += 1
-            return Delivery(taken.step, taken.num_examples, partial(self._where, taken.progress))
+            return Delivery(taken.step, taken.num_examples, taken.progress)
         self._end(taken)
         return None
 
-    def _waited(self) -> Agreed[LocalStep] | Ending:
+    def _wait(self) -> Agreed[LocalStep] | Ending:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
@@ -134,7 +78,7 @@ class VotedFeed:
         specs = [spec for spec in introduced if spec is not None]
         spec = specs[0] if specs else None
         for other in specs[1:]:
-            spec = merged(spec, other)
+            spec = merge_specs(spec, other)
         return spec
 
     def close(self) -> None:
@@ -169,7 +113,7 @@ class VotedFeed:
         if ending.outcome is Outcome.DIFFER:
             msg = (
                 "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
-                f"after step {self._number} the data of {named_workers(ending.workers)} is not "
+                f"after step {self._index} the data of {named_workers(ending.workers)} is not "
                 "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
                 "the same on all ranks, let nothing depend on the process, or deal out files "
                 "(FILE)."
@@ -177,16 +121,16 @@ class VotedFeed:
             raise MismatchError(msg)
         if ending.error is not None:
             self._watch.call_roll(ending.error)
-        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._number}")
+        self._watch.ask_why(ending.workers, f"a step from every worker after step {self._index}")
 
     def _raise_failed(self, ending: Ending) -> None:
         if ending.error is not None:
             error = ending.error
             if not ending.words:
                 self._watch.tell(error)  # the voting itself broke off here
-            raise located(error, self._worker, self._number) from origin_of(error)
+            raise locate_error(error, self._worker, self._index) from find_cause(error)
         words = "; ".join(f"worker {w}: {ending.words[w]}" for w in ending.workers)
-        msg = f"Expected step {self._number} from every worker, but a worker failed. {words}"
+        msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
     def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
@@ -197,19 +141,13 @@ class VotedFeed:
             return None
 
     def _note_wait(self) -> None:
-        self._watch.waiting(self._number, is_reading=self._agreement.lacks_steps)
+        self._watch.waiting(self._index, is_reading=self._agreement.lacks_steps)
 
     def _check_time(self, wait_limit: WaitLimit) -> None:
         self._note_wait()
         if wait_limit.is_over:
             self._watch.give_up(
-                f"all workers to agree on step {self._number}",
-                self._number,
+                f"all workers to agree on step {self._index}",
+                self._index,
                 "Raise InputOptions.timeout if a source is only slow.",
             )
-
-
-def introduction(step: LocalStep) -> Any:
-    """The spec of a step's first batch and its ids; None without one."""
-    part = next((part for part in step.parts if part is not None), None)
-    return None if part is None else spec_of((part.batch, part.ids))

@@ -1,4 +1,4 @@
-"""Columns of a batch as layers take them."""
+"""Examples into columns, and columns into the shape that layers take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_distinput.preprocessing.strings.packed import PackedStrings
 _NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
 
 
-def side_by_side(column: Any) -> Any:
+def join_parts(column: Any) -> Any:
     """Join the parts of a column whose examples are lists or tuples: ``(rows, parts, ...)``.
 
     Collating makes a tuple of them, with all first items in the first part, and so on (as
@@ -21,13 +21,13 @@ def side_by_side(column: Any) -> Any:
     """
     if type(column) is not tuple or not all(_has_rows(part) for part in column):
         return column
-    parts = [side_by_side(part) for part in column]
+    parts = [join_parts(part) for part in column]
     if all(isinstance(part, torch.Tensor) for part in parts):
         return torch.stack(parts, dim=1)
     return [list(row) for row in zip(*parts, strict=True)]
 
 
-def only_column(batch: Any) -> Any:
+def take_only_column(batch: Any) -> Any:
     """Return a batch that is one column, for a layer by itself.
 
     Raises:
@@ -40,7 +40,7 @@ def only_column(batch: Any) -> Any:
     return batch[0] if type(batch) is tuple else batch
 
 
-def as_columns(examples: Sequence[Any], names: Sequence[str] | None = None) -> Any:
+def collate_columns(examples: Sequence[Any], names: Sequence[str] | None = None) -> Any:
     """Collate examples without asking what is in them: None and lists are values like others.
 
     Dicts give a dict of columns, of those names or of all there are; what one lacks is None.
@@ -49,17 +49,17 @@ def as_columns(examples: Sequence[Any], names: Sequence[str] | None = None) -> A
     if all(isinstance(example, Mapping) for example in examples):
         if names is None:
             names = tuple(dict.fromkeys(name for example in examples for name in example))
-        return {name: column_of([example.get(name) for example in examples]) for name in names}
-    return column_of(list(examples))
+        return {name: collate_column([example.get(name) for example in examples]) for name in names}
+    return collate_column(list(examples))
 
 
-def column_of(values: list[Any]) -> Any:
+def collate_column(values: list[Any]) -> Any:
     """Return values as a tensor if they are numbers, else as an array of objects."""
-    found = stacked(values)
-    return object_array(values) if found is values else found
+    found = stack_numbers(values)
+    return box_rows(values) if found is values else found
 
 
-def stacked(values: list[Any]) -> Any:
+def stack_numbers(values: list[Any]) -> Any:
     """Return the values of a column as one tensor if they are numbers; otherwise as they are."""
     if values and all(isinstance(value, torch.Tensor) for value in values):
         return torch.stack(values)
@@ -77,7 +77,7 @@ def has_rounded(values: Sequence[Any], array: np.ndarray) -> bool:
     return any(isinstance(value, (int, np.integer)) and abs(int(value)) > 2**53 for value in values)
 
 
-def object_array(values: Sequence[Any]) -> np.ndarray:
+def box_rows(values: Sequence[Any]) -> np.ndarray:
     """An array with one object for each row, whatever it is: NumPy's own strings are cut at NUL."""
     out = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):
@@ -85,7 +85,7 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
     return out
 
 
-def one_each(column: Any) -> Any:
+def add_dimension(column: Any) -> Any:
     """Give each row of a column of single values a dimension of its own: ``(rows, 1)``."""
     if isinstance(column, PackedStrings):
         if column.lengths.ndim != 1:
@@ -97,7 +97,7 @@ def one_each(column: Any) -> Any:
         single = column.ndim == 1 and not any(map(_has_rows, column.tolist()))
         return column[:, None] if single else column
     if isinstance(column, list) and not any(map(_has_rows, column)):
-        return object_array(column)[:, None]  # also of no rows
+        return box_rows(column)[:, None]  # also of no rows
     return column
 
 

@@ -1,0 +1,82 @@
+"""How the state of a source travels: the example at the head of ``user_sources/run``, played."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.states import make_place, next_epoch
+
+
+def place(number, *words):
+    """The place of an example."""
+    return make_place({"example": number}, *words)
+
+
+SAVED = place(2, '{"n": 2}', 'new:{"n": 0}')
+AFTER_0 = place(0, 'after 0-0:{"n": 2}')
+
+
+class Count(IterableDataset):
+    """Counts its four examples, and goes on behind those that it has counted."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __iter__(self):
+        while self.n < 4:
+            self.n += 1
+            yield self.n - 1
+        self.n = 0
+
+    def state_dict(self):
+        return {"n": self.n}
+
+    def load_state_dict(self, state):
+        self.n = state["n"]
+
+
+def half_an_epoch():
+    """A source in the midst of its first epoch, and its run."""
+    source = Count()
+    run = SourceRun(source, epoch=0)
+    assert [0, 1] == [next(run.items), next(run.items)]
+    return source, run
+
+
+def test_a_start_has_our_numbers_the_place_and_the_beginning():
+    _, run = half_an_epoch()
+    assert place(0, 'new:{"n": 0}') == run.beginning(example=0)
+    assert run.place(example=2) == SAVED
+
+
+@pytest.mark.parametrize(
+    ("start", "ended", "expected"),
+    [
+        (SAVED, False, place(0, 'left:new:{"n": 0}')),
+        (SAVED, True, AFTER_0),
+        (AFTER_0, True, place(0, 'after 0-1:{"n": 2}')),
+        (AFTER_0, False, AFTER_0),
+    ],
+)
+def test_the_start_of_the_next_epoch(start, ended, expected):
+    epoch = 0 if start == SAVED else 1
+    assert expected == next_epoch(start, epoch, ended=ended)
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["this process", "a new process"])
+@pytest.mark.parametrize(
+    ("start", "epoch", "expected"),
+    [
+        (SAVED, 0, [2, 3]),
+        (place(0, 'left:new:{"n": 0}'), 1, [0, 1, 2, 3]),
+        (AFTER_0, 1, [0, 1, 2, 3]),
+        (place(0, 'after 0-1:{"n": 2}'), 2, [0, 1, 2, 3]),
+    ],
+    ids=["go on", "after a break", "after the end", "after two epochs"],
+)
+def test_what_is_played_from_a_start(start, epoch, expected, is_new):
+    source, _ = half_an_epoch()
+    run = SourceRun(Count() if is_new else source, start, epoch=epoch)
+    assert expected == list(run.items)

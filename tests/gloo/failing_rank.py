@@ -1,0 +1,160 @@
+"""A rank that something happens to, as a process: see test_failures.py.
+
+    python -m tests.gloo.failing_rank
+
+reads plans, one a line. It has imported what ranks need, and forks those of a plan, so that they
+are there in no time; each runs to the end of its interpreter. Their output is in the plan's folder.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import torch_distinput as tdi
+
+TIMEOUT = 3.0
+LIMIT = 40.0
+
+
+class Fault:
+    """What is to happen to the victim, once, at a place and a step."""
+
+    def __init__(self, plan, rank):
+        self.plan, self.is_victim = plan, rank == plan["victim"]
+
+    def __call__(self, place, number):
+        plan = self.plan
+        if not self.is_victim or plan["place"] != place or number != plan["number"]:
+            return
+        if Path(plan["mark"]).exists():
+            return
+        Path(plan["mark"]).write_text(str(time.time()))
+        if plan["kind"] == "raise":
+            msg = "rotten record"
+            raise ArithmeticError(msg)
+        if plan["kind"] in {"hang", "slow"}:
+            threading.Event().wait(0.75 * TIMEOUT if plan["kind"] == "slow" else None)
+        else:
+            os.kill(os.getpid(), getattr(signal, plan["kind"]))
+
+
+class Examples(torch.utils.data.Dataset):
+    def __init__(self, count, fault):
+        self.count, self.fault = count, fault
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.fault("source", index // 4)
+        return torch.tensor(index)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, count, fault):
+        self.count, self.fault = count, fault
+
+    def __iter__(self):
+        for index in range(self.count):
+            self.fault("source", index // 4)
+            yield torch.tensor(index)
+
+
+def work(plan, strategy):
+    """Two epochs on one rank: how they ended, after how many steps, and when."""
+    fault = Fault(plan, strategy.worker_index)
+    dataset = strategy.distribute_dataset(
+        (Examples if plan["known"] else Stream)(plan["examples"], fault),
+        global_batch_size=4,
+        num_workers=plan["loaders"],
+        options=tdi.InputOptions(timeout=plan["timeout"]),
+    )
+    steps = 0
+    try:
+        for _ in range(2):
+            for _ in dataset:
+                fault("loop", steps)
+                steps += 1
+                if plan["coupled"]:
+                    dist.all_reduce(torch.zeros(8))
+                else:
+                    time.sleep(plan["pace"])
+    except Exception as error:  # noqa: BLE001 - judged by the test
+        return f"{type(error).__name__}: {error}", steps, time.time()
+    return "completed", steps, time.time()
+
+
+def store_of(rank, plan):
+    """A file; or in rank 0, as without torchrun, on a port that it tells by the file."""
+    if not plan.get("is_hosted"):
+        return dist.FileStore(plan["store"], plan["ranks"])
+    path = Path(plan["store"])
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+        path.with_suffix(".new").write_text(str(store.port))
+        path.with_suffix(".new").rename(path)
+        return store
+    while not path.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(path.read_text()), None, is_master=False)
+
+
+def main(rank, plan):
+    """A rank as a process of its own."""
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    logging.basicConfig(format="log: %(message)s")
+    dist.init_process_group(
+        "gloo", store=store_of(rank, plan), rank=rank, world_size=plan["ranks"],
+        timeout=timedelta(seconds=plan["timeout"]),
+    )  # fmt: skip
+    print(json.dumps(work(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
+
+
+def start(plan):
+    """Fork the ranks: in a rank its number, else None, when the survivors' exit codes are printed.
+
+    All of them are in one process group, which is killed then: the victim may hang or be stopped.
+    """
+    processes = []
+    for rank in range(plan["ranks"]):
+        process = os.fork()
+        if not process:
+            os.setpgid(0, processes[0] if processes else 0)
+            return rank
+        os.setpgid(process, processes[0] if processes else process)
+        processes.append(process)
+    survivors = [process for rank, process in enumerate(processes) if rank != plan["victim"]]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in survivors]
+    os.killpg(processes[0], signal.SIGKILL)
+    os.waitpid(processes[plan["victim"]], 0)
+    print(json.dumps(codes), flush=True)
+    return None
+
+
+def serve():
+    """Play plans until there are no more."""
+    for line in sys.stdin:
+        plan = json.loads(line)
+        rank = start(plan)
+        if rank is not None:
+            for descriptor, name in ((1, "out"), (2, "err")):
+                path = f"{plan['folder']}/{name}-{rank}"
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+            main(rank, plan)
+            return
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,130 @@
+"""An epoch is stopped after every step and goes on with every cluster, twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from tests.plan.epochs import (
+    CLUSTERS,
+    DATA,
+    FILE,
+    OFF,
+    Cluster,
+    Setting,
+    begin,
+    play,
+    rest_of,
+    resume,
+)
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.progress.state import from_state, to_state
+
+LISTS = [
+    lengths for count in range(1, 7) for lengths in itertools.product(range(4), repeat=count)
+]
+MODES = list(itertools.product(Rebatch, (True, False), (4, 3, 1, 5, 2)))
+STRIDE, LONG_STRIDE = 181, 7
+"""All 5,460 lists take half an hour: each 181st is played, and each 7th in the long run. Both are
+prime to the 30 modes, so every mode comes up."""
+THIRDS = [Cluster(1, 2), Cluster(2, 1), Cluster(3, 2)]
+"""Of a third leg only what is left is looked at, and that does not depend on replicas."""
+
+
+def choose(stride, policy):
+    """Some lists of files, with the modes in turn: rebatch, are lengths known, and batch size."""
+    for number in range(0, len(LISTS), stride):
+        rebatch, known, size = MODES[number % len(MODES)]
+        yield Setting(LISTS[number], policy, rebatch, size, known)
+
+
+def check(setting):
+    """All first legs of an epoch; from each of their steps all second legs, then all third."""
+    num_cases = 0
+    for first in CLUSTERS:
+        if setting.policy is FILE and first.num_workers > len(setting.lengths):
+            continue  # refused
+        for delivered, position in follow(setting, first, begin(setting, first), ()):
+            for second in followers(setting, first, CLUSTERS):
+                start = resume(setting, second, position)
+                for so_far, later in follow(setting, second, start, delivered):
+                    for third in followers(setting, second, THIRDS):
+                        check_rest(setting, third, resume(setting, third, later), so_far)
+                        num_cases += 1
+    return num_cases
+
+
+def followers(setting, cluster, clusters):
+    """The clusters that can go on: under OFF every worker has a stream that no other continues."""
+    same = (other for other in clusters if other.num_workers == cluster.num_workers)
+    return same if setting.policy is OFF else clusters
+
+
+def follow(setting, cluster, before, delivered):
+    """Play a leg to its end; return the places to stop at, and what was delivered by then."""
+    prefixes = [(delivered, before)]
+    for step in play(setting, cluster, before):
+        delivered = merge(setting, delivered, step.rows)
+        check_state(step.after)
+        prefixes.append((delivered, step.after))
+    check_rest(setting, cluster, prefixes[-1][1], delivered)
+    num_left = sum(map(len, rest_of(setting, cluster, prefixes[-1][1])))
+    assert setting.drop_last or not num_left
+    return prefixes
+
+
+def merge(setting, delivered, rows):
+    """What was delivered so far: under OFF by each worker, else by all together."""
+    if setting.policy is OFF:
+        before = delivered or ((),) * len(rows)
+        return tuple((*one, *own) for one, own in zip(before, rows, strict=True))
+    return (*delivered, *itertools.chain.from_iterable(rows))
+
+
+def check_rest(setting, cluster, position, delivered):
+    """Each row has been delivered once, or will be; where order is promised, in that order."""
+    rest, everything = rest_of(setting, cluster, position), list(range(setting.num_rows))
+    if setting.policy is DATA:
+        assert everything == [*delivered, *rest[0]]
+    elif setting.policy is OFF:
+        for before, own in zip(delivered or ((),) * len(rest), rest, strict=True):
+            assert everything == [*before, *own]
+    else:
+        assert everything == sorted(itertools.chain(delivered, *rest))
+
+
+def check_state(position):
+    """A position survives JSON."""
+    assert position == from_state(json.loads(json.dumps(to_state(position, {}))))
+
+
+POLICIES = pytest.mark.parametrize("policy", [FILE, DATA, OFF])
+
+
+@POLICIES
+def test_every_row_is_delivered_once(policy):
+    """Wherever an epoch is stopped, and whoever goes on with it, and again."""
+    assert sum(map(check, choose(STRIDE, policy))) > 25_000
+
+
+@pytest.mark.long
+@POLICIES
+def test_every_row_is_delivered_once_of_many_more_lists(policy):
+    assert sum(map(check, choose(LONG_STRIDE, policy))) > 600_000
+
+
+@POLICIES
+def test_drop_last_leaves_out_less_than_a_batch_of_each_stream(policy):
+    """And what one cluster would have left out, another may still deliver."""
+    for setting in choose(STRIDE, policy):
+        setting = setting._replace(drop_last=True)  # noqa: PLW2901
+        for cluster in CLUSTERS:
+            if policy is FILE and cluster.num_workers > len(setting.lengths):
+                continue
+            delivered, position = follow(setting, cluster, begin(setting, cluster), ())[-1]
+            for rest in rest_of(setting, cluster, position):
+                assert len(rest) < setting.size
+            for other in followers(setting, cluster, CLUSTERS):
+                follow(setting, other, resume(setting, other, position), delivered)

@@ -1,0 +1,60 @@
+"""What the parts of a strategy share, so that none of them needs the strategy itself.
+
+Strategy --> Session <-- DistributedDataset, DistributedIterator, ReplicaContext, scope
+^           |
++-- weak ---+        the strategy is found again, but not kept, by what it has made
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+
+from torch_distinput.cluster.heartbeat import Heartbeat
+from torch_distinput.communicator import Communicator
+from torch_distinput.distribute.loss_steps import LossSteps
+from torch_distinput.plan.assignment.topology import Topology
+
+
+@final
+class Session:
+    """One strategy's cluster, and what has happened in it.
+
+    Attributes:
+        topology: the workers and their replicas.
+        devices: one for each local replica.
+        communicator: the way to the other workers.
+        heartbeat: tells the others where this worker is, and hears where they are.
+        loss_steps: which steps a loss may belong to.
+        datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
+            ``scopes``.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        topology: Topology,
+        devices: Sequence[torch.device],
+        communicator: Communicator,
+    ) -> None:
+        """Called by the strategy."""
+        assert len(devices) == topology.replicas_per_worker, "a device for each local replica"
+        self._strategy = weakref.ref(strategy)
+        self.topology = topology
+        self.devices = tuple(devices)
+        self.communicator = communicator
+        self.loss_steps = LossSteps()
+        self.heartbeat = Heartbeat(communicator)
+        self.datasets = itertools.count()
+        self.iterations = itertools.count()
+        self.scopes = itertools.count()
+        weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy; None if only an iterator is left of it."""
+        return self._strategy()
