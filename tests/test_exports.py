@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -129,9 +130,11 @@ print(*(name for name in sys.modules))
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    rooms = {*_LATE, "version", "data.files", "data.file_stream", "cluster.agreement"}
-    unwanted = {"fsspec", "torchdata", "pyarrow", *(f"torch_distinput.{room}" for room in rooms)}
-    assert not unwanted & loaded
+    rooms = {*_LATE, "version", "data.storage.filesystem", "data.files.dataset"}
+    rooms |= {"data.files.stream", "cluster.agreement.agreement", "engine.voted_feed"}
+    unwanted = {f"torch_distinput.{room}" for room in rooms}
+    assert all(map(find_spec, unwanted))
+    assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
 
 
 def test_the_version_is_that_of_the_checkout() -> None:

@@ -6,10 +6,16 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from torch_distinput.data.user_sources.run import SourceRun
-from torch_distinput.data.user_sources.states import next_epoch
+from torch_distinput.data.user_sources.states import make_place, next_epoch
 
-SAVED = (2, '{"n": 2}', 'new:{"n": 0}')
-AFTER_0 = (0, 'after 0-0:{"n": 2}')
+
+def place(number, *words):
+    """The place of an example."""
+    return make_place({"example": number}, *words)
+
+
+SAVED = place(2, '{"n": 2}', 'new:{"n": 0}')
+AFTER_0 = place(0, 'after 0-0:{"n": 2}')
 
 
 class Count(IterableDataset):
@@ -41,16 +47,16 @@ def half_an_epoch():
 
 def test_a_start_has_our_numbers_the_place_and_the_beginning():
     _, run = half_an_epoch()
-    assert (0, 'new:{"n": 0}') == run.beginning(0)
-    assert run.place(2) == SAVED
+    assert place(0, 'new:{"n": 0}') == run.beginning(example=0)
+    assert run.place(example=2) == SAVED
 
 
 @pytest.mark.parametrize(
     ("start", "ended", "expected"),
     [
-        (SAVED, False, (0, 'left:new:{"n": 0}')),
+        (SAVED, False, place(0, 'left:new:{"n": 0}')),
         (SAVED, True, AFTER_0),
-        (AFTER_0, True, (0, 'after 0-1:{"n": 2}')),
+        (AFTER_0, True, place(0, 'after 0-1:{"n": 2}')),
         (AFTER_0, False, AFTER_0),
     ],
 )
@@ -64,9 +70,9 @@ def test_the_start_of_the_next_epoch(start, ended, expected):
     ("start", "epoch", "expected"),
     [
         (SAVED, 0, [2, 3]),
-        ((0, 'left:new:{"n": 0}'), 1, [0, 1, 2, 3]),
+        (place(0, 'left:new:{"n": 0}'), 1, [0, 1, 2, 3]),
         (AFTER_0, 1, [0, 1, 2, 3]),
-        ((0, 'after 0-1:{"n": 2}'), 2, [0, 1, 2, 3]),
+        (place(0, 'after 0-1:{"n": 2}'), 2, [0, 1, 2, 3]),
     ],
     ids=["go on", "after a break", "after the end", "after two epochs"],
 )

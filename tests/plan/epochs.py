@@ -18,6 +18,7 @@ from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import Outcome, Vote, VoterState, decide
+from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import (
     Position,
     ResumePoint,
@@ -127,7 +128,7 @@ def _read(lengths, segments):
     found, owed = [], 0
     for segment in segments:
         files = segment.shard.select(np.arange(len(lengths))).tolist()
-        (first,) = segment.start or (0,)
+        first = segment.start.number("number") if segment.start else 0
         rows = [
             Row(firsts[file] + offset, index + 1 if segment.number == last else 0,
                 segment.number, index, offset)
@@ -302,7 +303,7 @@ def cut(setting: Setting, route: Route, plan: ReadPlan) -> list[LocalStep]:
             batch=batch,
             row=bounds.begin(batch) - first.offset,
             segment=first.segment,
-            start=(first.file,),
+            start=Place("partition", (("number", first.file),)),
         )
         for piece in splitter.cut(len(own))[first_step:]:
             mine = tuple(row.number for row in own[piece.start : piece.stop])

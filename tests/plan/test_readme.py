@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.plan.epochs import Cluster, Setting, begin, plans_of, play, read, resume
+from torch_distinput.plan.progress.place import list_place
 from torch_distinput.plan.progress.position import ALL
 from torch_distinput.plan.progress.state import to_state
 
@@ -49,7 +50,7 @@ def draw_streams(cluster, position, *, setting=SETTING):
             numbers = f"assignment {segment.assignment}, worker {segment.worker}"
             lines.append(
                 f"{owner:10}{names:6}{numbers}, num_files {count}, skip {segment.skip}"
-                + (f", start {segment.start}" if segment.start else "")
+                + (f", start {json.dumps(list_place(segment.start))}" if segment.start else "")
             )
     return "\n".join(lines)
 

@@ -7,14 +7,22 @@ import json
 import pytest
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import (
     BatchLayout,
     Position,
     Segment,
     StreamPosition,
 )
-from torch_distinput.plan.progress.state import SETTINGS, check_recipe, from_state, to_state
+from torch_distinput.plan.progress.state import (
+    SETTINGS,
+    check_recipe,
+    from_state,
+    to_current,
+    to_state,
+)
 
+PLACE = Place("shuffle", (("window", 3),), 1, (Place("partition", (("number", 4),)),))
 LAYOUT = BatchLayout(num_workers=2, replicas_per_worker=3, global_batch_size=4, rebatch="even")
 POSITION = Position(
     epoch=5,
@@ -26,26 +34,32 @@ POSITION = Position(
     files_touched=(1, 2),
     streams=(
         StreamPosition(batch=1, row=-2, segments=(Segment(worker=0, num_files=3, skip=2),)),
-        StreamPosition(segments=(Segment(assignment=1, worker=1, start=(4, ("a", (5,)))),)),
+        StreamPosition(segments=(Segment(assignment=1, worker=1, start=PLACE),)),
     ),
     reassignments=((1, 2, 3),),
 )
 RECIPE = {"seed": 3, SETTINGS: "x"}
 
 
+def load(state):
+    """What ``load_state_dict`` does with it; no place of version 1 is in it."""
+    return from_state(to_current(state, RECIPE, pytest.fail, name="files"))
+
+
 def test_a_state_is_these_bytes():
     """What is saved today is loaded by later releases."""
     expected = (
-        '{"version": 1, "recipe": [["seed", 3], ["seeds and shards of the stream", "x"]], '
+        '{"version": 2, "recipe": [["seed", 3], ["seeds and shards of the stream", "x"]], '
         '"epoch": 5, "steps": 6, "examples": 24, "grid": [2, 3, 4, "even"], "rounds": 7, '
-        '"rows": [8, 9], "reaches": [1, 2], "streams": [[1, -2, [0, 0, 3, 2]], '
-        '[0, 0, [1, 1, 2147483648, 0, 4, ["a", [5]]]]], "deals": [[1, 2, 3]]}'
+        '"rows": [8, 9], "reaches": [1, 2], "streams": [[1, -2, [0, 0, 3, 2, null]], '
+        '[0, 0, [1, 1, null, 0, ["shuffle", ["window", 3], ["skip", 1], '
+        '["from", ["partition", ["number", 4]]]]]]], "deals": [[1, 2, 3]]}'
     )
     assert expected == json.dumps(to_state(POSITION, RECIPE))
 
 
 def test_a_position_comes_back():
-    assert POSITION == from_state(json.loads(json.dumps(to_state(POSITION, RECIPE))))
+    assert POSITION == load(json.loads(json.dumps(to_state(POSITION, RECIPE))))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +72,7 @@ def test_a_position_comes_back():
 )
 def test_what_is_no_state_is_named(state, got):
     with pytest.raises(ValueError, match=f"Expected what .*state_dict.* returned .*{got}"):
-        from_state(state)
+        load(state)
 
 
 DAMAGES = [
@@ -70,8 +84,10 @@ DAMAGES = [
     ("rounds", None),
     ("rows", [-1, 0]),
     ("streams", [[0]]),
-    ("streams", [[-1, 0, [0, 0, 1, 0]]]),
-    ("streams", [[0, 0, [0, 0, 1, -1]]]),
+    ("streams", [[-1, 0, [0, 0, 1, 0, None]]]),
+    ("streams", [[0, 0, [0, 0, 1, -1, None]]]),
+    ("streams", [[0, 0, [0, 0, 1, 0]]]),
+    ("streams", [[0, 0, [0, 0, 1, 0, ["shuffle", 3]]]]),
     ("deals", [1]),
 ]
 
@@ -79,7 +95,7 @@ DAMAGES = [
 @pytest.mark.parametrize(("key", "value"), DAMAGES)
 def test_a_damaged_state_is_refused(key, value):
     with pytest.raises(ValueError, match="got a damaged one"):
-        from_state({**to_state(POSITION, RECIPE), key: value})
+        load({**to_state(POSITION, RECIPE), key: value})
 
 
 @pytest.mark.parametrize("key", [key for key in to_state(POSITION, RECIPE) if key != "version"])
@@ -87,7 +103,7 @@ def test_a_state_without_a_key_is_refused(key):
     state = to_state(POSITION, RECIPE)
     del state[key]
     with pytest.raises(ValueError, match=f"got a damaged one .*{key}"):
-        from_state(state)
+        load(state)
 
 
 def test_another_recipe_is_refused_and_named():

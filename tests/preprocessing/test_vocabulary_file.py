@@ -193,7 +193,7 @@ class TestAcrossProcesses:
             return load(url, options)
 
         load = filesystem.load_file
-        monkeypatch.setattr(filesystem, "load", load_late)
+        monkeypatch.setattr(filesystem, "load_file", load_late)
         with pytest.raises(UsageError, match="has been written since"):
             pp.StringLookup(vocabulary=path)
         assert [] == kept(node)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
+from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
@@ -112,7 +113,7 @@ def build_from_function(
     steps = play_datasets(datasets, splitter)
     return DistributedDataset(
         session,
-        StreamedInput(lambda: steps, splitter),
+        StreamedInput(lambda: steps, splitter, read_version_1=state_version_1.read_streams),
         name=name,
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
@@ -190,8 +191,10 @@ def _input(
     route = Route(splitter=splitter, policy=policy, seed=seed, audited=audited)
     if isinstance(source, ReadySource):
         steps = ReadySteps(source=source, route=route)
-        return StreamedInput(lambda: steps, splitter)
-    return StreamedInput(partial(find_examples, source, route), splitter)
+        read = partial(state_version_1.read_flat, state_version_1.BATCHES)
+        return StreamedInput(lambda: steps, splitter, read_version_1=read)
+    find = partial(find_examples, source, route)
+    return StreamedInput(find, splitter, read_version_1=source.read_version_1)
 
 
 def _check_playable(dataset: Any) -> None:

@@ -22,7 +22,7 @@ from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
-from torch_distinput.plan.progress.state import check_recipe, from_state, to_state
+from torch_distinput.plan.progress.state import check_recipe, from_state, to_current, to_state
 from torch_distinput.values import Distributed, ReplayedStep
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ class DistributedDataset(Distributed):
             ConfigurationError: a ValueError; if it is the state of another recipe. Files are
                 compared by ``iter()``.
         """
+        state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
-        check_recipe(state, self._static_recipe, name=self._name)
         running = self._running() if self._running else None
         if running is not None:
             running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
@@ -212,6 +212,7 @@ class DistributedDataset(Distributed):
             ValueError: if the step is not in what follows the state.
             UsageError: for datasets from a function: their batches are not ours to make.
         """
+        state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
         check_recipe(state, self._recipe(position), name=self._name)
         number = check_count("step", step, minimum=0)

@@ -93,6 +93,6 @@ class EpochRecord:
         return replace(first, streams=streams)
 
     def _next(self, new: StreamPosition, old: StreamPosition) -> StreamPosition:
-        place = old.segments[0].start if old.segments else ()
+        place = old.segments[0].start if old.segments else None
         start = next_epoch(place, self.before.epoch, ended=self.ended)
         return replace(new, segments=(replace(new.segments[0], start=start),))

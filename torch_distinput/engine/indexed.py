@@ -35,6 +35,7 @@ from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids, sum_range
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     Position,
     begin_epoch,
@@ -42,6 +43,7 @@ from torch_distinput.plan.progress.position import (
     make_layout,
 )
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 _log = logging.getLogger(__name__)
 _MOST_COLUMNS, _MOST_FETCHED = 10, 3
@@ -66,6 +68,11 @@ class IndexedInput:
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch: what is delivered is a number of examples."""
         return begin_epoch(epoch, make_layout(self._splitter), 0)
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """There is none: what is delivered is a number of examples."""
+        msg = f"{list(flat)} is a place in a stream, of examples by index"
+        raise ValueError(msg)
 
     def recipe(self, position: Position) -> Recipe:
         """The number of examples, and the order that a sampler of the user's gives.

@@ -18,8 +18,10 @@ from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.engine.feeds import Feed
 from torch_distinput.plan.assignment.batching import Idle
 from torch_distinput.plan.progress.checksum import IdSum, Reading
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +70,9 @@ class Input(Protocol):
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""
+
+    def read_version_1(self, flat: Flat) -> Start:
+        """The place in a stream that a state of version 1 holds."""
 
     def recipe(self, position: Position) -> Recipe:
         """What decides which examples an epoch has, and their order; finds files."""

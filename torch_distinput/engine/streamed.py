@@ -28,6 +28,7 @@ from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.position import Position, begin_epoch, make_layout
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
 
 @final
@@ -37,10 +38,13 @@ class StreamedInput:
     Where their number is not known beforehand, several workers agree on them ahead of use.
     """
 
-    def __init__(self, find: Callable[[], Steps], splitter: Splitter) -> None:
+    def __init__(
+        self, find: Callable[[], Steps], splitter: Splitter, *, read_version_1: ReadFlat
+    ) -> None:
         """Take what finds files or shards, which is done late and once."""
         self._find = find
         self._splitter = splitter
+        self.read_version_1 = read_version_1
         self._found: Steps | None = None
         self._prepared: PreparedStream | None = None
 

@@ -1,11 +1,13 @@
 """States as a release wrote them, and what must still be delivered: a recording for good.
 
     python -m tests.distribute.states.record PATH.json             record
+    python -m tests.distribute.states.record --sample PATH.json    record one of each shape
     python -m tests.distribute.states.record --compare PATH.json   play anew, compare the bytes
 
 ``version_1.json`` was recorded with the release that wrote version 1, and its states must load for
-good (``test_version_1``). So what is in a file stays as it is: recording again adds only the cases
-that it lacks, and only as long as that version is written. Another version gets a file of its own.
+good (``test_recorded``). So what is in a file stays as it is: recording again adds only the cases
+that it lacks, and only as long as that version is written. Another version gets a file of its own:
+``version_2.json`` is a sample, whose cases hold places of the same shape as all others.
 
 ``--compare`` is for changes that promise the same bytes. It ends with 1 and names the cases whose
 states are others now. It says nothing of a later version: when the version changes, the bytes may.
@@ -55,11 +57,13 @@ def _told(case: Case, said: str, rest: Rest, folder: Path) -> Case:
     return told
 
 
-def record(path: Path) -> int:
+def record(path: Path, *, sample: bool) -> int:
     """Write a recording, or add to one what it lacks."""
     recording = json.loads(path.read_text()) if path.exists() else _new()
     cases = {case["name"]: case for case in recording["cases"]}
     new = [case for case in played(recording["parquet"]) if case["name"] not in cases]
+    if sample:
+        new = list(_one_of_each_shape(list(cases.values()), new))
     versions = {case["state"]["version"] for case in (*cases.values(), *new)}
     if len(versions) > 1:
         print(f"{path} has states of one version, and there would be {sorted(versions)}.")
@@ -69,6 +73,30 @@ def record(path: Path) -> int:
     path.write_text(f'{head[:-1]},"cases":[\n{lines}\n]}}\n')
     print(f"{len(cases)} cases kept, {len(new)} added")
     return 0
+
+
+def _one_of_each_shape(old: list[Case], new: list[Case]) -> Iterator[Case]:
+    """Leave out cases whose streams are as those of another one, but for the numbers."""
+    known = {_shape_of(case) for case in old}
+    for case in new:
+        shape = _shape_of(case)
+        if shape not in known and not RECIPES[case["recipe"]].is_timed:
+            known.add(shape)
+            yield case
+
+
+def _shape_of(case: Case) -> str:
+    state = case["state"]
+    return repr((dict(state["recipe"])["source"], len(state["deals"]), _shape(state["streams"])))
+
+
+def _shape(value: Any) -> Any:
+    """The kinds of values: of a list of them each kind once, of what has a name all in order."""
+    if not isinstance(value, list):
+        return type(value).__name__
+    if value and isinstance(value[0], str):
+        return [value[0], *map(_shape, value[1:])]
+    return sorted({repr(_shape(item)) for item in value})
 
 
 def _new() -> dict[str, Any]:
@@ -84,15 +112,12 @@ def compare(path: Path) -> int:
     """Play anew, and say which states have other bytes."""
     recording = json.loads(path.read_text())
     known = {case["name"]: case for case in recording["cases"]}
-    counts = {"equal": 0, "of another version": 0, "with other bytes": 0}
+    counts = {"equal": 0, "of another version": 0, "with other bytes": 0, "not recorded": 0}
     for case in played(recording["parquet"]):
         expected = known.pop(case["name"], None)
-        if expected is None:
-            print(f"not recorded: {case['name']}")
-            continue
-        found = difference(expected, case) or "equal"
+        found = "not recorded" if expected is None else difference(expected, case) or "equal"
         counts[found] += 1
-        if found == "with other bytes":
+        if expected is not None and found == "with other bytes":
             shown = (json.dumps(one["state"]) for one in (expected, case))
             print(case["name"], *shown, sep="\n  ")
     print(*(f"{count} {what}" for what, count in counts.items()), sep=", ")
@@ -120,8 +145,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.distribute.states.record")
     parser.add_argument("path", type=Path, metavar="PATH", help="a recording")
     parser.add_argument("--compare", action="store_true", help="play anew, compare the bytes")
+    parser.add_argument("--sample", action="store_true", help="add one case of each shape")
     given = parser.parse_args()
-    return compare(given.path) if given.compare else record(given.path)
+    return compare(given.path) if given.compare else record(given.path, sample=given.sample)
 
 
 if __name__ == "__main__":

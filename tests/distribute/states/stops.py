@@ -1,6 +1,7 @@
 """Where the recording saves: the stops of a run, each with what it goes on to deliver.
 
-    older            as middle, with words for the place alone, as version 1 once had them
+    older            as middle, with words for the place alone, as version 1 once had them (of
+                     another version it is as middle)
     fresh            before the first iter()
     begun            after iter(), before the first step
     step 1, ...      after so many steps

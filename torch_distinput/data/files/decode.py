@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch_distinput.data.batch.tree import (
     leaves_like,
     unflatten,
 )
-from torch_distinput.data.files.operations import Key, Locate, Upstream
+from torch_distinput.data.files.operations import Filter, Key, Locate, Map, Operation, Upstream
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
@@ -31,6 +31,13 @@ def has_decode(reader: Reader) -> bool:
     return type(reader).decode is not Reader.decode
 
 
+def decode_index(operations: Sequence[Operation]) -> int:
+    """Before which operation records are decoded: the first one that looks at them."""
+    kinds = (Map, Filter)
+    looking = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
+    return next(looking, len(operations))
+
+
 @dataclass(frozen=True, slots=True)
 class Decode:
     """``reader.decode`` for each chunk: an operation of a recipe that nobody wrote down."""
@@ -38,11 +45,15 @@ class Decode:
     reader: Reader
     log: ReadLog
     schema: Schema
+    kind = "decode"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Decode each chunk; what is left of it stands behind its first row."""
-        chunks = upstream(key, place.before(0))
-        decoded = (replace(self.mapped(chunk, key), place=chunk.place.within()) for chunk in chunks)
+        chunks = upstream(key, place.before(self.kind))
+        decoded = (
+            replace(self.mapped(chunk, key), place=chunk.place.within(self.kind))
+            for chunk in chunks
+        )
         return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
 
     def count(self, num_records: int) -> int:
@@ -51,7 +62,7 @@ class Decode:
 
     def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """Behind where it stood."""
-        return upstream(row).within()
+        return upstream(row).within(self.kind)
 
     @property
     def recipe(self) -> str:

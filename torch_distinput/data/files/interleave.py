@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.plan.assignment.interleaving import NOBODY, Turn
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Place, Start
 
+TURN = "turn"
+"""The kind of place at which a turn begins."""
 OpenPile = Callable[[int, int], Iterator[Chunk]]
 """Reads a pile by its number, from one of its rows on."""
 
@@ -38,16 +40,17 @@ def interleaved(
         opened: the piles that come next, with their numbers.
         open_pile: opens the piles that a turn began with.
         cycle: its length, and that of a block.
-        start: the next pile, and for each place a pile and a row of it; () at the beginning.
+        start: the beginning of a turn.
     """
     cycle_length, block_length = cycle
-    places: list[_Visited | None] = [
-        None
-        if partition == NOBODY
-        else _Visited(partition, row, ChunkReader(open_pile(partition, row)))
-        for partition, row in zip(start[1::2], start[2::2], strict=True)
-    ] or [None] * cycle_length
-    next_pile = start[0] if start else 0
+    places: list[_Visited | None] = [None] * cycle_length
+    next_pile = 0
+    if start is not None:
+        next_pile = start.number("next")
+        places = [
+            place and _Visited(place[0], place[1], ChunkReader(open_pile(*place)))
+            for place in start.check(TURN).several("visited", cycle_length)
+        ]
     more = True
     while more or any(places):
         turn, skip = _turn(next_pile, places), 0
@@ -66,15 +69,23 @@ def interleaved(
 
 def turn_place(turn: Turn, row: int) -> Cursor:
     """Where a row stands behind a turn that begins before it."""
-    start = (turn.next_file, *(number for place in turn.places for number in place))
-    return Cursor(start=start, skip=row - turn.row)
+    visited = tuple(None if place[0] == NOBODY else place for place in turn.places)
+    return Cursor(start=place_of_turn(turn.next_file, visited), skip=row - turn.row)
 
 
-def _turn(next_pile: int, places: list[_Visited | None]) -> Start:
-    pairs = (
-        (NOBODY, 0) if visited is None else (visited.partition, visited.row) for visited in places
-    )
-    return (next_pile, *(number for pair in pairs for number in pair))
+def place_of_turn(next_pile: int, visited: tuple[tuple[int, int] | None, ...]) -> Place:
+    """The beginning of a turn.
+
+    Args:
+        next_pile: the first pile that has not been opened.
+        visited: for each place the pile on it and a row of that; None where it is free.
+    """
+    return Place(TURN, (("next", next_pile), ("visited", visited)))
+
+
+def _turn(next_pile: int, places: list[_Visited | None]) -> Place:
+    visited = (None if place is None else (place.partition, place.row) for place in places)
+    return place_of_turn(next_pile, tuple(visited))
 
 
 def _block(visited: _Visited | None, length: int) -> tuple[_Visited | None, Chunk | None]:

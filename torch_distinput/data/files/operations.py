@@ -127,15 +127,16 @@ class Filter:
     """Keep the records for which ``fn`` is true."""
 
     fn: Callable[[Any], bool]
+    kind = "filter"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Filter each chunk; what is left of it stands behind its first row."""
-        for chunk in upstream(key, place.before(0)):
+        for chunk in upstream(key, place.before(self.kind)):
             verdicts = _each(lambda record, _: self.fn(record), chunk, key)
             kept = [bool(keep) for keep in verdicts]
             if any(kept):
                 left = chunk if all(kept) else chunk.take(np.flatnonzero(kept))
-                yield replace(left, place=chunk.place.within())
+                yield replace(left, place=chunk.place.within(self.kind))
 
     def count(self, num_records: int) -> int | None:
         """Unknown; of none, none."""
@@ -143,7 +144,7 @@ class Filter:
 
     def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """Of no records."""
-        return upstream(row).within()
+        return upstream(row).within(self.kind)
 
     @property
     def recipe(self) -> str:
@@ -156,16 +157,17 @@ class Shuffle:
     """Permute windows of records."""
 
     buffer_size: int
+    kind = "shuffle"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Collect a window and hand it over in keyed order; its rows stand behind its number."""
-        reader = ChunkReader(upstream(key, place.before(1)))
-        for window in count(place.start[-1] if place.start else 0):
+        reader = ChunkReader(upstream(key, place.before(self.kind)))
+        for window in count(place.start.number("window") if place.start else 0):
             chunk = reader.take(self.buffer_size)
             if chunk is None:
                 return
             order = permute(chunk.num_rows, key=key.words("window", window))
-            yield replace(chunk.take(order), place=chunk.place.within(window))
+            yield replace(chunk.take(order), place=chunk.place.within(self.kind, window=window))
 
     def count(self, num_records: int) -> int:
         """All are left."""
@@ -174,7 +176,8 @@ class Shuffle:
     def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """In its window."""
         window, skip = divmod(row, self.buffer_size)
-        return replace(upstream(window * self.buffer_size).within(window), skip=skip)
+        place = upstream(window * self.buffer_size).within(self.kind, window=window)
+        return replace(place, skip=skip)
 
     @property
     def recipe(self) -> str:
@@ -187,14 +190,15 @@ class Take:
     """The first records."""
 
     n: int
+    kind = "take"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Pass chunks on until there are enough; they stand behind the number before them."""
-        taken = place.start[-1] if place.start else 0
-        chunks = upstream(key, place.before(1)) if taken < self.n else iter(())
+        taken = place.start.number("taken") if place.start else 0
+        chunks = upstream(key, place.before(self.kind)) if taken < self.n else iter(())
         for chunk in chunks:
             head = chunk if chunk.num_rows <= self.n - taken else chunk.slice(0, self.n - taken)
-            yield replace(head, place=chunk.place.within(taken))
+            yield replace(head, place=chunk.place.within(self.kind, taken=taken))
             taken += chunk.num_rows
             if taken >= self.n:
                 return
@@ -205,7 +209,7 @@ class Take:
 
     def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:  # noqa: ARG002
         """After the rows before it."""
-        return upstream(row).within(row)
+        return upstream(row).within(self.kind, taken=row)
 
     @property
     def recipe(self) -> str:
@@ -218,17 +222,18 @@ class Repeat:
     """Play again."""
 
     n: int | None
+    kind = "repeat"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Start the stream again and again; without any record there is nothing to repeat."""
-        first = place.start[-1] if place.start else 0
-        place = place.before(1)
+        first = place.start.number("repetition") if place.start else 0
+        place = place.before(self.kind)
         nothing = not place.start and not place.skip  # else something came before it
         for repetition in count(first) if self.n is None else range(first, self.n):
             own_key = replace(key, repetitions=(*key.repetitions, repetition))
             for chunk in upstream(own_key, place):
                 nothing = False
-                yield replace(chunk, place=chunk.place.within(repetition))
+                yield replace(chunk, place=chunk.place.within(self.kind, repetition=repetition))
             if nothing:
                 return
             place, nothing = Cursor(), True
@@ -242,7 +247,7 @@ class Repeat:
     def locate(self, row: int, num_records: int, upstream: Locate) -> Cursor:
         """In its repetition."""
         repetition, inner = divmod(row, num_records) if num_records else (0, 0)
-        return upstream(inner).within(repetition)
+        return upstream(inner).within(self.kind, repetition=repetition)
 
     @property
     def recipe(self) -> str:

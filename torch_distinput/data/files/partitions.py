@@ -9,12 +9,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from torch_distinput.data.files.interleave import turn_place
+from torch_distinput.data.files.interleave import TURN, turn_place
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.unit_reader import ReadUnit
 from torch_distinput.data.files.work_units import Unit
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.plan.assignment.interleaving import find_last_turn
+from torch_distinput.plan.progress.place import Place, Start
+
+PARTITION = "partition"
+"""The kind of place at which a pile begins."""
+
+
+def place_of_partition(number: int) -> Place:
+    """The beginning of a pile."""
+    return Place(PARTITION, (("number", number),))
+
+
+def first_partition(start: Start, *, in_turn: bool) -> int:
+    """The first pile that has not been opened before a place; of a turn, beside those in it."""
+    if start is None:
+        return 0
+    return start.check(TURN).number("next") if in_turn else start.check(PARTITION).number("number")
 
 
 def read_partition(
@@ -24,14 +40,14 @@ def read_partition(
 
     ``jumps``: units whose records are counted can be passed over unread.
     """
-    first = 0  # row of the unit
+    start, first = place_of_partition(number), 0  # row of the unit
     for unit in units:
         count = unit.part.num_records
         if jumps and count is not None and first + count <= row:
             first += count
             continue
         for chunk in read(unit):
-            place = Cursor(start=(number,), skip=first, num_touched=number + 1)
+            place = Cursor(start=start, skip=first, num_touched=number + 1)
             placed = replace(chunk, place=place)
             if first + chunk.num_rows > row:
                 yield placed.slice(max(0, row - first), chunk.num_rows)
@@ -45,7 +61,7 @@ def place_in_partitions(lengths: list[int], cycle: tuple[int, int] | None, row: 
     ends = np.cumsum(lengths)
     partition = int(np.searchsorted(ends, row, side="right"))
     before = int(ends[partition - 1]) if partition else 0
-    return Cursor(start=(partition,), skip=row - before)
+    return Cursor(start=place_of_partition(partition), skip=row - before)
 
 
 def start_ahead(

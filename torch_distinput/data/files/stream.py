@@ -17,10 +17,15 @@ from torch_distinput.data.batch.tree import Batch, Examples
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.counts import FileCounts
 from torch_distinput.data.files.dataset import FileDataset
-from torch_distinput.data.files.decode import Decode, Schema, has_decode
+from torch_distinput.data.files.decode import Decode, Schema, decode_index, has_decode
 from torch_distinput.data.files.interleave import interleaved
-from torch_distinput.data.files.operations import Filter, Key, Map, Operation, Repeat, Take
-from torch_distinput.data.files.partitions import read_partition, start_ahead
+from torch_distinput.data.files.operations import Key, Map, Operation, Repeat, Take
+from torch_distinput.data.files.partitions import (
+    first_partition,
+    place_of_partition,
+    read_partition,
+    start_ahead,
+)
 from torch_distinput.data.files.unit_reader import UnitReader
 from torch_distinput.data.files.work_units import (
     Share,
@@ -40,7 +45,7 @@ from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.stream.protocols import CountedStream, RowReader
 from torch_distinput.plan.assignment.sharding import assign_items
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
 _MOST_SURVEYED = 1024
@@ -112,7 +117,7 @@ class FileStream(CountedStream):
         if not early and self.dataset.cycle is None:
             return Cursor(skip=row)
         place = self.counts.locate(shard, row, early)
-        return place.behind_nothing() if _has(late, Decode) else place
+        return place.behind_all(Decode.kind) if _has(late, Decode) else place
 
     def all_ids(self, worker: int, num_workers: int) -> Iterator[Ids] | None:
         """Those of every ``num_workers``-th file, where all are counted and none left out."""
@@ -142,14 +147,14 @@ class FileStream(CountedStream):
             **({"on_error": "raise"} if dataset.on_error == "raise" else {}),
         }
 
-    def open(self, shard: Shard, start: Start = ()) -> RowReader:
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start reading a shard, up to what :meth:`finish` does."""
         log = ReadLog(self.dataset.on_error)
         schema = Schema(log)
         early, late = self._stages(log, schema, sparse=shard.sparse)
         place, decodes_late = Cursor(start=start), _has(late, Decode)
         if decodes_late:  # its number is there all the same, for who decodes early
-            place = place.before(0)
+            place = place.before(Decode.kind)
         if not early and self.dataset.cycle is None:
             return self._unit_reader(shard, place, log, schema)
         key, partitions = self._key(shard), self.counts.partitions(shard)
@@ -171,8 +176,8 @@ class FileStream(CountedStream):
         def open_pile(number: int, row: int) -> Iterator[Chunk]:
             return read_partition(number, partitions[number], row, read, jumps=jumps)
 
-        first = place.start[0] if place.start else 0
         cycle = self.dataset.cycle
+        first = first_partition(place.start, in_turn=cycle is not None)
         row = place.skip if cycle is None else 0
         starts = (
             (number, partial(open_pile, number, row if number == first else 0))
@@ -187,10 +192,11 @@ class FileStream(CountedStream):
     def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
         partitions, threads = self.counts.partitions(shard), self._num_threads
-        first = place.start[0] if place.start else 0
+        first = first_partition(place.start, in_turn=False)
         units = [
-            replace(unit, place=Cursor(start=(number,), num_touched=number + 1))
+            replace(unit, place=at)
             for number, partition in enumerate(partitions[first:], first)
+            for at in [Cursor(start=place_of_partition(number), num_touched=number + 1)]
             for unit in partition
         ]
         counted = self.dataset.on_error == "raise" and count_records(units) is not None
@@ -262,10 +268,8 @@ class FileStream(CountedStream):
         operations = list(self.dataset.operations)
         late: tuple[type, ...] = (Map,)
         if has_decode(self.dataset.reader):
-            kinds = (Map, Filter)
-            first = (i for i, operation in enumerate(operations) if isinstance(operation, kinds))
             decode = Decode(self.dataset.reader, log, schema)
-            operations.insert(next(first, len(operations)), decode)
+            operations.insert(decode_index(operations), decode)
             if (sparse or self.threads > 1) and self.dataset.on_error == "raise":
                 late = (Map, Decode)
         end = file_ops.num_before_final_maps(operations, late)
@@ -297,4 +301,4 @@ def _has(operations: Sequence[Operation], kind: type) -> bool:
 
 def _place_as_decoded(chunk: Chunk) -> Chunk:
     """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
-    return replace(chunk, place=chunk.place.behind_nothing())
+    return replace(chunk, place=chunk.place.behind_all(Decode.kind))

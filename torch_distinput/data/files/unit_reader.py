@@ -13,7 +13,7 @@ from torch_distinput.data.files.work_units import Unit
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, concat_chunks
 from torch_distinput.data.stream.chunk_reader import ChunkReader
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 
 ReadUnit = Callable[[Unit], Iterator[Chunk]]
 
@@ -53,7 +53,7 @@ class UnitReader:
         self._jumps = jumps
         self._exact = exact
         self._threads = threads
-        self._pile: Start = ()
+        self._pile: Start = None
         self._row = 0  # of the pile that is read
 
     def take(self, num_rows: int) -> Chunk | None:
@@ -98,7 +98,7 @@ class UnitReader:
 
     def _pass(self, place: Cursor, num_rows: int) -> int:
         """Count rows of a pile on; where among them the first of these stands."""
-        if place.start != self._pile:
+        if place.start is not self._pile and place.start != self._pile:
             self._pile, self._row = place.start, 0
         self._row += num_rows
         return self._row - num_rows

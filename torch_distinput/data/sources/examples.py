@@ -18,7 +18,7 @@ from torch_distinput.data.stream.witness import Witness
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.source_error import source_error
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
 
@@ -30,7 +30,7 @@ class ExampleStream(Stream):
     source: Any
     collate: CollateFn
 
-    def open(self, shard: Shard, start: Start = ()) -> RowReader:
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start one shard of the source, or all of it."""
         return ExampleReader(deal_shard(self.source, shard), shard, start)
 
@@ -53,11 +53,11 @@ class ExampleStream(Stream):
 class ExampleReader:
     """Rows of an iterable that yields one example at a time; ids are running numbers."""
 
-    def __init__(self, source: Any, shard: Shard, start: Start = ()) -> None:
+    def __init__(self, source: Any, shard: Shard, start: Start = None) -> None:
         """Start a source."""
         self._run = SourceRun(source, start, epoch=shard.epoch)
-        self._start = start if start and start[0] else self._run.beginning(0)
-        self._position = self._skipped = start[0] if start else 0
+        self._position = self._skipped = start.number("example") if start else 0
+        self._start = start if self._position else self._run.beginning(example=0)
         self._examples = self._run.items
         self._witness = None
         if shard.watched:
@@ -71,7 +71,7 @@ class ExampleReader:
         taken = Examples(self._next(num_rows))
         if not taken:
             return None
-        if here := self._run.place(self._position):
+        if here := self._run.place(example=self._position):
             self._start, self._skipped = here, self._position
         return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
 

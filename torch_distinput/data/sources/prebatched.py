@@ -15,8 +15,13 @@ from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
+
+
+def first_row(start: Start) -> tuple[int, int]:
+    """The batch that a place lies before, and its first row."""
+    return (start.number("batch"), start.number("row")) if start else (0, 0)
 
 
 @final
@@ -34,20 +39,20 @@ class ReadyStream:
     expected: str = "a ready global batch, because no global_batch_size was given"
     cure: str = "If the elements are examples, pass global_batch_size."
 
-    def chunks(self, shard: Shard, start: Start = ()) -> Iterator[Chunk]:
+    def chunks(self, shard: Shard, start: Start = None) -> Iterator[Chunk]:
         """Yield the batches, rows numbered; name the batch at which the source raises.
 
         ``start``: the number of a batch, that of its first row, and the source's own words.
         """
-        number, first, *_ = start or (0, 0)
+        number, first = first_row(start)
         try:
             run = SourceRun(deal_shard(self.source, shard), start, epoch=shard.epoch)
-            place = Cursor(start=start if number else run.beginning(0, 0))
+            place = Cursor(start=start if number else run.beginning(batch=0, row=0))
             for batch in run.items:
                 stop = first + self._count(number, batch)
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
-                if here := run.place(number, first):
+                if here := run.place(batch=number, row=first):
                     place = Cursor(start=here)
         except SourceError:
             raise

@@ -31,6 +31,7 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order
 from torch_distinput.errors import ConfigurationError
 
@@ -99,6 +100,7 @@ def _refuse_twice(request: Request, loader: Any) -> None:
 
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
     from torch_distinput.data.files.dataset import with_shuffled_files  # noqa: PLC0415 - see above
+    from torch_distinput.data.files.state_version_1 import read_flat_place_of_files  # noqa: PLC0415
     from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415
 
     dataset = with_shuffled_files(source) if request.shuffle else source
@@ -121,6 +123,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         prepare=prepare,
         has_shards=True,
         request=request,
+        read_version_1=partial(read_flat_place_of_files, source),
         loader=LoaderOptions(num_workers=request.num_workers),
     )
 
@@ -185,6 +188,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         prepare=lambda: prepared,
         has_shards=num_shards is not None,
         request=request,
+        read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
         loader=options,
     )

@@ -19,6 +19,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.options import check_count
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
 
 @final
@@ -95,6 +96,7 @@ class StreamSource:
 
     Attributes:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
+        read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
     """
 
@@ -102,6 +104,7 @@ class StreamSource:
     prepare: Callable[[], Prepared]
     has_shards: bool
     request: Request
+    read_version_1: ReadFlat
     made_of: Any = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 

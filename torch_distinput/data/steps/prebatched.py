@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import examine, say_unchecked
-from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.prebatched import ReadyStream, first_row
 from torch_distinput.data.steps.local_step import (
     LocalStep,
     ReplicaBatch,
@@ -24,7 +24,9 @@ from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.segments import make_resume_point
 from torch_distinput.data.stream.witness import Witness
+from torch_distinput.data.user_sources.states import STREAMS
 from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.progress.place import Place, Start
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
@@ -73,14 +75,14 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
                 if passed < chunk.num_rows or not (chunk.num_rows or owed):
-                    place = replace(chunk.place, start=(segment.number, *chunk.place.start))
+                    place = replace(chunk.place, segment=segment.number)
                     yield replace(chunk, place=place).slice(passed, chunk.num_rows)
 
     def _read(self, segment: ReadSegment) -> Iterator[Chunk]:
         chunks = self._stream.chunks(segment.shard, segment.start)
         if not segment.shard.watched:
             return chunks
-        number, row, *_ = segment.start or (0, 0)
+        number, row = first_row(segment.start)
         self._witness = Witness("batch", number, row)
         return self._witness.watch_batches(chunks)
 
@@ -101,9 +103,11 @@ class PlayedDataset(IterableDataset[LocalStep]):
     def __iter__(self) -> Iterator[LocalStep]:
         """Yield steps; a replica whose stream has ended gets no rows."""
         (segment,) = self._read_plan.segments
-        starts = segment.start or ((),) * len(self._streams)
+        starts: tuple[Start, ...] = (None,) * len(self._streams)
+        if segment.start is not None:
+            starts = segment.start.check(STREAMS, len(starts)).inner
         started = [
-            stream.chunks(segment.shard, tuple(start))
+            stream.chunks(segment.shard, start)
             for stream, start in zip(self._streams, starts, strict=True)
         ]
         for number in itertools.count(self._read_plan.num_batches):
@@ -119,10 +123,11 @@ class PlayedDataset(IterableDataset[LocalStep]):
     def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
         parts = [part for chunks in taken for part in self._parts(chunks)]
         sizes = tuple(0 if part is None else len(part.ids) for part in parts)
-        starts = tuple(chunks[0].place.start if chunks else () for chunks in taken)
+        starts = tuple(chunks[0].place.start if chunks else None for chunks in taken)
         resume_point = None
         if all(starts):  # each stream can be started again from here
-            resume_point = ResumePoint(batch=number, row=0, segment=0, start=starts)
+            start = Place(STREAMS, inner=starts)
+            resume_point = ResumePoint(batch=number, row=0, segment=0, start=start)
         return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(resume_point=resume_point))
 
     def _kept(self, chunk: Chunk) -> Chunk:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Place, Start, Value
 
 Ids = NDArray[np.int64]
 
@@ -20,29 +19,36 @@ class Cursor:
     """Where rows stand in their stream.
 
     Attributes:
-        start: from where the stream can be started again; () is its beginning.
+        start: from where the stream can be started again.
         skip: how many rows come between that and these.
         num_touched: how many of the shard's files the rows up to here are from.
+        segment: which of a worker's segments they are from.
     """
 
-    start: Start = ()
+    start: Start = None
     skip: int = 0
     num_touched: int = 0
+    segment: int = 0
 
-    def within(self, *state: Any) -> Cursor:
-        """Where rows stand behind an operation that needs ``state`` to be started here."""
-        return Cursor(start=(*self.start, self.skip, *state), num_touched=self.num_touched)
+    def within(self, operation: str, **values: Value) -> Cursor:
+        """Where rows stand behind an operation that needs ``values`` to be started here."""
+        start = Place(operation, tuple(values.items()), self.skip, (self.start,))
+        return Cursor(start=start, num_touched=self.num_touched)
 
-    def behind_nothing(self) -> Cursor:
+    def behind_all(self, operation: str) -> Cursor:
         """As :meth:`within`, for an operation that will keep all rows."""
-        return replace(self, start=(*self.start, 0))
+        return replace(self, start=Place(operation, inner=(self.start,)))
 
-    def before(self, num_states: int) -> Cursor:
-        """Undo :meth:`within`; rows of the beginning stand at the beginning."""
-        if not self.start:
+    def before(self, operation: str) -> Cursor:
+        """Undo :meth:`within`; rows of the beginning stand at the beginning.
+
+        Raises:
+            ConfigurationError: a ValueError; the rows stand behind another operation.
+        """
+        if self.start is None:
             return self
-        inner = len(self.start) - num_states - 1
-        return Cursor(start=self.start[:inner], skip=self.start[inner])
+        start = self.start.check(operation, 1)
+        return Cursor(start=start.inner[0], skip=start.skip)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

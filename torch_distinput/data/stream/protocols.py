@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
 
@@ -34,7 +34,7 @@ class Stream(ABC):
     """A source that is read in order. Picklable where loader processes are spawned."""
 
     @abstractmethod
-    def open(self, shard: Shard, start: Start = ()) -> RowReader:
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start reading a shard, from its beginning or from a :attr:`Cursor.start` of its rows."""
 
     @abstractmethod

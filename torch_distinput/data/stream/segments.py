@@ -15,7 +15,7 @@ from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
 
 class ChainReader:
-    """Rows of segments, one after another; they stand behind the number of their segment."""
+    """Rows of segments, one after another; each row knows which of them it stands in."""
 
     def __init__(self, stream: Stream, segments: Sequence[ReadSegment]) -> None:
         """Open nothing yet."""
@@ -62,7 +62,9 @@ class ChainReader:
     def _placed(self, place: Cursor) -> Cursor:
         """Files of earlier assignments stay as they are: only those of the last one are counted."""
         num_touched = place.num_touched if self._number == self._last else 0
-        return Cursor(start=(self._number, *place.start), skip=place.skip, num_touched=num_touched)
+        return Cursor(
+            start=place.start, skip=place.skip, num_touched=num_touched, segment=self._number
+        )
 
     def _open(self) -> RowReader | None:
         """The segment that is read, or the next one that has rows beyond those to pass over."""
@@ -84,10 +86,10 @@ class ChainReader:
 
 def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
     """The place of a batch that begins with a chunk; None where it is the beginning of all."""
-    segment, *start = chunk.place.start
-    if not segment and not start:
+    place = chunk.place
+    if not place.segment and place.start is None:
         return None
-    return ResumePoint(batch=batch, row=row - chunk.place.skip, segment=segment, start=tuple(start))
+    return ResumePoint(batch=batch, row=row - place.skip, segment=place.segment, start=place.start)
 
 
 def locate_segments(stream: CountedStream, read_plan: ReadPlan, bounds: FixedBounds) -> ReadPlan:

@@ -1,12 +1,12 @@
 """One run over a source of the user's: started from the right place, once, and asked where it is.
 
 How the state of a source travels. An IterableDataset counts its examples, has 4 of them, and tells
-``{"n": 2}`` after two. What is saved is a *start*: numbers of ours, where to go on, where the epoch
-began (``states`` has the table of what the texts mean):
+``{"n": 2}`` after two. What is saved is a *place*, drawn here by its values: our number, where
+to go on, where the epoch began (``states`` has the table of what the texts mean):
 
     epoch 0 begins                  (0, 'new:{"n": 0}')                 it was never started before
       two examples are played       (2, '{"n": 2}', 'new:{"n": 0}')     <- saved here
-    from that start, in any process:
+    from that place, in any process:
       epoch 0 goes on               load {"n": 2}, iterate: examples 2, 3
       a break, then epoch 1         (0, 'left:new:{"n": 0}')            load {"n": 0}, start anew
       its end, then epoch 1         (0, 'after 0-0:{"n": 2}')           see below
@@ -41,18 +41,19 @@ from torch_distinput.data.user_sources.states import (
     has_state,
     is_prompt,
     join_states,
+    make_place,
     mark_after,
     mark_new,
     pack_state,
     read_after,
     read_left,
     read_new,
-    split_start,
+    split_place,
     split_states,
     unpack_state,
 )
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Start
 
 
 @final
@@ -104,7 +105,7 @@ class SourceRun:
     """
 
     def __init__(
-        self, source: Any, start: Start = (), *, epoch: int | None = None, goes_on: bool = False
+        self, source: Any, start: Start = None, *, epoch: int | None = None, goes_on: bool = False
     ) -> None:
         """Start a source: from its first beginning, or from a :meth:`place`.
 
@@ -116,11 +117,12 @@ class SourceRun:
             epoch: told to who has ``set_epoch``.
             goes_on: where it has ended, it starts as it does by itself.
         """
-        numbers, words = split_start(start)
+        numbers, words = split_place(start)
         self._source = source
         self._epoch = epoch
         self._holders: list[Any] = []  # of the state: the source, its iterator, or both
-        self._epoch_start = words[-1] if len(words) > 1 or (not any(numbers) and words) else None
+        is_beginning = not any(numbers.values())
+        self._epoch_start = words[-1] if len(words) > 1 or (is_beginning and words) else None
         known = _histories.get(id(source))
         self._history = known or _remember(source)
         with _as_single_process():
@@ -133,24 +135,23 @@ class SourceRun:
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
         self.items = _iterate_as_single_process(
-            iterator, partial(self._history.end, iterator, source, is_rest=any(numbers))
+            iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
         )
 
-    def beginning(self, *numbers: int) -> Start:
-        """Where its epoch begins; () if it does not tell."""
-        return () if self._epoch_start is None else (*numbers, self._epoch_start)
+    def beginning(self, **numbers: int) -> Start:
+        """Where its epoch begins; None if it does not tell."""
+        return None if self._epoch_start is None else make_place(numbers, self._epoch_start)
 
-    def place(self, *numbers: int) -> Start:
-        """Where it can be started again, behind what it has yielded; () if it does not tell.
+    def place(self, **numbers: int) -> Start:
+        """Where it can be started again, behind what it has yielded; None if it does not tell.
 
         Nor does it after its end, where it may tell of the beginning of what follows.
         """
         if not self._holders or self._history.ended:
-            return ()
+            return None
         state = self._state()
         self._history.last_states.append(state)
-        begin = () if self._epoch_start is None else (self._epoch_start,)
-        return (*numbers, state, *begin)
+        return make_place(numbers, state, self._epoch_start)
 
     def _start_anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""

@@ -20,8 +20,8 @@ Sources may count epochs themselves, and what they say before the first example 
 generator has not begun to run. That is why an epoch is not begun from words for its beginning, but
 from the end of the one before it.
 
-A start of a stream holds numbers of its own, the words for there, and those for the beginning of
-the epoch, where the source starts again if the epoch is left. ``run`` has an example.
+A place in a stream holds numbers of ours, the words for there, and those for the beginning of the
+epoch, where the source starts again if the epoch is left. ``run`` has an example.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
-from torch_distinput.plan.progress.position import Start
+from torch_distinput.plan.progress.place import Place, Start
 
+SOURCE, STREAMS = "source", "streams"
+"""The kinds of place in one source of the user's, and in several that are played side by side."""
 _PACKED = "torch:"
 _BOTH = "both:"
 _AFTER = "after "
@@ -68,20 +71,32 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
 
     ``ended``: it was played to its end. Else it begins anew, if the source tells how.
     """
-    if start and isinstance(start[0], tuple):  # of several streams
-        return tuple(next_epoch(own, epoch, ended=ended) for own in start)
-    numbers, words = split_start(start)
+    if start is not None and start.kind == STREAMS:
+        inner = (next_epoch(own, epoch, ended=ended) for own in start.inner)
+        return start._replace(inner=tuple(inner))
+    if start is None or start.kind != SOURCE:
+        return None
+    numbers, words = split_place(start)
     if ended:
         words = [mark_after(word, epoch) for word in words[:1]]
     else:
-        words = [_mark_left(word) for word in (words[1:] if any(numbers) else words)]
-    return (*(0 for _ in numbers), words[0]) if words else ()
+        words = [_mark_left(word) for word in (words[1:] if any(numbers.values()) else words)]
+    return make_place(dict.fromkeys(numbers, 0), words[0]) if words else None
 
 
-def split_start(start: Start) -> tuple[list[int], list[str]]:
-    """The numbers and the words of a start; words at the numbers 0 are for the beginning."""
-    numbers = [value for value in start if not isinstance(value, str)]
-    return numbers, [value for value in start if isinstance(value, str)]
+def make_place(numbers: Mapping[str, int], state: str, beginning: str | None = None) -> Place:
+    """A place in a source: ours in numbers, and its own words for there and for the beginning.
+
+    Words at the numbers 0 are for the beginning, and stand alone.
+    """
+    return Place(SOURCE, (*numbers.items(), ("state", state), ("beginning", beginning)))
+
+
+def split_place(start: Start) -> tuple[dict[str, int], list[str]]:
+    """The numbers and the words of a place."""
+    values = start.check(SOURCE).values if start else ()
+    numbers = {name: value for name, value in values if isinstance(value, int)}
+    return numbers, [value for _, value in values if isinstance(value, str)]
 
 
 def _mark_left(words: str) -> str:

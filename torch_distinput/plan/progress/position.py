@@ -17,17 +17,13 @@ again. README.md, beside this file, draws an epoch through 2, 3 and 1 workers:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.progress.place import Start
 
 ALL = 1 << 31
 """More files than a worker can have: all of its files."""
-
-Start = tuple[Any, ...]
-"""From where a stream can be read again, in words of its own: numbers and texts; () from the
-beginning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +52,7 @@ class Segment:
     worker: int = 0
     num_files: int = ALL
     skip: int = 0
-    start: Start = ()
+    start: Start = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

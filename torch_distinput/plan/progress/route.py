@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     ALL,
     Position,
     Segment,
-    Start,
     make_cluster_error,
     make_layout,
 )
@@ -67,7 +67,7 @@ class ReadSegment:
     """
 
     shard: Shard
-    start: Start = ()
+    start: Start = None
     skip: int = 0
     number: int = 0
 

@@ -1,18 +1,27 @@
 """A position as a dict of plain values, and back: versioned, with what must not have changed.
 
-The keys are always the same and the values never dicts, so that checkpoint libraries which merge
-what they load into what there is find the same structure.
+The keys are the same in every version and the values never dicts, not even within lists: checkpoint
+libraries which merge what they load into a state of a fresh dataset look for what that one has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.progress.position import BatchLayout, Position, Segment, StreamPosition
+from torch_distinput.plan.progress import state_version_1
+from torch_distinput.plan.progress.place import list_place, read_place
+from torch_distinput.plan.progress.position import (
+    ALL,
+    BatchLayout,
+    Position,
+    Segment,
+    StreamPosition,
+)
 
-VERSION = 1
+VERSION = 2
 SETTINGS = "seeds and shards of the stream"
 """A fact of a recipe that older states lack."""
 Recipe = Mapping[str, Any]
@@ -36,36 +45,72 @@ def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
         ],
         "rounds": position.steps_done,
         "rows": list(position.rows),
-        "reaches": list(position.files_touched),
+        "reaches": list(map(_listed_count, position.files_touched)),
         "streams": [
             [stream.batch, stream.row, *map(_listed, stream.segments)]
             for stream in position.streams
         ],
-        "deals": [list(files_touched) for files_touched in position.reassignments],
+        "deals": [list(map(_listed_count, touched)) for touched in position.reassignments],
     }
 
 
-def from_state(state: Mapping[str, Any]) -> Position:
-    """The position in a state.
+def to_current(
+    state: Mapping[str, Any], recipe: Recipe, read: state_version_1.ReadFlat, *, name: str
+) -> dict[str, Any]:
+    """Return what was saved, in any version, as a state of this one.
+
+    Args:
+        state: what is said to be a state.
+        recipe: of what it must be, as far as that is known.
+        read: takes apart the places in a state of version 1 with this recipe.
+        name: of the data set.
 
     Raises:
-        ValueError: if it is none, or of another version.
+        ValueError: if it is none, of a later version, or damaged.
+        ConfigurationError: a ValueError; if it is of another recipe.
     """
+    _check_version(state)
+    with _refusing_damage():
+        dict(state["recipe"])
+    check_recipe(state, recipe, name=name)
+    if state["version"] == VERSION:
+        return dict(state)
+    with _refusing_damage():
+        return state_version_1.upgrade(state, read)
+
+
+def _check_version(state: Mapping[str, Any]) -> None:
     version = state.get("version") if isinstance(state, Mapping) else None
-    if version != VERSION:
+    if version not in (state_version_1.VERSION_1, VERSION):
         shown = f"version {version!r}"
         if version is None:
             shown = type(state).__name__
             if isinstance(state, Mapping):
                 shown = f"a dict with the keys {', '.join(map(repr, list(state)[:5]))}"
         msg = (
-            f"Expected what DistributedDataset.state_dict() returned (version {VERSION}), got "
-            f"{shown}. Pass the dict that was saved, unchanged, to the release that saved it or a "
-            "later one."
+            "Expected what DistributedDataset.state_dict() returned (version "
+            f"{state_version_1.VERSION_1} or {VERSION}), got {shown}. Pass the dict that was saved, "
+            "unchanged, to the release that saved it or a later one."
         )
         raise ValueError(msg)
-    try:
+
+
+def from_state(state: Mapping[str, Any]) -> Position:
+    """The position in a state of this version.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
+    with _refusing_damage():
         return _position(state)
+
+
+@contextmanager
+def _refusing_damage() -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError:
+        raise
     except (KeyError, IndexError, TypeError, ValueError) as error:
         msg = (
             "Expected a whole state of a DistributedDataset, got a damaged one "
@@ -97,7 +142,6 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
 
 
 def _position(state: Mapping[str, Any]) -> Position:
-    dict(state["recipe"])
     num_workers, num_replicas, size, rebatch = state["grid"]
     return Position(
         epoch=_count(state["epoch"]),
@@ -111,14 +155,14 @@ def _position(state: Mapping[str, Any]) -> Position:
         ),
         steps_done=_count(state["rounds"]),
         rows=tuple(map(_count, state["rows"])),
-        files_touched=tuple(map(int, state["reaches"])),
+        files_touched=tuple(map(_counted, state["reaches"])),
         streams=tuple(
             StreamPosition(
                 batch=_count(batch), row=int(row), segments=tuple(map(_segment, segments))
             )
             for batch, row, *segments in state["streams"]
         ),
-        reassignments=tuple(tuple(map(int, files_touched)) for files_touched in state["deals"]),
+        reassignments=tuple(tuple(map(_counted, touched)) for touched in state["deals"]),
     )
 
 
@@ -130,26 +174,26 @@ def _count(value: Any) -> int:
     return number
 
 
+def _listed_count(num_files: int) -> int | None:
+    return None if num_files == ALL else num_files
+
+
+def _counted(listed: int | None) -> int:
+    return ALL if listed is None else _count(listed)
+
+
 def _listed(segment: Segment) -> list[Any]:
-    numbers = [segment.assignment, segment.worker, segment.num_files, segment.skip]
-    return [*numbers, *map(_with_lists, segment.start)]
-
-
-def _with_lists(value: Any) -> Any:
-    """A start of several streams holds a start for each."""
-    return list(map(_with_lists, value)) if isinstance(value, tuple) else value
-
-
-def _with_tuples(value: Any) -> Any:
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+    num_files = _listed_count(segment.num_files)
+    place = list_place(segment.start)
+    return [segment.assignment, segment.worker, num_files, segment.skip, place]
 
 
 def _segment(listed: Sequence[Any]) -> Segment:
-    assignment, worker, num_files, skip, *start = listed
+    assignment, worker, num_files, skip, place = listed
     return Segment(
         assignment=_count(assignment),
         worker=_count(worker),
-        num_files=int(num_files),
+        num_files=_counted(num_files),
         skip=_count(skip),
-        start=tuple(map(_with_tuples, start)),
+        start=read_place(place),
     )

@@ -1,4 +1,4 @@
-"""States that the release wrote which had version 1 go on for good, here and elsewhere."""
+"""Recorded states of every version go on for good, here and elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import torch_distinput as tdi
-from tests.distribute.states import legs, record, written
+from tests.distribute.states import legs, record, stops
 from tests.distribute.states.all_recipes import RECIPES
 from tests.distribute.states.playing import (
     NUM_NEXT,
@@ -18,10 +18,17 @@ from tests.distribute.states.playing import (
     play,
     replayed,
 )
-from tests.distribute.states.recipes import ALL
+from tests.distribute.states.recipes import ALL, Place
 
-RECORDING = json.loads(Path(__file__).with_name("version_1.json").read_text())
-CASES = {case["name"]: case for case in RECORDING["cases"]}
+RECORDINGS = {
+    version: json.loads(Path(__file__).with_name(f"version_{version}.json").read_text())
+    for version in (1, 2)
+}
+CASES = {
+    f"{case['name']} (version {version})": case
+    for version, recording in RECORDINGS.items()
+    for case in recording["cases"]
+}
 ELASTIC = [
     name
     for name, case in CASES.items()
@@ -35,13 +42,6 @@ REPLAYED = [
     for name, case in CASES.items()
     if case.get("batches") and not RECIPES[case["recipe"]].is_function
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("files")
-    written.write_all(path, RECORDING["parquet"])
-    return path
 
 
 def going_on(name, cluster, folder, **keywords):
@@ -119,13 +119,56 @@ def test_replay(name, folder):
 
 def test_every_kind_is_recorded():
     """Each recipe at each of its stops, and each epoch that went on elsewhere."""
-    stops = {f"{name}: {stop}" for name, recipe in RECIPES.items() for stop in recipe.positions}
+    known = {f"{name}: {stop}" for name, recipe in RECIPES.items() for stop in recipe.positions}
+    cases = RECORDINGS[1]["cases"]
 
-    assert {*stops, *legs.names()} == {*CASES}
-    assert len(CASES) >= 303
-    assert {*ALL, "older", "elsewhere"} <= {case["stop"] for case in CASES.values()}
-    assert {1} == {case["state"]["version"] for case in CASES.values()}
-    assert {0, 1, 2, 3} <= {len(case["state"]["deals"]) for case in CASES.values()}
+    assert {*known, *legs.names()} == {case["name"] for case in cases}
+    assert len(cases) >= 303
+    assert {*ALL, "older", "elsewhere"} <= {case["stop"] for case in cases}
+    assert {0, 1, 2, 3} <= {len(case["state"]["deals"]) for case in cases}
+
+
+def test_all_recordings_are_of_the_same_files():
+    assert RECORDINGS[1]["parquet"] == RECORDINGS[2]["parquet"]
+
+
+@pytest.mark.parametrize("version", RECORDINGS)
+def test_a_recording_is_of_one_version(version):
+    assert {version} == {case["state"]["version"] for case in RECORDINGS[version]["cases"]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loaded_state_is_of_the_version_of_today(name, folder):
+    """Before the first ``iter()``, on one worker; what it is of and what was delivered stay."""
+    case = CASES[name]
+    place = Place(folder=folder)
+    recipe = RECIPES[case["recipe"]]
+    dataset = recipe.distribute(tdi.OneDeviceStrategy("cpu"), place)
+    dataset.load_state_dict(case["state"])
+    loaded = dataset.state_dict()
+
+    assert loaded["version"] == 2
+    assert list(case["state"]) == list(loaded)  # a checkpoint library looks for the same keys
+    for key in ("recipe", "epoch", "steps", "examples", "grid", "rounds", "rows"):
+        assert case["state"][key] == loaded[key]
+    dataset.load_state_dict(loaded)
+    assert json.dumps(loaded) == json.dumps(dataset.state_dict())
+
+
+SAMPLE = sorted({case["recipe"] for case in RECORDINGS[2]["cases"] if case["stop"] != "elsewhere"})
+
+
+@pytest.mark.parametrize("recipe", [name for name in SAMPLE if not RECIPES[name].is_timed])
+def test_the_bytes_of_today(recipe, folder):
+    """What is saved today is what was recorded when the version was new."""
+    recorded = {
+        case["stop"]: json.dumps(case["state"])
+        for case in RECORDINGS[2]["cases"]
+        if case["recipe"] == recipe and case["stop"] != "elsewhere"
+    }
+    played = stops.stops_of(RECIPES[recipe], folder)
+
+    assert recorded == {stop: played[stop][0] for stop in recorded}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +180,7 @@ def test_every_kind_is_recorded():
     ],
 )
 def test_bytes_are_compared_within_a_version(change, found):
-    case = CASES["text: middle"]
+    case = RECORDINGS[1]["cases"][0]
     changed = {**case, "state": {**case["state"], **change}}
 
     assert found == record.difference(case, changed)
