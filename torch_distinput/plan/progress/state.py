@@ -89,8 +89,8 @@ def _check_version(state: Mapping[str, Any]) -> None:
                 shown = f"a dict with the keys {', '.join(map(repr, list(state)[:5]))}"
         msg = (
             "Expected what DistributedDataset.state_dict() returned (version "
-            f"{state_version_1.VERSION_1} or {VERSION}), got {shown}. Pass the dict that was saved, "
-            "unchanged, to the release that saved it or a later one."
+            f"{state_version_1.VERSION_1} or {VERSION}), got {shown}. Pass the dict that was "
+            "saved, unchanged, to the release that saved it or a later one."
         )
         raise ValueError(msg)
 
