@@ -128,5 +128,5 @@ def __getattr__(name: str) -> _typing.Any:
 
 
 def __dir__() -> list[str]:
-    """What there is, whether it is imported yet or not."""
-    return sorted({*globals(), *__all__})
+    """The public names, whether they are imported yet or not."""
+    return sorted({*__all__, "__version__"})

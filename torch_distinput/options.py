@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import numpy as np
+
 _E = TypeVar("_E", bound=enum.Enum)
 
 TIMEOUT = 120.0
@@ -135,6 +137,27 @@ class InputOptions:
         if not self.timeout > 0:
             msg = f"timeout must be more than 0 seconds, got {self.timeout!r}."
             raise ValueError(msg)
+
+
+def check_options(options: object) -> InputOptions:
+    """Return the options, or those that hold where none were given."""
+    if options is None:
+        return InputOptions()
+    if not isinstance(options, InputOptions):
+        msg = (
+            f"options must be an InputOptions, got {options!r}. Write, say, "
+            'InputOptions(auto_shard_policy="file").'
+        )
+        raise TypeError(msg)
+    return options
+
+
+def check_flag(name: str, value: object) -> bool:
+    """Return a bool, or say what came instead: ``"no"`` and 100 would be taken for True."""
+    if not isinstance(value, (bool, np.bool_)):
+        msg = f"{name} must be True or False, got {value!r} of type {type(value).__name__}."
+        raise TypeError(msg)
+    return bool(value)
 
 
 def check_count(name: str, value: object, *, minimum: int) -> int:

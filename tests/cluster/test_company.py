@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from torch_distinput.cluster.liveness import heartbeat, wait_limit
+from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.process_identity import (
     ProcessIdentity,
     has_died,
@@ -106,3 +108,19 @@ def test_who_wakes_first_does_not_take_the_others_for_gone(monkeypatch):
         now[0] = 604.0 + step
         heart._beat(board)
     assert "no sign of life within 120 s" in heart.peers.gone(120.0)[1]
+
+
+def test_workers_that_leave_while_one_looks_who_has_left():
+    """The heartbeat's thread hears of them in the middle of the look."""
+    peers = Heartbeat(Notes()).peers
+
+    class Late(int):
+        def __le__(self, other):
+            peers.steps_of_left[len(peers.steps_of_left)] = Late()
+            return False
+
+    peers.steps_of_left = {0: Late()}
+    monitor = PeerMonitor.__new__(PeerMonitor)
+    monitor._peers, monitor._stop = peers, CoordinatedStop()
+    monitor.check_company(0)
+    assert 2 == len(peers.steps_of_left)

@@ -262,7 +262,7 @@ def test_a_rank_that_leaves_alone_is_noticed_by_the_next_epoch():
         iterator = iter(dataset)
         for _ in range(2 if strategy.worker_index else 4):
             next(iterator)
-        words = "same number of steps before .*4 on worker 0 and 2 on worker 1"
+        words = "same step at which the epoch before was left .*4 on worker 0 and 2 on worker 1"
         with pytest.raises(tdi.MismatchError, match=words):
             iter(dataset)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from functools import partial
 from itertools import islice
 
@@ -267,3 +269,17 @@ class TestLoss:
         loss.backward()
         assert 0 == loss
         assert [0, 0, 0] == weight.grad.tolist()
+
+
+def test_what_was_delivered_goes_with_its_iterator():
+    """No cycle keeps the last step, and its ids, until garbage is collected."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    iterator = iter(distributed(strategy, 7))
+    next(iterator)
+    kept = weakref.ref(strategy._session.loss_steps.last)
+    gc.disable()
+    try:
+        del strategy, iterator
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -35,6 +35,17 @@ class TestRefused:
         with pytest.raises(kind, match=words):
             one().distribute_dataset(range(8), global_batch_size=size)
 
+    @pytest.mark.parametrize(("name", "value"), [("shuffle", 100), ("drop_last", "no")])
+    def test_flags(self, name, value):
+        """As in tf.data a number would be a buffer size, and a word would count as True."""
+        with pytest.raises(TypeError, match=f"{name} must be True or False, got {value!r}"):
+            one().distribute_dataset(range(8), global_batch_size=2, **{name: value})
+
+    @pytest.mark.parametrize("given", ["file", {"auto_shard_policy": "file"}])
+    def test_options_of_another_kind(self, given):
+        with pytest.raises(TypeError, match="options must be an InputOptions, got .*file"):
+            one().distribute_dataset(range(8), global_batch_size=2, options=given)
+
     @pytest.mark.parametrize(
         ("keywords", "kind", "words"),
         [

@@ -236,3 +236,20 @@ def test_ranks_that_load_different_states():
             iter(dataset)
 
     simulate(work, num_workers=2)
+
+
+def test_a_loaded_position_that_is_given_up_is_said(caplog):
+    """An extra ``iter()``, as some trainers make one to look at a loader, would lose it."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(8), global_batch_size=2)
+    iterator = iter(dataset)
+    next(iterator)
+    state = dataset.state_dict()
+    dataset.load_state_dict(state)
+    list(dataset)
+    assert [] == caplog.messages
+    dataset.load_state_dict(state)
+    iter(dataset)
+    iter(dataset)
+    assert ["The position that was loaded, 1 steps into epoch 0, was given up"] == [
+        message.partition(":")[0] for message in caplog.messages
+    ]

@@ -103,3 +103,17 @@ class TestZeroRows:
         assert [2, 1, 4] == [part.values().shape[0] for part in step[:3]]
         assert (0, 3) == tuple(step[3].values().shape)
         assert torch.nn.Linear(3, 2)(step[3]).shape[0] == 0
+
+
+def test_a_dtype_that_cannot_be_filled():
+    """Zero rows need no value."""
+
+    def batches():
+        for count in (1, 3):
+            yield torch.zeros(count, 4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(batches)
+        return [len(batch) for batch in dataset]
+
+    assert [[1, 2], [0, 1]] == simulate(work, num_workers=2)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from torch_distinput.plan.progress.state import Recipe
 
 
+_LEFT_AT = "step at which the epoch before was left"
+"""What all workers compare: one that breaks out of its loop alone has left at another."""
+
+
 class DistributedDataset(Distributed):
     """A source together with a strategy (``tf.distribute.DistributedDataset``).
 
@@ -321,7 +325,7 @@ class DistributedDataset(Distributed):
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            **({} if played is None else {"number of steps before": played.steps_to_compare}),
+            **({} if played is None else {_LEFT_AT: played.steps_to_compare}),
             "epoch": position.epoch,
             "position": _describe(position),
             **prepared.facts,

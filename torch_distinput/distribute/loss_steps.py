@@ -23,13 +23,13 @@ from torch_distinput.values import StepInfo
 class IteratorSteps:
     """What one iterator has delivered; held by the iterator, so that it ends with it."""
 
-    __slots__ = ("__weakref__", "count", "info", "is_open", "turn", "turns")
+    __slots__ = ("__weakref__", "count", "info", "is_open", "thread", "turn")
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.info: StepInfo | None = None
         self.is_open = True
-        self.turns: Turns | None = None
+        self.thread: object = None
         self.turn = -1
         self.count = 0
 
@@ -37,10 +37,12 @@ class IteratorSteps:
 class Turns:
     """What was delivered in one thread, in turns that end with a loss."""
 
-    __slots__ = ("has_loss", "last", "turn")
+    __slots__ = ("has_loss", "last", "thread", "turn")
 
     def __init__(self) -> None:
         """Nothing yet."""
+        # By this its steps name it: a reference back would keep the last ones in a cycle.
+        self.thread = object()
         self.last: IteratorSteps | None = None
         self.turn = 0
         self.has_loss = False
@@ -87,8 +89,8 @@ class LossSteps:
         turns = self._here.turns
         if turns.has_loss:
             turns.turn, turns.has_loss = turns.turn + 1, False
-        if steps.turn != turns.turn or steps.turns is not turns:
-            steps.turns, steps.turn, steps.count = turns, turns.turn, 0
+        if steps.turn != turns.turn or steps.thread is not turns.thread:
+            steps.thread, steps.turn, steps.count = turns.thread, turns.turn, 0
         steps.count += 1
         steps.info = info
         self.last = turns.last = steps
@@ -108,13 +110,14 @@ class LossSteps:
         last = turns.last
         if last is None or last.info is None:
             return []
-        if last.turns is not turns:  # another thread iterates it now, ahead of what was taken here
+        # Another thread iterates it now, ahead of what was taken here.
+        if last.thread is not turns.thread:
             return []
         found = [last.info]
         if len(self._open) > 1:
             for one in (ref() for ref in self._open):
                 if one is None or one is last or not one.is_open or one.info is None:
                     continue
-                if one.turns is turns and (one.turn, one.count) == (last.turn, last.count):
+                if one.thread is turns.thread and (one.turn, one.count) == (last.turn, last.count):
                     found.append(one.info)
         return found

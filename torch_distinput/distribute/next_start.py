@@ -49,6 +49,14 @@ class NextStart:
 
     def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
+        if self.played is not None and self.played.gave_up_its_start:
+            _log.warning(
+                "The position that was loaded, %d steps into epoch %d, was given up: an iterator "
+                "began there and was left before its first step, and now another one begins the "
+                "next epoch. Load the state again to play the rest of that epoch.",
+                self.played.before.steps,
+                self.played.before.epoch,
+            )
         self.shown = self.played = record
         self.loaded = None
         self.epoch += 1

@@ -25,7 +25,7 @@ from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_v
 from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
 from torch_distinput.distribute.scope_check import compare
 from torch_distinput.distribute.session import Session
-from torch_distinput.options import InputOptions, ReduceOp, parse_enum
+from torch_distinput.options import InputOptions, ReduceOp, check_options, parse_enum
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import PerReplica
 
@@ -129,7 +129,7 @@ class Strategy(ABC):
             num_workers=num_workers,
         )
         return build_dataset(
-            self._session, source, request, seed=seed, options=options or InputOptions()
+            self._session, source, request, seed=seed, options=check_options(options)
         )
 
     def distribute_datasets_from_function(
@@ -146,7 +146,7 @@ class Strategy(ABC):
         Raises:
             TypeError: if it does not return something that can be iterated once per epoch.
         """
-        return build_from_function(self._session, dataset_fn, options=options or InputOptions())
+        return build_from_function(self._session, dataset_fn, options=check_options(options))
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """Call ``value_fn(ValueContext)`` for each local replica and group the results.

@@ -78,6 +78,11 @@ class EpochRecord:
         return replace(position, steps=self.steps, examples=self.examples)
 
     @property
+    def gave_up_its_start(self) -> bool:
+        """Whether it began inside of an epoch and nothing was delivered, not even its end."""
+        return self.steps == self.before.steps > 0 and not self.ended
+
+    @property
     def steps_to_compare(self) -> int | str:
         """What other workers must have delivered, too; after an error they may be elsewhere."""
         return NOT_KNOWN if self.failed else self.steps

@@ -127,7 +127,8 @@ class PeerMonitor:
         left, steps = self._peers.steps_of_left, self._stop.delivered
         if not left:
             return
-        gone = [worker for worker, delivered in left.items() if delivered <= steps]
+        # A copy, made in one operation: meanwhile the heartbeat may hear of others that leave.
+        gone = [worker for worker, delivered in list(left.items()) if delivered <= steps]
         if gone:
             self.ask_why(gone, f"step {step} from every worker")
 

@@ -3,11 +3,11 @@
     thread      writes                                  reads
     heartbeat   _heard, _failed_at, steps_of_left,      all
                 heard_at (it alone hears)
-    main        _begun, _ended, interval (before the    all
-                thread starts)
+    main        _begun, _ended, interval; heard_at      all
+                before the heartbeat starts
 
 No lock: each attribute has one writer, a dict changes by one item at a time, and whoever reads
-copes with what was true a moment ago.
+copes with what was true a moment ago. Who goes through a dict goes through a copy.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ class _Dense(LeafKind):
     def blank(self, spec: TensorSpec, num_rows: int, order: Order) -> Any:
         shape = open_shape(spec, num_rows)
         order = list(range(len(shape)) if order is None else order)
-        return torch.empty_permuted(shape, order, dtype=spec.dtype, device="cpu").zero_()
+        leaf = torch.empty_permuted(shape, order, dtype=spec.dtype, device="cpu")
+        return leaf.zero_() if num_rows else leaf  # which some dtypes of 4 bits cannot do
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from operator import index
 from typing import final
 
@@ -31,6 +31,9 @@ _DAMAGE = (None, errno.EINVAL)
 _UNREACHABLE = (FileNotFoundError, PermissionError)
 
 
+_BEGINNING = Cursor()  # one for all: there may be a million units
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
@@ -39,12 +42,12 @@ class Unit:
     Attributes:
         file: the number of the file in the listing.
         part: which part of it.
-        place: of which pile of the shard it is a part.
+        place: of which partition of the shard it is a part.
     """
 
     file: int
     part: Part
-    place: Cursor = field(default_factory=Cursor)
+    place: Cursor = _BEGINNING
 
     def cut(self, num_records: int) -> tuple[Unit, Unit]:
         """Cut a counted unit of an addressable reader after its first ``num_records`` records."""

@@ -17,7 +17,7 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
-from torch_distinput.options import check_count
+from torch_distinput.options import check_count, check_flag
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
@@ -38,10 +38,12 @@ class Request:
     allocate: Allocate = pageable
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are no sizes, and keep NumPy's as plain ones."""
+        """Refuse sizes and flags that are none, and keep NumPy's as plain ones."""
         if self.global_batch_size is not None:
             size = check_count("global_batch_size", self.global_batch_size, minimum=1)
             object.__setattr__(self, "global_batch_size", size)
+        for name in ("shuffle", "drop_last"):
+            object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         num_workers = check_count("num_workers", self.num_workers, minimum=0)
         object.__setattr__(self, "num_workers", num_workers)
 
