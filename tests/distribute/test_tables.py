@@ -1,4 +1,4 @@
-"""The tables of the tutorial and of docs/semantics.md, through the whole street."""
+"""The tables of the tutorial and of docs/semantics.md, through whole datasets."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Unit:
     Attributes:
         file: the number of the file in the listing.
         part: which part of it.
-        place: of which pile of the shard it is a part.
+        place: of which partition of the shard it is a part.
     """
 
     file: int
