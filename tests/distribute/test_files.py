@@ -1,4 +1,4 @@
-"""The street of files: units, known lengths, bad records, loader processes."""
+"""Datasets of files: units, known lengths, bad records, loader processes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class TestLengths:
                 tdi.FileDataset(glob, reader=reader), global_batch_size=4
             )
             list(dataset)
-            return dataset._meeting._channel is None
+            return dataset._agreement_channel._channel is None
 
         for reader, known in ((Numbers(counted=True), True), (Numbers(), False)):
             assert simulate(lambda s, r=reader: work(s, r), num_workers=2) == [known] * 2
