@@ -1,4 +1,4 @@
-"""The value that `data` hands over: one step of this worker, in host memory."""
+"""The value that ``data`` hands over: one step of this worker, in host memory."""
 
 from __future__ import annotations
 
