@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import subprocess
 import sys
 import types
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -97,7 +97,7 @@ PROMISED = {
 _LATE = {"integrations", "preprocessing", "readers", "testing"}
 
 
-def is_package(value: object) -> bool:
+def is_room(value: object) -> bool:
     """Tell whether a value is a module of the package, which importing it leaves behind."""
     return isinstance(value, types.ModuleType) and value.__name__.startswith("torch_distinput.")
 
@@ -114,14 +114,14 @@ def test_all_holds_what_is_public() -> None:
     public = {
         name
         for name, value in vars(torch_distinput).items()
-        if not name.startswith("_") and not is_package(value) and name != "annotations"
+        if not name.startswith("_") and not is_room(value) and name != "annotations"
     }
-    found = {name for name in torch_distinput.__all__ if is_package(getattr(torch_distinput, name))}
-    assert public | found | set(torch_distinput._LATE) == set(torch_distinput.__all__)
+    rooms = {name for name in torch_distinput.__all__ if is_room(getattr(torch_distinput, name))}
+    assert public | rooms | set(torch_distinput._LATE) == set(torch_distinput.__all__)
 
 
 def test_a_script_of_tensors_imports_no_more_than_it_uses() -> None:
-    """Nothing optional, and nothing that is for files, votes or tests."""
+    """Nothing optional, and no room that is for files, votes or tests."""
     script = """
 import sys, torch, torch_distinput as tdi
 (batch,) = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(2, 2), global_batch_size=2)
@@ -130,11 +130,11 @@ print(*(name for name in sys.modules))
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    late = {*_LATE, "version", "data.files", "cluster.agreement.agreement"}
-    ours = {f"torch_distinput.{name}" for name in late}
-    assert all(map(importlib.util.find_spec, ours))
-    unwanted = {"fsspec", "torchdata", "pyarrow", *ours}
-    assert not unwanted & loaded
+    rooms = {*_LATE, "version", "data.storage.filesystem", "data.files.dataset"}
+    rooms |= {"data.files.stream", "cluster.agreement.agreement", "engine.voted_feed"}
+    unwanted = {f"torch_distinput.{room}" for room in rooms}
+    assert all(map(find_spec, unwanted))
+    assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
 
 
 def test_the_version_is_that_of_the_checkout() -> None:
