@@ -65,7 +65,7 @@ def floor(batch: Any) -> Work:
 
 
 def our_split(batch: Any) -> Work:
-    """The two things that the street does to a batch that all replicas share."""
+    """The two things that is done to a batch that all replicas share."""
     sizes = (ROWS // REPLICAS,) * REPLICAS
     ids = torch.arange(ROWS).numpy()
 

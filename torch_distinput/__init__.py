@@ -7,7 +7,7 @@ replica once per epoch, and all ranks make the same number of steps.
     |---------- data ----------------|    |----- cluster -----|    |--- device ---|   distribute
     |------------------------- plan: who gets what, integers only ------------------------------|
 
-Each folder is a station of that street and imports only what lies beneath it. What not every
+Each folder does a part of that and imports only what lies below it. What not every
 script needs (files, the test kit) is imported when it is asked for.
 """
 

@@ -1,4 +1,4 @@
-"""What the rest of the house asks of the ranks together, and nothing about how it is done.
+"""What the rest of the package asks of the ranks together, and nothing about how it is done.
 
 Two implementations: ``cluster/process_group`` over torch.distributed and ``testing/simulated`` in
 memory. A :class:`Channel` or :class:`Board` belongs to one background thread at a time; the methods
@@ -196,7 +196,7 @@ class Alone:
 
 
 def communicator_of(strategy: Any) -> Communicator:
-    """The way to the workers of a strategy, for rooms that see no strategy; alone without one."""
+    """The way to the workers of a strategy, for folders that see no strategy; alone without one."""
     if strategy is None:
         return Alone(on_purpose=True)
     communicator: Communicator = strategy._session.communicator  # noqa: SLF001 - not for users

@@ -37,7 +37,10 @@ class ReduceOp(str, enum.Enum):
 
 
 class Rebatch(str, enum.Enum):
-    """How a global batch is split over the replicas; the rules are in ``plan/batching``."""
+    """How a global batch is split over the replicas.
+
+    The rules are in ``plan/assignment/batching.py``.
+    """
 
     SPLIT = "split"
     EVEN = "even"

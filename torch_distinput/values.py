@@ -1,4 +1,4 @@
-"""The values that leave the street: per-replica tuples, optional steps, facts about a step."""
+"""The values that users get: per-replica tuples, optional steps, facts about a step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
 
 
 class Distributed:
-    """What is distributed already: no room may take it for a source. It has no behaviour."""
+    """What is distributed already: no folder may take it for a source. It has no behaviour."""
 
 
 @dataclass(frozen=True, slots=True)

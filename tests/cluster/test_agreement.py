@@ -1,4 +1,4 @@
-"""Votes ahead of use, over a pretend wire: what the verdicts do to piles, threads and memory."""
+"""Votes ahead of use, over a pretend wire: what the verdicts do to queues, threads and memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def agree(strategy, steps, **keywords):
         rebatch="split",
     )
     before = begin_epoch(0, layout, 1 if keywords["shared"] else strategy.num_workers)
-    keywords["ledger"] = DeliveryCounter(
+    keywords["counter"] = DeliveryCounter(
         before, strategy.num_workers, shared=keywords["shared"], steps_per_batch=1
     )
     return Agreement(iter(steps), channel, **keywords)

@@ -151,7 +151,7 @@ def counting():
 
 @pytest.mark.parametrize("form", SHARING)
 def test_batches_that_are_kept_in_an_epoch(form):
-    """The street gathers large columns into memory that is used again, but not while it is kept."""
+    """Steps gather large columns into memory that is used again, but not while it is kept."""
     rows = torch.arange(60 * 8192, dtype=torch.float32).reshape(60, 8192)
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset((rows,), global_batch_size=4)
     kept, places = {}, []

@@ -26,7 +26,8 @@ def chunk(number, rows=2):
 
 def readers():
     """Threads that read ahead."""
-    return [thread for thread in threading.enumerate() if "torch_distinput-reader" in thread.name]
+    name = "torch_distinput-file-reader"
+    return [thread for thread in threading.enumerate() if name in thread.name]
 
 
 def joined(threads):

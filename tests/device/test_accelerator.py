@@ -79,7 +79,7 @@ class TestAnAccelerator:
     """What its backend does with a tensor; here the device, its streams and events pretend."""
 
     @pytest.fixture
-    def lane(self, accelerator, monkeypatch):
+    def ring(self, accelerator, monkeypatch):
         """A replica on the meta device, and what was copied there."""
         self.copied = []
         real = AcceleratorBackend.copy
@@ -93,16 +93,16 @@ class TestAnAccelerator:
         self.current = accelerator
         return prefetch.StagingRing(self.backend, num_slots=2)
 
-    def start(self, lane, *leaves, owned=False):
-        lane.open()
-        return lane.start(leaves, owned=owned)[0]
+    def start(self, ring, *leaves, owned=False):
+        ring.open()
+        return ring.start(leaves, owned=owned)[0]
 
-    def test_views_become_dense(self, lane):
+    def test_views_become_dense(self, ring):
         """Also those that have one number in many places; memory formats are kept."""
         wide = torch.arange(24.0).reshape(4, 6)
         images = torch.ones(4, 2, 3, 3).to(memory_format=torch.channels_last)
         for tensor in (wide[:, :2], torch.ones(4, 1).expand(4, 3), wide.T[1:3], images[1:3]):
-            (moved,) = self.start(lane, tensor)
+            (moved,) = self.start(ring, tensor)
             staged = self.copied[-1]
             assert torch.equal(tensor, staged)
             assert sorted(torch.empty_like(tensor).stride()) == sorted(staged.stride())
@@ -112,84 +112,84 @@ class TestAnAccelerator:
     @pytest.mark.parametrize(
         "dtype", [torch.bool, torch.uint16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
     )
-    def test_dtypes_are_kept(self, lane, dtype):
+    def test_dtypes_are_kept(self, ring, dtype):
         tensor = torch.tensor([[0, 1], [1, 0], [1, 1]]).to(dtype)
-        (moved,) = self.start(lane, tensor)
+        (moved,) = self.start(ring, tensor)
         assert (dtype, tensor.shape) == (moved.dtype, moved.shape)
         assert torch.equal(tensor.view(torch.uint8), self.copied[0].view(torch.uint8))
 
-    def test_no_rows(self, lane):
+    def test_no_rows(self, ring):
         """Nothing to stage: it keeps dtype and trailing sizes."""
-        (moved,) = self.start(lane, torch.empty(0, 3, dtype=torch.int32))
+        (moved,) = self.start(ring, torch.empty(0, 3, dtype=torch.int32))
         assert ((0, 3), torch.int32) == (moved.shape, moved.dtype)
         assert set() == {one for one in LIVE if isinstance(one, torch.Tensor)}
 
-    def test_jagged_leaves(self, lane, monkeypatch):
+    def test_jagged_leaves(self, ring, monkeypatch):
         """Torch pins their parts; they are kept until they are copied."""
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
         jagged = torch.nested.nested_tensor(
             [torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged
         )
-        (moved,) = self.start(lane, jagged)
+        (moved,) = self.start(ring, jagged)
         assert torch.jagged is moved.layout
-        assert self.copied == lane._slots[0]._kept
+        assert self.copied == ring._slots[0]._kept
 
-    def test_the_source_may_write_over_its_buffer(self, lane, monkeypatch):
+    def test_the_source_may_write_over_its_buffer(self, ring, monkeypatch):
         """Pinned or not, while the copy to the device is under way."""
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
         buffer = torch.ones(4)
-        self.start(lane, buffer)
+        self.start(ring, buffer)
         buffer.zero_()
         assert [1.0] * 4 == self.copied[0].tolist()
 
-    def test_pinned_memory_that_nobody_writes_is_read_in_place(self, lane, monkeypatch):
+    def test_pinned_memory_that_nobody_writes_is_read_in_place(self, ring, monkeypatch):
         """If it is dense; else torch would copy it on the host, in memory that is not pinned."""
         monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
         dense, wide = torch.ones(2, 2), torch.ones(2, 4)
-        self.start(lane, dense, wide[:, :2], owned=True)
+        self.start(ring, dense, wide[:, :2], owned=True)
         assert self.copied[0] is dense
         assert self.copied[1].is_contiguous()
-        assert [dense] == lane._slots[0]._kept
+        assert [dense] == ring._slots[0]._kept
 
-    def test_buffers_are_used_again(self, lane):
+    def test_buffers_are_used_again(self, ring):
         """By every second step here; larger ones take their place."""
         blocks = []
         for rows in (4, 4, 3, 4, 5, 4, 5, 5):
-            self.start(lane, torch.ones(rows))
+            self.start(ring, torch.ones(rows))
             blocks.append(self.copied[-1].data_ptr())
         assert blocks[0] == blocks[2]
         assert blocks[1] == blocks[3]
         assert blocks[4] == blocks[6]
         assert blocks[5] == blocks[3]
 
-    def test_gradients_stay_behind(self, lane):
+    def test_gradients_stay_behind(self, ring):
         """A leaf that requires them does not put a graph on the buffers."""
         weights = torch.ones(2, requires_grad=True)
         for _ in range(4):
-            (moved,) = self.start(lane, weights)
+            (moved,) = self.start(ring, weights)
             assert not moved.requires_grad
 
-    def test_what_is_there_stays(self, lane):
+    def test_what_is_there_stays(self, ring):
         """It may still be computed there: the side stream, and so the consumer, waits for it."""
         there = torch.ones(4, device=META)
-        (moved,) = self.start(lane, there, owned=True)
+        (moved,) = self.start(ring, there, owned=True)
         assert moved is there
         assert [("wait stream", self.current)] == self.backend._side.log
 
-    def test_what_is_there_and_may_be_written_over(self, lane):
+    def test_what_is_there_and_may_be_written_over(self, ring):
         """It is copied where it was computed, so before it is written over."""
         there = torch.ones(4, device=META)
-        (moved,) = self.start(lane, there)
+        (moved,) = self.start(ring, there)
         assert moved is not there
         assert [("wait stream", self.current)] == self.backend._side.log
 
-    def test_the_consumers_stream_waits(self, lane, monkeypatch):
+    def test_the_consumers_stream_waits(self, ring, monkeypatch):
         """Not the host; and the memory of each tensor is kept for that stream."""
         kept = []
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: kept.append(both))
         marker, batch = self.backend.mark(), torch.ones(2)
-        lane.hand_over([batch, "name"], marker)
+        ring.hand_over([batch, "name"], marker)
         assert [(batch, self.current)] == kept
         assert [("wait event", id(marker))] == self.current.log
 

@@ -216,8 +216,8 @@ def waits_in_the_thread(copies, real=prefetch._Copies.start):
     return started
 
 
-def drops_without_waiting(lane):
-    for slot in lane._slots:
+def drops_without_waiting(ring):
+    for slot in ring._slots:
         slot.drop()
 
 
@@ -231,7 +231,7 @@ MUTANTS = {
     "the producer is not waited for": [(TracingBackend, "wait_for_producer", nothing)],
     "what is read in place is not kept": [(StagingSlot, "keep", lambda _, source: source)],
     "what is not owned is read in place": [
-        (StagingRing, "start", lambda lane, leaves, owned: real_start(lane, leaves, owned=True))
+        (StagingRing, "start", lambda ring, leaves, owned: real_start(ring, leaves, owned=True))
     ],
     "the thread waits instead of the consumer": [
         (prefetch._Copies, "start", waits_in_the_thread),

@@ -1,4 +1,4 @@
-"""Playing datasets on simulated workers, for the tests of the street."""
+"""Playing datasets on simulated workers, for the tests of whole datasets."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_the_rest_of_an_epoch(kind, fault):
 
 
 @pytest.mark.parametrize("sizes", [{}, {"global_batch_size": 4}])
-def test_shards_that_were_dealt_before(sizes):
+def test_shards_that_were_assigned_before(sizes):
     """Each rank has its own half of the shards: said before the first step."""
 
     def work(strategy):

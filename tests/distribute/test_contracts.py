@@ -67,7 +67,7 @@ shard_lengths = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 
 
 @given(shard_lengths, st.integers(1, 9), clusters, rules, st.data())
-def test_dealt_shards_exactly_once(lengths, size, cluster, rebatch, data):
+def test_assigned_shards_exactly_once(lengths, size, cluster, rebatch, data):
     """C1 and C2 under FILE and DATA, shards of any sizes, the empty ones too."""
     num_workers, num_replicas = cluster
     lengths += [0] * (num_workers - len(lengths))

@@ -228,7 +228,7 @@ def test_batches_without_rows_are_each_their_own():
     sum(losses).backward()
 
 
-def test_batches_of_one_street_do_not_alias_the_source():
+def test_batches_of_one_dataset_do_not_alias_the_source():
     """Writing into a batch leaves the user's data alone."""
     data = torch.zeros(4)
     for batch in one().distribute_dataset(data, global_batch_size=2):

@@ -1,4 +1,4 @@
-"""The street of files: units, known lengths, bad records, loader processes."""
+"""Datasets of files: units, known lengths, bad records, loader processes."""
 
 from __future__ import annotations
 

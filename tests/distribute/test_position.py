@@ -100,8 +100,8 @@ def test_every_recipe(tmp_path, recipe, policy, counted):
 
 
 @pytest.mark.parametrize("recipe", ["plain", "filter", "shuffle", "interleave", "take", "repeat"])
-def test_files_after_two_dealings(tmp_path, recipe):
-    """Workers that read lanes of several generations note places in the right one of them."""
+def test_files_after_two_reassignments(tmp_path, recipe):
+    """Workers that read segments of several assignments note resume points in the right one."""
     sizes = [20, 0, 8, 3, 3, 0, 0, 8]
     numbers = itertools.count()
     files = [list(itertools.islice(numbers, size)) for size in sizes]

@@ -78,7 +78,7 @@ def test_formats(tmp_path, monkeypatch, case, split_files, policy):
     first, state = play(make, form.ids, 3, steps=3)
     second, state = play(make, form.ids, 2, state=state, steps=4)
     third, state = play(make, form.ids, 1, state=state)
-    legs = in_order(first) + in_order(second) + in_order(third)
-    assert Counter(range(sum(SIZES))) == Counter(legs)
-    assert policy == "file" or in_order(whole) == legs
+    ids = in_order(first) + in_order(second) + in_order(third)
+    assert Counter(range(sum(SIZES))) == Counter(ids)
+    assert policy == "file" or in_order(whole) == ids
     assert ([],) == play(make, form.ids, 1, state=state)[0]

@@ -77,7 +77,7 @@ def check_every_stop(play, every=1, **elsewhere):
     ],
 )
 def test_every_stop_of_later_epochs(name, num_workers):
-    """A save before the first bookmark of an epoch resumes that epoch, and no other."""
+    """A save before the first resume point of an epoch resumes that epoch, and no other."""
     if name in EXAMPLES:
         play = partial(played, EXAMPLES[name], num_workers)
     else:

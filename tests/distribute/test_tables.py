@@ -1,4 +1,4 @@
-"""The tables of the tutorial and of docs/semantics.md, through the whole street."""
+"""The tables of the tutorial and of docs/semantics.md, through whole datasets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_shorter_worker_gets_zero_rows(tmp_path):
     assert [[[]]] * 5 == second
 
 
-def test_dealable_shards():
+def test_shards_that_can_be_assigned():
     """An object with num_shards and shard() is dealt out as files are."""
     shards = Shards([[0, 1, 2], [3], [4, 5]])
     first, second = play(shards, 4, 2)

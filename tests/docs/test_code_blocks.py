@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import gc
 import importlib.util
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,30 @@ def test_the_paths_of_the_architecture_exist() -> None:
         if (top / f"{path}{end}").exists()
     }
     assert set() == named - found
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """Classes, functions and constants, wherever they stand."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def test_the_names_of_the_architecture_exist() -> None:
+    """Files without a folder, classes, constants and private functions are the package's own."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    files = list((ROOT / "torch_distinput").rglob("*.py"))
+    named = set(re.findall(r"`([a-z0-9_]+\.py)`", page))
+    assert {"options.py"} <= named
+    assert set() == named - {file.name for file in files}
+    named = {
+        name
+        for dotted in re.findall(r"`([A-Za-z_.]+)`", page.replace("README.md", ""))
+        for name in dotted.split(".")
+        if re.match(r"_[A-Za-z]|[A-Z]", name)
+    }
+    assert {"VotedFeed", "RebatchDataset", "_cut"} <= named
+    defined = {name for file in files for name in defined_names(ast.parse(file.read_text()))}
+    assert {"DataLoader"} == named - defined  # torch's

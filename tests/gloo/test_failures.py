@@ -186,7 +186,7 @@ def test_a_killed_loader_process(tmp_path, known, coupled, loaders):
 
 @pytest.mark.parametrize("seed", range(50 if LONG else 3))
 def test_random_kills(play_processes, seed):
-    """Any rank, any step, any place, any street."""
+    """Any rank, any step, any place, any kind of input."""
     choice = random.Random(seed)
     ranks = choice.choice([2, 3])
     coupled = choice.random() < 0.5

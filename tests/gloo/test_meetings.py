@@ -86,7 +86,7 @@ class Interrupted:
         return iter(range(8))
 
 
-def test_an_interrupt_before_the_meeting_is_heard_though_the_worker_stays():
+def test_an_interrupt_before_the_handshake_is_heard_though_the_worker_stays():
     heard = threading.Event()
 
     def work(strategy):

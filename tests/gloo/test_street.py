@@ -1,4 +1,4 @@
-"""The street over real gloo ranks: uneven data, unknown lengths, and what can go wrong."""
+"""Datasets over real gloo ranks: uneven data, unknown lengths, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_known_lengths_tell_failures_over_the_store():
 
 
 def no_collective_after_iter(strategy):
-    """Known lengths: the street needs no communication between iter() and the end."""
+    """Known lengths: the ranks need no communication between iter() and the end."""
     import torch.distributed as dist
 
     iterator = iter(strategy.distribute_dataset(range(40), global_batch_size=4))

@@ -94,9 +94,9 @@ def reads(monkeypatch):
     found = []
     read = analyze._read
 
-    def noted(features, stream, number, tally):
+    def noted(features, stream, number, read_counter):
         found.append(Path(stream.listing[number].path).name)
-        return read(features, stream, number, tally)
+        return read(features, stream, number, read_counter)
 
     monkeypatch.setattr(analyze, "_read", noted)
     return found

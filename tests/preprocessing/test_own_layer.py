@@ -120,7 +120,7 @@ def test_a_layer_says_what_it_takes():
 
 
 def classes():
-    """All classes of the room, apart from exceptions and protocols."""
+    """All classes of the package, apart from exceptions and protocols."""
     for module in pkgutil.walk_packages(pp.__path__, f"{pp.__name__}."):
         if not module.name.endswith("__main__"):
             for kind in vars(importlib.import_module(module.name)).values():

@@ -1,4 +1,4 @@
-"""The room shows these names, and each says what it is."""
+"""The package shows these names, and each says what it is."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_holds_what_is_public():
     assert PROMISED == public
 
 
-def test_the_room_has_a_docstring():
+def test_the_package_has_a_docstring():
     assert inspect.getdoc(preprocessing)
 
 

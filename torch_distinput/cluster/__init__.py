@@ -1,1 +1,1 @@
-"""All ranks together: the only room with torch.distributed. No example enters here."""
+"""All ranks together: the home of torch.distributed. It never sees an example."""

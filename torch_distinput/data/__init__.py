@@ -1,1 +1,1 @@
-"""Bytes to this worker's batches, in host memory. No process group enters here."""
+"""Bytes to this worker's batches, in host memory. It never sees a process group."""

@@ -1,1 +1,1 @@
-"""Host to accelerator: the only room with streams. No rank enters here."""
+"""Host to accelerator: the only folder with streams. It never sees a rank."""

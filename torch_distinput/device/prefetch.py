@@ -209,7 +209,7 @@ class _Ahead:
 
 
 def _fill(ahead: _Ahead, copies: _Copies) -> None:
-    """The thread: it holds the places, never the prefetcher, so that that can be collected."""
+    """The thread holds the places, never the prefetcher, which can so be collected."""
     try:
         copies.enter_thread()
     except BaseException as error:  # noqa: BLE001 - as below

@@ -1,4 +1,4 @@
-"""From what the caller wrote to a DistributedDataset: the one place where stations are joined."""
+"""From what the caller wrote to a DistributedDataset: the one place where the stages are joined."""
 
 from __future__ import annotations
 

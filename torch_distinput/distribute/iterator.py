@@ -87,7 +87,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         fetch_to_device: bool,
         buffer_size: int,
     ) -> None:
-        """Assemble the last stations of the street."""
+        """Put the last stages together: zero rows, and prefetch."""
         self._session = session
         self._run = run
         self._loss_steps = session.loss_steps.open()

@@ -1,1 +1,1 @@
-"""One epoch on this worker: what is read, agreed on, fed and audited. No facade enters here."""
+"""One epoch on this worker: what is read, agreed on, fed and audited. It never sees the facade."""

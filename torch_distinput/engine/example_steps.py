@@ -90,7 +90,7 @@ class ExampleSteps(Steps):
         return replace(self, found=replace(self.found, stream=self._counted.with_shares(shares)))
 
     def resume(self, position: Position) -> Position:
-        """Go on, perhaps with other workers: files that nobody touched are dealt out again."""
+        """Go on, perhaps with other workers: files that nobody touched are assigned again."""
         if self.route.lacks_files_touched(position):
             position = replace(position, files_touched=self._files_touched(position))
         return self.route.resume(position)

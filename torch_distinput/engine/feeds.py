@@ -103,11 +103,11 @@ class OwnFeed:
     """The steps of a single worker."""
 
     def __init__(
-        self, steps: Iterator[LocalStep], ledger: DeliveryCounter, *, origin: Origin
+        self, steps: Iterator[LocalStep], counter: DeliveryCounter, *, origin: Origin
     ) -> None:
         """Take the worker's steps; one without examples is not delivered."""
         self.origin = origin
-        self._steps = _deliver(steps, ledger)
+        self._steps = _deliver(steps, counter)
         self._begun = False
 
     def next(self, index: int) -> Delivery | None:
@@ -131,11 +131,11 @@ class OwnFeed:
         self._steps = iter(())
 
 
-def _deliver(steps: Iterator[LocalStep], ledger: DeliveryCounter) -> Iterator[Delivery]:
+def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
         count = step.count
-        progress = ledger.add_step(count, step.num_touched, step.resume_point)
+        progress = counter.add_step(count, step.num_touched, step.resume_point)
         if count:
             yield Delivery(step, count, progress)
 

@@ -1,4 +1,4 @@
-"""What every input of the street can do, and what it is given to start an epoch.
+"""What every input can do, and what it is given to start an epoch.
 
 input.prepare(position) -> PreparedEpoch     its facts and its share are shown to all workers
 prepared.open(opening) -> Feed               with what all have shown

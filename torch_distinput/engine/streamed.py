@@ -164,7 +164,7 @@ class PreparedStream:
         if topology.num_workers == 1:
             own = DeliveryCounter(before, 1, shared=shared, steps_per_batch=steps_per_batch)
             return OwnFeed(steps, own, origin=origin)
-        ledger = DeliveryCounter(
+        counter = DeliveryCounter(
             before, topology.num_workers, shared=shared, steps_per_batch=steps_per_batch
         )
         try:
@@ -172,7 +172,7 @@ class PreparedStream:
                 steps,
                 shared=shared,
                 introduce=introduce,
-                ledger=ledger,
+                counter=counter,
                 timeout=opening.timeout,
             )
         except ChannelBrokenError as error:

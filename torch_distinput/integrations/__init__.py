@@ -1,4 +1,4 @@
-"""Other libraries: one module for each, which sees the front door only.
+"""Other libraries: one module for each, which sees the public names only.
 
 ``torch_distinput.integrations.torchdata`` is imported when it is asked for, and needs torchdata
 only then.

@@ -1,1 +1,1 @@
-"""Who gets what: functions of integers. No tensor, file, rank detection or clock enters here."""
+"""Who gets what: functions of integers. It sees no tensor, file, rank or clock."""

@@ -97,7 +97,7 @@ def _run(
 
 def _with_strategy(fn: Callable[[Strategy], Result], num_replicas: int) -> Result:
     """Run on the rank, inside its process group."""
-    import torch_distinput as tdi  # noqa: PLC0415  # the front door imports this room
+    import torch_distinput as tdi  # noqa: PLC0415  # the package imports this folder
 
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"] * num_replicas)
     try:

@@ -1,4 +1,4 @@
-"""The backend that proves, without a device, that no wait is missing; see :mod:`.machine`."""
+"""The backend that proves, without a device, that no wait is missing; see ``simulated_device``."""
 
 from __future__ import annotations
 

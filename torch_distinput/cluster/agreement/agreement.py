@@ -3,9 +3,9 @@
 Three threads share one :class:`AgreementQueue`, which has the lock:
 
     thread      does
-    reader      pulls this worker's steps and puts them there, *ready* to be played
+    step-reader pulls this worker's steps and puts them there, *ready* to be played
     voter       tells the others what is ready, hears what they have, and passes on the steps that
-                all can play, as *agreed*; the only user of the channel and the ledger
+                all can play, as *agreed*; the only user of the channel and the counter
     consumer    the caller of ``next``; takes agreed steps
 
 The reader's work and the voter's waiting overlap the training step. Both threads hold the queue,
@@ -43,7 +43,7 @@ class Agreement(Generic[S]):
         channel: used by the voter's thread until it ends.
         shared: all workers read one stream, so they must end together.
         introduce: from a worker's first step with examples to what all workers should know of it.
-        ledger: adds up what is agreed on; used by the voter's thread.
+        counter: adds up what is agreed on; used by the voter's thread.
     """
 
     def __init__(
@@ -53,15 +53,15 @@ class Agreement(Generic[S]):
         *,
         shared: bool,
         introduce: Callable[[S], Any],
-        ledger: DeliveryCounter,
+        counter: DeliveryCounter,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
         stop = queue.close
         self._threads = (
-            start_thread(_read, queue, steps, name="reader", stop=stop),
+            start_thread(_read, queue, steps, name="step-reader", stop=stop),
             start_thread(
-                partial(_vote, shared=shared, introduce=introduce, ledger=ledger), queue, channel,
+                partial(_vote, shared=shared, introduce=introduce, counter=counter), queue, channel,
                 name="voter", stop=stop, give_up=channel.abandon,
             ),
         )  # fmt: skip
@@ -135,13 +135,13 @@ def _vote(
     *,
     shared: bool,
     introduce: Callable[[S], Any],
-    ledger: DeliveryCounter,
+    counter: DeliveryCounter,
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
         going_on = _introduce(queue, channel, introduce)
         while going_on:
-            going_on = _vote_once(queue, channel, ledger, shared=shared)
+            going_on = _vote_once(queue, channel, counter, shared=shared)
     except ChannelBrokenError as error:
         queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
@@ -171,7 +171,7 @@ def _introduce(
 
 
 def _vote_once(
-    queue: AgreementQueue[S], channel: Channel, ledger: DeliveryCounter, *, shared: bool
+    queue: AgreementQueue[S], channel: Channel, counter: DeliveryCounter, *, shared: bool
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
     vote, news = queue.wait_for_vote()
@@ -182,7 +182,7 @@ def _vote_once(
         told = channel.gather_objects(news)
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
-    queue.agree(verdict.totals, ledger.add_round(votes, told, len(verdict.totals)))
+    queue.agree(verdict.totals, counter.add_round(votes, told, len(verdict.totals)))
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = queue.failure if failed else None

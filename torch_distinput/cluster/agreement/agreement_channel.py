@@ -39,7 +39,7 @@ class AgreementChannel:
         *,
         shared: bool,
         introduce: Callable[[S], Any],
-        ledger: DeliveryCounter,
+        counter: DeliveryCounter,
         timeout: float,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
@@ -64,7 +64,7 @@ class AgreementChannel:
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
         self._last = Agreement(
-            steps, self._channel, shared=shared, introduce=introduce, ledger=ledger
+            steps, self._channel, shared=shared, introduce=introduce, counter=counter
         )
         return self._last
 

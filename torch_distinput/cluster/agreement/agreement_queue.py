@@ -48,7 +48,7 @@ class Votable(Protocol):
 
     @property
     def num_touched(self) -> int:
-        """How many of the files dealt to the worker the rows up to here are from."""
+        """How many of the files assigned to the worker the rows up to here are from."""
 
 
 S = TypeVar("S", bound=Votable)

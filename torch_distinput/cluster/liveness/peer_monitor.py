@@ -26,7 +26,7 @@ class PeerMonitor:
     """What one iteration of one dataset notes for the others, and looks for in what they note."""
 
     def __init__(self, heartbeat: Heartbeat, topic: str, *, timeout: float) -> None:
-        """Watch over the iteration named ``topic``."""
+        """Look after the iteration named ``topic``."""
         self._heartbeat = heartbeat
         self._peers = heartbeat.peers
         self._stop = heartbeat.stop

@@ -12,13 +12,13 @@ from torch_distinput.plan.progress.place import Place, Start
 
 TURN = "turn"
 """The kind of place at which a turn begins."""
-OpenPile = Callable[[int, int], Iterator[Chunk]]
-"""Reads a pile by its number, from one of its rows on."""
+OpenPartition = Callable[[int, int], Iterator[Chunk]]
+"""Reads a partition by its number, from one of its rows on."""
 
 
 @dataclass(slots=True)
 class _Visited:
-    """A pile on a place of the cycle, and how many of its rows were handed over."""
+    """A partition on a place of the cycle, and how many of its rows were handed over."""
 
     partition: int
     row: int
@@ -27,43 +27,45 @@ class _Visited:
 
 def interleaved(
     opened: Iterator[tuple[int, Iterator[Chunk]]],
-    open_pile: OpenPile,
+    open_partition: OpenPartition,
     cycle: tuple[int, int],
     start: Start,
 ) -> Iterator[Chunk]:
-    """Read ``cycle_length`` piles in turn, a block from each.
+    """Read ``cycle_length`` partitions in turn, a block from each.
 
-    As in ``tf.data.Dataset.interleave``: a pile that ends gives its place to the next one, whose
-    turn comes when the place is visited again. Rows stand behind the beginning of their turn.
+    As in ``tf.data.Dataset.interleave``: a partition that ends gives its place to the next one,
+    whose turn comes when the place is visited again. Rows stand behind the beginning of their turn.
 
     Args:
-        opened: the piles that come next, with their numbers.
-        open_pile: opens the piles that a turn began with.
+        opened: the partitions that come next, with their numbers.
+        open_partition: opens the partitions that a turn began with.
         cycle: its length, and that of a block.
         start: the beginning of a turn.
     """
     cycle_length, block_length = cycle
     places: list[_Visited | None] = [None] * cycle_length
-    next_pile = 0
+    next_partition = 0
     if start is not None:
-        next_pile = start.number("next")
+        next_partition = start.number("next")
         places = [
-            place and _Visited(place[0], place[1], ChunkReader(open_pile(*place)))
+            place and _Visited(place[0], place[1], ChunkReader(open_partition(*place)))
             for place in start.check(TURN).several("visited", cycle_length)
         ]
     more = True
     while more or any(places):
-        turn, skip = _turn(next_pile, places), 0
+        turn, skip = _turn(next_partition, places), 0
         for number in range(cycle_length):
             if places[number] is None and more:
                 came = next(opened, None)
                 more = came is not None
                 if came is not None:
                     places[number] = _Visited(came[0], 0, ChunkReader(came[1]))
-                    next_pile = came[0] + 1
+                    next_partition = came[0] + 1
             places[number], block = _block(places[number], block_length)
             if block is not None:
-                yield replace(block, place=Cursor(start=turn, skip=skip, num_touched=next_pile))
+                yield replace(
+                    block, place=Cursor(start=turn, skip=skip, num_touched=next_partition)
+                )
                 skip += block.num_rows
 
 
@@ -73,23 +75,23 @@ def turn_place(turn: Turn, row: int) -> Cursor:
     return Cursor(start=place_of_turn(turn.next_file, visited), skip=row - turn.row)
 
 
-def place_of_turn(next_pile: int, visited: tuple[tuple[int, int] | None, ...]) -> Place:
+def place_of_turn(next_partition: int, visited: tuple[tuple[int, int] | None, ...]) -> Place:
     """The beginning of a turn.
 
     Args:
-        next_pile: the first pile that has not been opened.
-        visited: for each place the pile on it and a row of that; None where it is free.
+        next_partition: the first partition that has not been opened.
+        visited: for each place the partition on it and a row of that; None where it is free.
     """
-    return Place(TURN, (("next", next_pile), ("visited", visited)))
+    return Place(TURN, (("next", next_partition), ("visited", visited)))
 
 
-def _turn(next_pile: int, places: list[_Visited | None]) -> Place:
+def _turn(next_partition: int, places: list[_Visited | None]) -> Place:
     visited = (None if place is None else (place.partition, place.row) for place in places)
-    return place_of_turn(next_pile, tuple(visited))
+    return place_of_turn(next_partition, tuple(visited))
 
 
 def _block(visited: _Visited | None, length: int) -> tuple[_Visited | None, Chunk | None]:
-    """Take a block; a pile that fell short has ended."""
+    """Take a block; a partition that fell short has ended."""
     block = visited.reader.take(length) if visited else None
     if visited is None or block is None:
         return None, None

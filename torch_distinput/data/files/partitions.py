@@ -1,4 +1,4 @@
-"""Piles of units, which are what is dealt out: reading them from any row on, some ahead of use."""
+"""Partitions of units, which are what is assigned: reading them from any row on, some ahead."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torch_distinput.plan.assignment.interleaving import find_last_turn
 from torch_distinput.plan.progress.place import Place, Start
 
 PARTITION = "partition"
-"""The kind of place at which a pile begins."""
+"""The kind of place at which a partition begins."""
 
 
 def place_of_partition(number: int) -> Place:
-    """The beginning of a pile."""
+    """The beginning of a partition."""
     return Place(PARTITION, (("number", number),))
 
 
 def first_partition(start: Start, *, in_turn: bool) -> int:
-    """The first pile that has not been opened before a place; of a turn, beside those in it."""
+    """The first partition not opened before a place; of a turn, beside those in it."""
     if start is None:
         return 0
     return start.check(TURN).number("next") if in_turn else start.check(PARTITION).number("number")
@@ -36,7 +36,7 @@ def first_partition(start: Start, *, in_turn: bool) -> int:
 def read_partition(
     number: int, units: Sequence[Unit], row: int, read: ReadUnit, *, jumps: bool
 ) -> Iterator[Chunk]:
-    """Read the units of a pile from one of its rows on.
+    """Read the units of a partition from one of its rows on.
 
     ``jumps``: units whose records are counted can be passed over unread.
     """
@@ -55,7 +55,7 @@ def read_partition(
 
 
 def place_in_partitions(lengths: list[int], cycle: tuple[int, int] | None, row: int) -> Cursor:
-    """Where a row of counted piles stands."""
+    """Where a row of counted partitions stands."""
     if cycle is not None:
         return turn_place(find_last_turn(lengths, cycle, row), row)
     ends = np.cumsum(lengths)

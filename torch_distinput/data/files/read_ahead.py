@@ -3,7 +3,7 @@
 Who writes and reads what:
 
     thread                  writes                              reads           guarded by
-    reader (one a file)     chunks, held_bytes, ended, error    closed          changed
+    file-reader (one each)  chunks, held_bytes, ended, error    closed          changed
     who takes chunks        chunks, held_bytes, closed          ended, error    changed
 """
 
@@ -57,7 +57,7 @@ class ReadAhead(Iterator[Chunk]):
     def __init__(self, start: Callable[[], Iterator[Chunk]]) -> None:
         """Take the function that starts the iterator; it is called in the thread."""
         self._queue = _ChunkQueue()
-        start_thread(_read, self._queue, start, name="reader", stop=self._queue.close)
+        start_thread(_read, self._queue, start, name="file-reader", stop=self._queue.close)
         self._finalizer = weakref.finalize(self, self._queue.close)
         self._finalizer.atexit = False  # threads end all at once
 

@@ -160,33 +160,33 @@ class FileStream(CountedStream):
         key, partitions = self._key(shard), self.counts.partitions(shard)
 
         def read_all(_: Key, at: Cursor) -> Iterator[Chunk]:
-            chunks = self._read_piles(partitions, at, log)
+            chunks = self._read_partitions(partitions, at, log)
             return chunks if decodes_late or _has(early, Decode) else schema.uniform(chunks, key)
 
         chunks = file_ops.run(read_all, early, key, place)
         return ChunkReader(map(_place_as_decoded, chunks) if decodes_late else chunks, log)
 
-    def _read_piles(
+    def _read_partitions(
         self, partitions: list[list[Unit]], place: Cursor, log: ReadLog
     ) -> Iterator[Chunk]:
-        """Read piles one after another, or in turn, from a place on."""
+        """Read partitions one after another, or in turn, from a place on."""
         read = partial(self._files.read, log)
         jumps = self.dataset.on_error == "raise"
 
-        def open_pile(number: int, row: int) -> Iterator[Chunk]:
+        def open_partition(number: int, row: int) -> Iterator[Chunk]:
             return read_partition(number, partitions[number], row, read, jumps=jumps)
 
         cycle = self.dataset.cycle
         first = first_partition(place.start, in_turn=cycle is not None)
         row = place.skip if cycle is None else 0
         starts = (
-            (number, partial(open_pile, number, row if number == first else 0))
+            (number, partial(open_partition, number, row if number == first else 0))
             for number in range(first, len(partitions))
         )
         opened = start_ahead(starts, self._num_threads)
         if cycle is None:
             return itertools.chain.from_iterable(chunks for _, chunks in opened)
-        chunks = interleaved(opened, open_pile, cycle, place.start)
+        chunks = interleaved(opened, open_partition, cycle, place.start)
         return file_ops.drop_first(chunks, place.skip)
 
     def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:

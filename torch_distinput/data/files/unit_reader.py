@@ -53,8 +53,8 @@ class UnitReader:
         self._jumps = jumps
         self._exact = exact
         self._threads = threads
-        self._pile: Start = None
-        self._row = 0  # of the pile that is read
+        self._partition: Start = None
+        self._row = 0  # of the partition that is read
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
@@ -97,9 +97,9 @@ class UnitReader:
             yield replace(chunk, place=replace(chunk.place, skip=row))
 
     def _pass(self, place: Cursor, num_rows: int) -> int:
-        """Count rows of a pile on; where among them the first of these stands."""
-        if place.start is not self._pile and place.start != self._pile:
-            self._pile, self._row = place.start, 0
+        """Count rows of a partition on; where among them the first of these stands."""
+        if place.start is not self._partition and place.start != self._partition:
+            self._partition, self._row = place.start, 0
         self._row += num_rows
         return self._row - num_rows
 

@@ -1,4 +1,4 @@
-"""The value that leaves the data room: one step of this worker, in host memory."""
+"""The value that ``data`` hands over: one step of this worker, in host memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LocalStep:
 
     @property
     def num_touched(self) -> int:
-        """How many of the files dealt to this worker the rows up to here are from."""
+        """How many of the files assigned to this worker the rows up to here are from."""
         return self.trace.num_touched
 
     @property

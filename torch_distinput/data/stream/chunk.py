@@ -58,7 +58,7 @@ class Chunk:
     Attributes:
         data: :class:`Examples`, to be collated, or a batch tree that is one already.
         ids: int64, ``(rows,)`` or ``(rows, k)``; they tell the examples apart.
-        place: where the first row stands; its reach is that of the last one.
+        place: where the first row stands; its number of files touched is that of the last one.
     """
 
     data: Batch

@@ -17,7 +17,7 @@ _LIMIT = 1 << 64
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _BLOCK = 1 << 13
-"""Ids that are sum_ids at a time: they stay in the cache."""
+"""Ids that are summed at a time: they stay in the cache."""
 MOST_WINDOWS = 64
 """Of a reading: there are half as many at least, once it is long enough."""
 

@@ -1,4 +1,4 @@
-"""The states of all workers as one: the only file of this room in which workers meet."""
+"""The states of all workers as one: the only file of this package in which workers meet."""
 
 from __future__ import annotations
 

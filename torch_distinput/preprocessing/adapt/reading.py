@@ -31,7 +31,7 @@ ROWS = 8192
 
 
 class Workers(Protocol):
-    """A strategy, as far as this room knows it."""
+    """A strategy, as far as this package knows it."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -71,7 +71,7 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
 
 
 def is_distributed(data: Any) -> bool:
-    """Whether it is a distributed dataset, which this room does not know by its class."""
+    """Whether it is a distributed dataset, which this package does not know by its class."""
     return isinstance(data, Distributed)
 
 
