@@ -7,10 +7,12 @@ TRAIN_READY := .venv/ready-train
 TEST_READY := .venv/ready-test
 BENCH_READY := .venv/ready-bench
 
-# How many processes run tests; each starts ranks and loader processes of its own.
-JOBS ?= 2
-# A file of tests stays in one process, which makes once what they share.
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# How many processes run tests; each starts ranks and loader processes of its own. One more than the
+# cores of a small machine, since tests of ranks and restarts mostly wait.
+JOBS ?= 3
+# A file of tests stays in one process, which makes once what they share. In the order of the folders:
+# by number of tests, the slow files with few of them would come last, one after another.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/test_batches.py \
 	$(addprefix tests/distribute/test_, $(addsuffix .py, \
 	tables dataset sources refused_sources unusual_sources user_loaders))
