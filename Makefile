@@ -7,9 +7,8 @@ TRAIN_READY := .venv/ready-train
 TEST_READY := .venv/ready-test
 BENCH_READY := .venv/ready-bench
 
-# How many processes run tests; each starts ranks and loader processes of its own. One more than the
-# cores of a small machine, since tests of ranks and restarts mostly wait.
-JOBS ?= 3
+# How many processes run tests; each starts ranks and loader processes of its own.
+JOBS ?= 2
 # A file of tests stays in one process, which makes once what they share. In the order of the folders:
 # by number of tests, the slow files with few of them would come last, one after another.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
