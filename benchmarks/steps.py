@@ -3,8 +3,8 @@
     python benchmarks/steps.py [--quick] [--json] [--rounds 5]
 
 One worker plays small batches of a tensor, and of a stream. The floor is the loop over the batches
-of the same dataset. The figures are the microseconds that a step adds as a value, and with its state
-taken each time, which a training loop does at its checkpoints only.
+of the same dataset. The figures are the microseconds that a step adds as a value, and with its
+state taken each time, which a training loop does at its checkpoints only.
 """
 
 from __future__ import annotations
