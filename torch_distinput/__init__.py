@@ -17,6 +17,7 @@ import typing as _typing
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.loss import compute_average_loss
@@ -62,6 +63,7 @@ __all__ = [
     "AutoShardPolicy",
     "ConfigurationError",
     "DataShardDataset",
+    "DatasetCreator",
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
