@@ -47,7 +47,7 @@ OWNERS = {
     "torchdata": ("integrations/",),
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),
-        "data/user_sources/loader_start.py",
+        *("data/user_sources/loader_start.py", "integrations/transformers/sources.py"),
     ),
     "StatefulDataLoader": ("data/loader/processes.py", "data/sources/dataloader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
