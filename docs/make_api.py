@@ -24,6 +24,8 @@ RETURNED = {
     "DistributedIterator",
     "OptionalStep",
     "ReplicaContext",
+    "Step",
+    "StepGroup",
     "Strategy",
 }
 """Classes whose objects users get and never construct: their pages show no signature."""
@@ -34,10 +36,6 @@ LAYER_MEMBERS = {
 """What a preprocessing layer offers users beside ``torch.nn.Module``; the rest is for ``adapt``."""
 BUILTINS = {"__iter__": "iter", "__len__": "len", "__next__": "next"}
 """Magic methods that are listed, by the function of Python that calls them."""
-INTERNAL = {
-    "DistributedDataset.set_aside",
-}
-"""Methods without an underscore that only the package itself calls: they are not listed."""
 HEAD = """\
 # Public names
 
@@ -154,7 +152,7 @@ def is_listed(kind: type, name: str) -> bool:
         return name in BUILTINS
     if kind.__module__.startswith("torch_distinput.preprocessing"):
         return name in LAYER_MEMBERS
-    return f"{kind.__name__}.{name}" not in INTERNAL
+    return True
 
 
 def bullet(shown: str, value: Any) -> str:

@@ -71,8 +71,11 @@ PROMISED = {
     "PerReplica",
     "ReplayedStep",
     "ReplicaContext",
+    "Step",
+    "StepGroup",
     "StepInfo",
     "TensorSpec",
+    "accumulate",
     "compute_average_loss",
     "get_replica_context",
     # errors
@@ -189,7 +192,8 @@ def test_a_strategy_shows_what_its_user_needs_and_no_more() -> None:
 
 
 DATASET = """
-auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict strategy
+auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict steps
+strategy
 """
 ITERATOR = """
 close element_spec get_next get_next_as_optional last_step load_state_dict state_dict stats

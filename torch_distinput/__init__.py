@@ -19,8 +19,9 @@ from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
-from torch_distinput.distribute.loss import compute_average_loss
 from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
+from torch_distinput.distribute.steps.loss import compute_average_loss
+from torch_distinput.distribute.steps.step import Step, StepGroup, accumulate
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
@@ -83,6 +84,8 @@ __all__ = [
     "ReplayedStep",
     "ReplicaContext",
     "SourceError",
+    "Step",
+    "StepGroup",
     "StepInfo",
     "Strategy",
     "TensorSpec",
@@ -90,6 +93,7 @@ __all__ = [
     "Topology",
     "UsageError",
     "ValueContext",
+    "accumulate",
     "collate",
     "compute_average_loss",
     "errors",

@@ -16,7 +16,7 @@ import torch
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.communicator import Communicator
-from torch_distinput.distribute.loss_steps import LossSteps
+from torch_distinput.distribute.steps.loss_steps import LossSteps
 from torch_distinput.plan.assignment.topology import Topology
 
 

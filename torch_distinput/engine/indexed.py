@@ -205,9 +205,9 @@ class IndexedInput:
         mine = map(batches.take, assign_items(batches.num_batches, num_workers, worker))
         return sum(map(sum_ids, mine), IdSum())
 
-    def num_steps(self, epoch: int) -> int | None:
-        """Steps of an epoch; None where a sampler does not say."""
-        return self._batches.num_steps(epoch, self._splitter)
+    def num_steps(self, position: Position) -> int | None:
+        """Steps of the epoch, before the position and after; None if a sampler is silent."""
+        return self._batches.num_steps(position, self._splitter)
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""

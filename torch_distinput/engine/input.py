@@ -91,8 +91,8 @@ class Input(Protocol):
         ``reading``: what it has read of a stream that all workers share.
         """
 
-    def num_steps(self, epoch: int) -> int | None:
-        """Steps of an epoch; None where they are not known beforehand."""
+    def num_steps(self, position: Position) -> int | None:
+        """Steps of the epoch, those before the position included; None where not known."""
 
     def idle(self, epoch: int) -> Idle | None:
         """The zero-row batches of an epoch; None where they are not known beforehand."""

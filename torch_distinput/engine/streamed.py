@@ -88,14 +88,17 @@ class StreamedInput:
         steps = self._known_steps
         return None if steps is None else steps.expected_ids(before, after, reading)
 
-    def num_steps(self, epoch: int) -> int | None:
-        """Steps of an epoch; None where they are unknown before the data is read."""
-        known = self._schedule(epoch)
-        return None if known is None else known.num_steps
+    def num_steps(self, position: Position) -> int | None:
+        """Steps of the epoch, those before the position included.
+
+        None where they are unknown before the data is read.
+        """
+        known = self._schedule(position)
+        return None if known is None else position.steps + known.num_left
 
     def idle(self, epoch: int) -> Idle | None:
         """The zero-row batches of an epoch; None where they are not known beforehand."""
-        known = self._schedule(epoch)
+        known = self._schedule(self.first(epoch))
         return None if known is None else known.idle
 
     def spec(self) -> None:
@@ -106,9 +109,10 @@ class StreamedInput:
         """What was found, with what all workers have told of it if an epoch was opened."""
         return self._found if self._prepared is None else self._prepared.steps
 
-    def _schedule(self, epoch: int) -> Schedule | None:
+    def _schedule(self, position: Position) -> Schedule | None:
+        """The steps from a position on, as this cluster plays them."""
         steps = self._known_steps
-        return None if steps is None else steps.schedule(self.first(epoch))
+        return None if steps is None else steps.schedule(steps.resume(position))
 
 
 @final
