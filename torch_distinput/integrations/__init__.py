@@ -8,9 +8,9 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput.integrations import lightning, torchdata
+    from torch_distinput.integrations import accelerate, lightning, torchdata
 
-__all__ = ["lightning", "torchdata"]
+__all__ = ["accelerate", "lightning", "torchdata"]
 
 
 def __getattr__(name: str) -> _typing.Any:
