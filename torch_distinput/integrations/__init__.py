@@ -8,9 +8,9 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput.integrations import accelerate, torchdata, transformers
+    from torch_distinput.integrations import accelerate, lightning, torchdata, transformers
 
-__all__ = ["accelerate", "torchdata", "transformers"]
+__all__ = ["accelerate", "lightning", "torchdata", "transformers"]
 
 
 def __getattr__(name: str) -> _typing.Any:
