@@ -10,6 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,6 +120,8 @@ def members_of(kind: type) -> Iterator[str]:
     if issubclass(kind, enum.Enum):
         yield from (f"- `{member.name}` = `{member.value!r}`" for member in kind)
         return
+    if is_dataclass(kind):
+        yield from attributes_of(kind)
     parents = public_parents(kind)
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
@@ -138,6 +141,13 @@ def members_of(kind: type) -> Iterator[str]:
                 yield bullet(call, held)
             else:
                 yield f"- `{name}`: another name of `{alias}`."
+
+
+def attributes_of(kind: type) -> Iterator[str]:
+    """Yield a line for each attribute that the docstring of a dataclass describes."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    for name, text in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE):
+        yield "\n".join(wrapped(f"- `{name}`: {plain(text)}", "  "))
 
 
 def public_parents(kind: type) -> list[type]:
@@ -177,9 +187,13 @@ def summary(value: Any) -> str:
     """Return the first paragraph of a docstring, as Markdown."""
     if isinstance(value, (int, str)):
         return f"The constant {value!r}."
-    first = (inspect.getdoc(value) or "").partition("\n\n")[0]
-    plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]+)`", r"`\1`", " ".join(first.split()))
-    return plain.replace("``", "`")
+    return plain((inspect.getdoc(value) or "").partition("\n\n")[0])
+
+
+def plain(text: str) -> str:
+    """Return a paragraph of a docstring in one line, as Markdown."""
+    named = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]+)`", r"`\1`", " ".join(text.split()))
+    return named.replace("``", "`")
 
 
 def wrapped(text: str, indent: str) -> list[str]:
