@@ -49,6 +49,7 @@ PROMISED = {
     "OneDeviceStrategy",
     "Strategy",
     "get_strategy",
+    "form_data_parallel_group",
     "init_distributed",
     # sources and building blocks
     "DataShardDataset",
