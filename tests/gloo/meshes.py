@@ -15,11 +15,11 @@ THREE_DIMENSIONS = ((2, 2, 2), ("dp_replicate", "dp_shard", "tp"))
 TWO_BESIDE = ((2, 2, 2), ("dp", "cp", "tp"))
 
 
-def strategy_on(shape, names, *, replicate_input="read", num_replicas=1, **settings):
+def strategy_on(shape, names, *, replicate_input="read", devices=("cpu",), **settings):
     """A strategy of this rank on a mesh of all ranks."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     return tdi.MultiWorkerMirroredStrategy(
-        ["cpu"] * num_replicas, device_mesh=mesh, replicate_input=replicate_input, **settings
+        list(devices), device_mesh=mesh, replicate_input=replicate_input, **settings
     )
 
 

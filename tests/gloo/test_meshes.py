@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import threading
 from collections import Counter
 from functools import partial
 
@@ -23,6 +25,9 @@ from tests.gloo.meshes import (
     played,
     strategy_on,
 )
+from torch_distinput.device import prefetch
+from torch_distinput.device.backend import CpuBackend
+from torch_distinput.distribute import build
 from torch_distinput.testing import RankError, run_ranks
 from torch_distinput.testing.ranks import run_ranks_outcomes
 
@@ -92,7 +97,7 @@ def listed(batch):
 
 
 def all_kinds(replicas, pad, _):
-    strategy = strategy_on(*TWO_BY_TWO, replicate_input="broadcast", num_replicas=replicas)
+    strategy = strategy_on(*TWO_BY_TWO, replicate_input="broadcast", devices=["cpu"] * replicas)
     dataset = strategy.distribute_dataset(batches_of_all_kinds)
     steps = [list(map(listed, strategy.local_results(batch))) for batch in dataset]
     few = strategy.distribute_dataset(
@@ -165,6 +170,40 @@ def test_loops_that_were_left(tmp_path, kind):
         assert "torch.int64" in spec
         assert 5 == epoch
         assert [2, 3, 3] == [len(steps) for steps in epochs]
+
+
+class Copies(CpuBackend):
+    """A device that only pretends, so that a thread reads ahead for it."""
+
+    def holds(self, tensor):
+        return False
+
+    def copy(self, source):
+        return source.clone()
+
+
+def left_while_reading_ahead(folder, kind, _):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch, "backend_for", lambda _: Copies())
+        patch.setattr(build, "host_memory", lambda _: None)
+        strategy = strategy_on(*TWO_BY_TWO, replicate_input="broadcast", devices=["meta:0"])
+        dataset = strategy.distribute_dataset(SOURCES[kind](folder, 50), global_batch_size=4)
+        epochs = [played(strategy, dataset, stop) for stop in (1, 5, 2, None)]
+    del strategy, dataset
+    gc.collect()
+    alive = [t.name for t in threading.enumerate() if "torch_distinput" in t.name]
+    return torch.distributed.get_rank() // 2, epochs, [n for n in alive if "prefetch" in n]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_loops_that_were_left_while_a_thread_read_ahead(tmp_path, kind):
+    """Whatever the reader has sent by then, and nobody took."""
+    ranks = run_ranks(partial(left_while_reading_ahead, str(tmp_path), kind), 4)
+    workers = partners_of(ranks, 2)
+    assert list(range(50)) == sorted(x for worker in workers for x in examples(worker[1][3]))
+    for _, epochs, threads in workers:
+        assert [1, 5, 2, 13] == [len(steps) for steps in epochs]
+        assert [] == threads
 
 
 def broken(folder, kind, _):
