@@ -165,7 +165,7 @@ class TestResumeElastic:
 class TestTrainFsdp2:
     """train_fsdp2.py, three times: each part on another mesh."""
 
-    def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path: Path) -> None:
+    def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path):
         """The second part receives what one rank of each pair reads; the last one is alone."""
         folder = f"--folder={tmp_path}"
         parts = [
