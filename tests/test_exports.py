@@ -52,6 +52,7 @@ PROMISED = {
     "init_distributed",
     # sources and building blocks
     "DataShardDataset",
+    "DatasetCreator",
     "FileDataset",
     "readers",
     "FileShardDataset",

@@ -17,6 +17,7 @@ import typing as _typing
 from torch_distinput import errors
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
@@ -63,6 +64,7 @@ __all__ = [
     "AutoShardPolicy",
     "ConfigurationError",
     "DataShardDataset",
+    "DatasetCreator",
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",

@@ -8,9 +8,9 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput.integrations import torchdata
+    from torch_distinput.integrations import accelerate, torchdata
 
-__all__ = ["torchdata"]
+__all__ = ["accelerate", "torchdata"]
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -52,8 +52,9 @@ class ReadyStream:
                 stop = first + self._count(number, batch)
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
-                if here := run.place(batch=number, row=first):
-                    place = Cursor(start=here)
+                here = run.place(batch=number, row=first)
+                # Without one, rows that were passed over say that it cannot be started from here.
+                place = Cursor(start=here) if here else Cursor(skip=max(1, first))
         except SourceError:
             raise
         except Exception as error:

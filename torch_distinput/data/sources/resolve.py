@@ -31,6 +31,7 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.sources.table import TableFetch, gives_columns
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order
 from torch_distinput.errors import ConfigurationError
@@ -141,9 +142,12 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
 
 
 def _from_indexable(source: Any, request: Request) -> IndexedSource:
+    by_columns = request.collate_fn is None and gives_columns(source)
     return IndexedSource(
         name=type(source).__name__,
-        fetch=ExampleFetch(source, request.collate_fn or _collate_of(source)),
+        fetch=TableFetch(source)
+        if by_columns
+        else ExampleFetch(source, request.collate_fn or _collate_of(source)),
         num_examples=len(source) if hasattr(source, "__len__") else None,
         request=request,
         loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
