@@ -145,7 +145,7 @@ print(*(name for name in sys.modules))
 def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:
     """Whether it is installed or not; by any module of the package, and by a dataset that plays."""
     script = """
-import importlib, pkgutil, sys
+import importlib, pathlib, sys
 
 FRAMEWORKS = {"accelerate", "datasets", "deepspeed", "lightning", "pytorch_lightning", "ray"}
 FRAMEWORKS |= {"torchtitan", "transformers", "webdataset"}
@@ -156,9 +156,12 @@ class Watch:
 
 sys.meta_path.insert(0, Watch)
 import torch, torch_distinput as tdi
-for module in pkgutil.walk_packages(tdi.__path__, "torch_distinput."):
-    if ".integrations." not in module.name and not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
+top = pathlib.Path(tdi.__path__[0])
+for path in top.rglob("*.py"):
+    parts = path.relative_to(top).with_suffix("").parts
+    if parts[-1] != "__main__" and parts[0] != "integrations":
+        importlib.import_module(".".join(("torch_distinput", *parts)))
+dir(tdi.integrations)
 dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(4, 2), global_batch_size=2)
 print(len(list(dataset)))
 """
