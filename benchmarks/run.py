@@ -23,7 +23,8 @@ from measuring import Figure, table
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
-    "host", "files", "split", "device", "agreement", "resume", "startup", "order", "preprocessing"
+    *("host", "files", "split", "device", "steps", "agreement", "resume", "startup", "order"),
+    "preprocessing",
 )  # fmt: skip
 PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn")
 

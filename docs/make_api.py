@@ -5,11 +5,13 @@ Run ``python docs/make_api.py`` after a change of a public name, signature or do
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +26,8 @@ RETURNED = {
     "DistributedIterator",
     "OptionalStep",
     "ReplicaContext",
+    "Step",
+    "StepGroup",
     "Strategy",
 }
 """Classes whose objects users get and never construct: their pages show no signature."""
@@ -34,10 +38,8 @@ LAYER_MEMBERS = {
 """What a preprocessing layer offers users beside ``torch.nn.Module``; the rest is for ``adapt``."""
 BUILTINS = {"__iter__": "iter", "__len__": "len", "__next__": "next"}
 """Magic methods that are listed, by the function of Python that calls them."""
-INTERNAL = {
-    "DistributedDataset.set_aside",
-}
-"""Methods without an underscore that only the package itself calls: they are not listed."""
+IMPORTED = {"torchdata"}
+"""Integrations that are imported to list their names; the others have pages of their own."""
 HEAD = """\
 # Public names
 
@@ -55,7 +57,20 @@ Signatures show names and defaults; types, arguments, results and errors are in 
 def page() -> str:
     """Return the whole page."""
     sections = [part for name, module in modules() for part in section(name, module)]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections, *integrations()])
+
+
+def integrations() -> Iterator[str]:
+    """Yield a section on what needs a library that may not be installed: it is not imported."""
+    package = torch_distinput.integrations
+    others = [name for name in package.__all__ if name not in IMPORTED]
+    yield "## tdi.integrations\n"
+    for name in others:
+        place = Path(package.__path__[0], name)
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        text = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+        yield "\n".join(wrapped(f"- [`{name}`]({name}.md): {plain(text)}", "  "))
+    yield ""
 
 
 def modules(name: str = "tdi", module: ModuleType = torch_distinput) -> Iterator[Named]:
@@ -69,7 +84,11 @@ def modules(name: str = "tdi", module: ModuleType = torch_distinput) -> Iterator
 def public_names(module: ModuleType) -> dict[str, Any]:
     """Return what a module lists in ``__all__``; without a list, what it defines."""
     defined = [own for own, value in vars(module).items() if is_defined(own, value, module)]
-    return {own: getattr(module, own) for own in sorted(getattr(module, "__all__", defined))}
+    if module is torch_distinput.integrations:
+        defined = sorted(IMPORTED)
+    else:
+        defined = sorted(getattr(module, "__all__", defined))
+    return {own: getattr(module, own) for own in defined}
 
 
 def is_defined(own: str, value: Any, module: ModuleType) -> bool:
@@ -121,6 +140,8 @@ def members_of(kind: type) -> Iterator[str]:
     if issubclass(kind, enum.Enum):
         yield from (f"- `{member.name}` = `{member.value!r}`" for member in kind)
         return
+    if is_dataclass(kind):
+        yield from attributes_of(kind)
     parents = public_parents(kind)
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
@@ -142,6 +163,13 @@ def members_of(kind: type) -> Iterator[str]:
                 yield f"- `{name}`: another name of `{alias}`."
 
 
+def attributes_of(kind: type) -> Iterator[str]:
+    """Yield a line for each attribute that the docstring of a dataclass describes."""
+    section = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    for name, text in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE):
+        yield "\n".join(wrapped(f"- `{name}`: {plain(text)}", "  "))
+
+
 def public_parents(kind: type) -> list[type]:
     """Return the classes above a class that have an entry of their own."""
     public = {id(value) for _, module in modules() for value in public_names(module).values()}
@@ -154,7 +182,7 @@ def is_listed(kind: type, name: str) -> bool:
         return name in BUILTINS
     if kind.__module__.startswith("torch_distinput.preprocessing"):
         return name in LAYER_MEMBERS
-    return f"{kind.__name__}.{name}" not in INTERNAL
+    return True
 
 
 def bullet(shown: str, value: Any) -> str:
@@ -179,9 +207,13 @@ def summary(value: Any) -> str:
     """Return the first paragraph of a docstring, as Markdown."""
     if isinstance(value, (int, str)):
         return f"The constant {value!r}."
-    first = (inspect.getdoc(value) or "").partition("\n\n")[0]
-    plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]+)`", r"`\1`", " ".join(first.split()))
-    return plain.replace("``", "`")
+    return plain((inspect.getdoc(value) or "").partition("\n\n")[0])
+
+
+def plain(text: str) -> str:
+    """Return a paragraph of a docstring in one line, as Markdown."""
+    named = re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]+)`", r"`\1`", " ".join(text.split()))
+    return named.replace("``", "`")
 
 
 def wrapped(text: str, indent: str) -> list[str]:

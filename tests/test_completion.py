@@ -12,7 +12,7 @@ DATASET = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.arange(4), globa
 PUBLIC = {
     "DistributedDataset": (
         "auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch state_dict"
-        " strategy"
+        " steps strategy"
     ),
     "DistributedIterator": (
         "close element_spec get_next get_next_as_optional last_step load_state_dict state_dict"
@@ -36,6 +36,10 @@ PUBLIC = {
         "all_gather all_reduce device local_replica merge_call num_replicas_in_sync"
         " replica_id_in_sync_group strategy"
     ),
+    "Step": (
+        "average batch ids index info is_empty local_counts num_examples padded_rows state_dict"
+    ),
+    "StepGroup": "count index num_examples state_dict",
     "StepInfo": "ids index is_empty local_counts num_examples padded_rows",
     "TensorSpec": "dtype layout shape",
     "Topology": "first_replica num_replicas_in_sync num_workers replicas_per_worker worker_index",

@@ -15,13 +15,15 @@ import importlib as _importlib
 import typing as _typing
 
 from torch_distinput import errors
+from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
 from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
-from torch_distinput.distribute.loss import compute_average_loss
 from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
+from torch_distinput.distribute.steps.loss import compute_average_loss
+from torch_distinput.distribute.steps.step import Step, StepGroup, accumulate
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
@@ -85,6 +87,8 @@ __all__ = [
     "ReplayedStep",
     "ReplicaContext",
     "SourceError",
+    "Step",
+    "StepGroup",
     "StepInfo",
     "Strategy",
     "TensorSpec",
@@ -92,9 +96,11 @@ __all__ = [
     "Topology",
     "UsageError",
     "ValueContext",
+    "accumulate",
     "collate",
     "compute_average_loss",
     "errors",
+    "form_data_parallel_group",
     "get_replica_context",
     "get_strategy",
     "init_distributed",

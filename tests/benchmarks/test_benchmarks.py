@@ -35,6 +35,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "zero rows of 2 leaves": "us",
         "zero rows of 12 leaves": "us",
     },
+    "steps": {f"a step of a {source} as a value": "us" for source in ("tensor", "stream")},
     "agreement": {"agreement, no work": "us", "agreement, 2 ms of work": "us"},
     "resume": {
         **{f"resume at {percent} %, {source}": "ms" for source in ("a tensor", "map-style")

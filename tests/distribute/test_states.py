@@ -238,18 +238,53 @@ def test_ranks_that_load_different_states():
     simulate(work, num_workers=2)
 
 
-def test_a_loaded_position_that_is_given_up_is_said(caplog):
-    """An extra ``iter()``, as some trainers make one to look at a loader, would lose it."""
-    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(8), global_batch_size=2)
-    iterator = iter(dataset)
-    next(iterator)
+def loaded_after_one_step(source):
+    """A dataset of four steps that goes on behind the first, in epoch 2."""
+    dataset = make_of(source, 2)(tdi.OneDeviceStrategy("cpu"))
+    dataset.set_epoch(2)
+    next(iter(dataset))
+    dataset.load_state_dict(dataset.state_dict())
+    return dataset
+
+
+@pytest.mark.parametrize("source", [range(8), stream_of(range(8))])
+def test_a_loaded_position_is_used_up_by_a_step_alone(source):
+    """Some trainers make an extra ``iter()`` to look at a loader, or fail in the first step."""
+    dataset = loaded_after_one_step(source)
     state = dataset.state_dict()
-    dataset.load_state_dict(state)
-    list(dataset)
+    for _ in range(2):
+        iter(dataset)
+        assert (2, state) == (dataset.epoch, dataset.state_dict())
+    assert [[2, 3], [4, 5], [6, 7]] == [step.tolist() for step in dataset]
+    assert 3 == dataset.epoch
+    assert 4 == len(list(dataset))
+
+
+def test_an_end_uses_a_loaded_position_up():
+    """Where no step was left of the epoch, too."""
+    dataset = loaded_after_one_step(range(2))
+    assert [] == list(dataset)
+    assert (3, 1) == (dataset.epoch, len(list(dataset)))
+
+
+def test_a_position_that_was_given_back_may_be_left_for_another_epoch(caplog):
+    """As one that was loaded: it is said."""
+    dataset = loaded_after_one_step(range(8))
+    iter(dataset)
+    dataset.set_epoch(2)
     assert [] == caplog.messages
-    dataset.load_state_dict(state)
+    dataset.set_epoch(3)
+    assert ["set_epoch(3) drops the position that was loaded, 1 steps into epoch 2."] == (
+        caplog.messages
+    )
+    assert (3, 4) == (dataset.epoch, len(list(dataset)))
+
+
+def test_what_is_set_aside_keeps_a_position_that_was_given_back(caplog):
+    """It is played to its end inside, and still there afterwards."""
+    dataset = loaded_after_one_step(range(8))
     iter(dataset)
-    iter(dataset)
-    assert ["The position that was loaded, 1 steps into epoch 0, was given up"] == [
-        message.partition(":")[0] for message in caplog.messages
-    ]
+    with dataset.set_aside():
+        assert 4 == len(list(dataset))
+    assert (2, 3) == (dataset.epoch, len(list(dataset)))
+    assert [] == caplog.messages

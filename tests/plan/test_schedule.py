@@ -38,6 +38,13 @@ def rows_of(pieces):
     ]
 
 
+def check_what_is_left(plan):
+    """From every step of the layout on, also those that nobody has an example in."""
+    for steps_done in range(max((step.steps_done for step in plan.iterate_steps()), default=0) + 1):
+        left = replace(plan, steps_done=steps_done)
+        assert sum(1 for _ in left.iterate_steps()) == left.num_left
+
+
 @pytest.mark.parametrize("rebatch", Rebatch)
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -48,6 +55,7 @@ def test_streams_of_their_own(rebatch, drop_last, replicas):
             workers = plans(lengths, size, replicas, rebatch, shared=False, drop_last=drop_last)
             pieces = [list(worker.iterate_steps()) for worker in workers]
             assert {len(own) for own in pieces} == {workers[0].num_steps}
+            check_what_is_left(workers[0])
             for own, length in zip(pieces, lengths, strict=True):
                 kept = length - length % size if drop_last else length
                 assert rows_of(own) == list(range(kept))
@@ -66,6 +74,7 @@ def test_a_shared_stream(rebatch, drop_last):
         assert len(steps) == workers[0].num_steps == length // size + (
             bool(length % size) and not drop_last
         )
+        check_what_is_left(workers[0])
         for number, step in enumerate(steps):
             stop = min(length, (number + 1) * size)
             assert rows_of(step) == list(range(number * size, stop))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from torch_distinput.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch_distinput.distribute.loss_steps import IteratorSteps
     from torch_distinput.distribute.session import Session
+    from torch_distinput.distribute.steps.loss_steps import IteratorSteps
     from torch_distinput.values import StepInfo
 
 

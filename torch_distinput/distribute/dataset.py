@@ -7,29 +7,34 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
+from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
+from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
+from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_current, to_state
-from torch_distinput.values import Distributed, ReplayedStep
+from torch_distinput.values import Distributed
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
+    from torch_distinput.distribute.steps.step import Step
     from torch_distinput.plan.progress.checksum import IdSum
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
+    from torch_distinput.values import ReplayedStep
 
 
 _LEFT_AT = "step at which the epoch before was left"
@@ -70,6 +75,7 @@ class DistributedDataset(Distributed):
         self._options = options
         self._padded_rows = padded_rows
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
+        self._broadcast = session.make_broadcast()
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -96,17 +102,31 @@ class DistributedDataset(Distributed):
         self._next.begin(record)
         return iterator
 
+    def steps(self) -> Generator[Step, None, None]:
+        """Play the next epoch as ``iter()`` does, each step as a value of its own.
+
+        For whatever trains later than it reads: a step knows its examples and the state after it,
+        whatever was delivered since. ``iter()`` is called when the first step is asked for; closing
+        the generator closes the iterator.
+        """
+        with iter(self) as iterator:
+            for batch in iterator:
+                yield iterator._make_step(batch)
+
     def __bool__(self) -> bool:
         """True, so that ``if dataset:`` needs no length: it asks whether there is a dataset."""
         return True
 
     def __len__(self) -> int:
-        """The number of steps of an epoch.
+        """The number of steps of the epoch that the next ``iter()`` plays.
+
+        Where it goes on from a loaded state, those that were delivered before are counted as they
+        were, and those to come as this cluster cuts them: who counts steps ends with the data.
 
         Raises:
             TypeError: where it is not known before the data is read.
         """
-        steps = self._input.num_steps(self.epoch)
+        steps = self._input.num_steps(self._next.position)
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
@@ -144,7 +164,8 @@ class DistributedDataset(Distributed):
     def set_aside(self) -> AbstractContextManager[None]:
         """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
 
-        A position that was loaded is there again afterwards. On all ranks; ``adapt`` does this.
+        A position that was loaded is there again afterwards. For a look at the data before training
+        goes on, as ``adapt`` takes it; on all ranks.
         """
         return self._next.set_aside()
 
@@ -174,11 +195,11 @@ class DistributedDataset(Distributed):
                 compared by ``iter()``.
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
-        position = from_state(state)
+        from_state(state)  # refuses what is no position
         running = self._running() if self._running else None
         if running is not None:
             running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
-        self._next.load(state, position.epoch)
+        self._next.load(state)
 
     @property
     def element_spec(self) -> Any:
@@ -219,22 +240,7 @@ class DistributedDataset(Distributed):
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
         check_recipe(state, self._recipe(position), name=self._name)
-        number = check_count("step", step, minimum=0)
-        found = self._input.replay(position, number) if number >= position.steps else None
-        if found is None:
-            msg = (
-                f"Expected a step of epoch {position.epoch} after the state, which was taken "
-                f"before step {position.steps}, got {number}: the epoch ends earlier, or the state "
-                "is too late. Pass a state that was saved before the step."
-            )
-            raise ValueError(msg)
-        parts = [part for worker in found for part in worker.parts]
-        return ReplayedStep(
-            index=number,
-            num_examples=sum(worker.count for worker in found),
-            batches=tuple(None if part is None else part.batch for part in parts),
-            ids=tuple(None if part is None else part.ids for part in parts),
-        )
+        return replay_step(self._input, position, check_count("step", step, minimum=0))
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
         context.check_cross_replica(self._session, "iter(dataset)")
@@ -266,7 +272,7 @@ class DistributedDataset(Distributed):
             exchange=iteration.exchange(),
             checks_data=options.audit,
         )
-        feed = prepared.open(opening)
+        feed = iteration.open(prepared, opening, self._broadcast)
         record.open(feed.origin)
         self._foresee_zero_rows(position.epoch)
         run = EpochRun(
@@ -296,7 +302,7 @@ class DistributedDataset(Distributed):
             facts = self._all_facts(prepared[0], position)
             if self._next.loaded is not None:
                 check_recipe(self._next.loaded, self._recipe(position), name=self._name)
-            return facts, prepared[0].share()
+            return facts, prepared[0].share() if self._session.is_reader else None
 
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
@@ -305,8 +311,8 @@ class DistributedDataset(Distributed):
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
         is_first, self._is_first = self._is_first, False
         if is_first and self._padded_rows is None and not self._session.topology.worker_index:
-            idle, num_steps = self._input.idle(epoch), self._input.num_steps(epoch)
-            warn_of_zero_rows(self._name, epoch, idle, num_steps)
+            num_steps = self._input.num_steps(self._input.first(epoch))
+            warn_of_zero_rows(self._name, epoch, self._input.idle(epoch), num_steps)
 
     def _audit(
         self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
@@ -321,7 +327,10 @@ class DistributedDataset(Distributed):
         """What must be equal on all ranks."""
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
-        example = {"example 0": prepared.first_example()} if self._options.audit else {}
+        example: dict[str, object] = {}
+        if self._options.audit:
+            reads = self._session.is_reader
+            example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,

@@ -24,6 +24,7 @@ from torch_distinput.data.steps.local_step import empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
+from torch_distinput.distribute.steps.step import Step
 from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go
 from torch_distinput.plan.progress.state import to_state
@@ -253,6 +254,13 @@ class DistributedIterator(Distributed, Iterator[Any]):
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+    def _make_step(self, batch: Any) -> Step:
+        """The step delivered last, with its batch."""
+        record = self._run.record
+        return Step(
+            batch=batch, info=self.last_step, _end=record.step_end, _recipe=self._run.recipe
+        )
 
     def _count(self, info: StepInfo, progress: Progress | int | None, waited: float) -> None:
         self._last_step = info

@@ -20,8 +20,6 @@ class NextStart:
     """What a dataset remembers between its iterators.
 
     Attributes:
-        epoch: the epoch to come.
-        loaded: the state in which it goes on, if one was loaded.
         shown: what was delivered by the last iterator, for a state; None if another epoch was set.
         played: the same; None if a state was loaded.
     """
@@ -29,10 +27,26 @@ class NextStart:
     def __init__(self, first: Callable[[int], Position]) -> None:
         """Begin with epoch 0; ``first`` tells the beginning of an epoch."""
         self._first = first
-        self.epoch = 0
-        self.loaded: dict[str, Any] | None = None
+        self._epoch = 0
+        self._loaded: dict[str, Any] | None = None
+        self._resumed: EpochRecord | None = None  # the iterator that went on from what was loaded
         self.shown: EpochRecord | None = None
         self.played: EpochRecord | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch to come."""
+        return self._epoch if self.loaded is None else int(self.loaded["epoch"])
+
+    @property
+    def loaded(self) -> dict[str, Any] | None:
+        """The state from which the next iterator goes on; None if none was loaded.
+
+        An iterator that went on from it and was left before its first step has used nothing up:
+        trainers start one more than they read, to look at a loader.
+        """
+        is_used_up = self._resumed is not None and self._resumed.has_begun
+        return None if is_used_up else self._loaded
 
     @property
     def position(self) -> Position:
@@ -49,44 +63,37 @@ class NextStart:
 
     def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
-        if self.played is not None and self.played.gave_up_its_start:
-            _log.warning(
-                "The position that was loaded, %d steps into epoch %d, was given up: an iterator "
-                "began there and was left before its first step, and now another one begins the "
-                "next epoch. Load the state again to play the rest of that epoch.",
-                self.played.before.steps,
-                self.played.before.epoch,
-            )
+        self._loaded = self.loaded
+        self._resumed = None if self._loaded is None else record
         self.shown = self.played = record
-        self.loaded = None
-        self.epoch += 1
+        self._epoch = record.before.epoch + 1
 
-    def load(self, state: Mapping[str, Any], epoch: int) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Go on inside the epoch of a state; the caller's dict stays the caller's."""
-        self.loaded, self.played = copy.deepcopy(dict(state)), None
-        self.epoch = epoch
+        self._loaded, self._resumed = copy.deepcopy(dict(state)), None
+        self.played = None
 
     def set_epoch(self, epoch: int) -> None:
         """Play an epoch from its beginning, unless it is the one that was loaded."""
-        self.epoch = check_count("epoch", epoch, minimum=0)
+        epoch = check_count("epoch", epoch, minimum=0)
         if self.loaded is not None:
-            if self.loaded["epoch"] == self.epoch:
+            if self.loaded["epoch"] == epoch:
                 return
             _log.warning(
                 "set_epoch(%d) drops the position that was loaded, %d steps into epoch %d.",
-                self.epoch,
+                epoch,
                 self.loaded["steps"],
                 self.loaded["epoch"],
             )
-        self.loaded = self.shown = None
+        self._epoch = epoch
+        self._loaded = self.shown = None
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Let an iterator inside play the epoch from its beginning, and still be to come."""
-        epoch, loaded = self.epoch, self.loaded
-        self.loaded = self.shown = None
+        before = self.epoch, self.loaded, None, None
+        self._epoch, self._loaded, self._resumed, self.shown = self.epoch, None, None, None
         try:
             yield
         finally:
-            self.set_epoch(epoch)
-            self.loaded = loaded
+            self._epoch, self._loaded, self._resumed, self.shown = before

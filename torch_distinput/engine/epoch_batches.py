@@ -50,14 +50,14 @@ class EpochBatches:
             batches = replace(batches, global_batch_size=size)
         return batches
 
-    def num_steps(self, epoch: int, splitter: Splitter) -> int | None:
+    def num_steps(self, position: Position, splitter: Splitter) -> int | None:
         """Steps of an epoch; of a sampler only its length is asked, which changes nothing."""
-        sampler = self._source.sampler
+        epoch, sampler = position.epoch, self._source.sampler
         if sampler is None or (self._played is not None and self._played.epoch == epoch):
-            return num_steps(self.of(epoch), splitter)
+            return _count_steps(self.of(epoch), position, splitter)
         length = length_of(sampler)
         if length is None or self._source.request.global_batch_size is not None:
-            return length and num_steps(self._uniform(epoch, length), splitter)
+            return length and _count_steps(self._uniform(epoch, length), position, splitter)
         return length if splitter.shared else None  # else it depends on the sizes of its batches
 
     def first_index(self) -> int:
@@ -102,6 +102,14 @@ class EpochBatches:
             key=(self._seed, epoch),
         )
         return _Sampled(epoch, batches)
+
+
+def _count_steps(batches: GlobalBatches, position: Position, splitter: Splitter) -> int:
+    """The steps before a position and those after it, which may be cut in another way."""
+    if not splitter.shared:
+        return num_steps(batches, splitter)
+    left = batches.skip(steps=position.steps, examples=position.examples)
+    return position.steps + num_steps(left, splitter)
 
 
 def _describe_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:

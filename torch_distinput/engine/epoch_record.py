@@ -46,6 +46,29 @@ class Origin:
         return replace(self.position, steps_done=progress, rows=rows, files_touched=())
 
 
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """Where the epoch stands after one step, whatever is delivered since.
+
+    Attributes:
+        origin: where the feed started.
+        progress: what the step told; see :meth:`Origin.advance`.
+        steps: steps delivered until then.
+        examples: examples delivered until then, over all replicas in sync.
+    """
+
+    origin: Origin
+    progress: Progress | int | None
+    steps: int
+    examples: int
+
+    @property
+    def position(self) -> Position:
+        """The position, made of it when it is asked for."""
+        position = self.origin.advance(self.progress)
+        return replace(position, steps=self.steps, examples=self.examples)
+
+
 class EpochRecord:
     """Outlives its iterator, so that a loop that was left can still be saved."""
 
@@ -72,15 +95,17 @@ class EpochRecord:
     @property
     def position(self) -> Position:
         """Where the epoch stands after the last step; as it was given before the first."""
-        if self.steps == self.before.steps:
-            return self.before
-        position = self._origin.advance(self._progress)
-        return replace(position, steps=self.steps, examples=self.examples)
+        return self.before if self.steps == self.before.steps else self.step_end.position
 
     @property
-    def gave_up_its_start(self) -> bool:
-        """Whether it began inside of an epoch and nothing was delivered, not even its end."""
-        return self.steps == self.before.steps > 0 and not self.ended
+    def step_end(self) -> StepEnd:
+        """The end of the last step; there has been one."""
+        return StepEnd(self._origin, self._progress, self.steps, self.examples)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was delivered, if only the end."""
+        return self.steps > self.before.steps or self.ended
 
     @property
     def steps_to_compare(self) -> int | str:

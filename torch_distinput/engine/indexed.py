@@ -93,10 +93,8 @@ class IndexedInput:
 
     def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        layout = make_layout(self._splitter)
-        if not self._splitter.shared and before.layout != layout:
-            raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
-        position = replace(before, layout=layout)
+        origin = self.follow(before)
+        position = origin.position
         batches = self._batches.of(position.epoch)
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
@@ -106,10 +104,17 @@ class IndexedInput:
         return PlannedFeed(
             steps,
             opening.monitor,
-            origin=Origin(position=position),
+            origin=origin,
             worker=self._splitter.topology.worker_index,
             spec=self.spec,
         )
+
+    def follow(self, before: Position) -> Origin:
+        """Where the epoch starts, cut for this cluster."""
+        layout = make_layout(self._splitter)
+        if not self._splitter.shared and before.layout != layout:
+            raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
+        return Origin(position=replace(before, layout=layout))
 
     def _fetch(
         self, opening: Opening, position: Position, batches: GlobalBatches
@@ -205,9 +210,9 @@ class IndexedInput:
         mine = map(batches.take, assign_items(batches.num_batches, num_workers, worker))
         return sum(map(sum_ids, mine), IdSum())
 
-    def num_steps(self, epoch: int) -> int | None:
-        """Steps of an epoch; None where a sampler does not say."""
-        return self._batches.num_steps(epoch, self._splitter)
+    def num_steps(self, position: Position) -> int | None:
+        """Steps of the epoch, before the position and after; None if a sampler is silent."""
+        return self._batches.num_steps(position, self._splitter)
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
@@ -242,6 +247,10 @@ class PreparedIndices:
     def open(self, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
         return self._owner.open(self._position, opening)
+
+    def follow(self, shares: list[Any]) -> Origin:  # noqa: ARG002
+        """Where the epoch starts."""
+        return self._owner.follow(self._position)
 
 
 def _skip_delivered(batches: GlobalBatches, position: Position) -> GlobalBatches:

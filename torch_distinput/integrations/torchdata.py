@@ -119,10 +119,9 @@ class _Run:
         except tdi.MismatchError:
             if self.beginning is None:
                 raise
-            epoch = dataset.epoch
-            dataset.load_state_dict(self.beginning)
-            iter(dataset).close()
-            dataset.set_epoch(epoch)
+            with dataset.set_aside():
+                dataset.load_state_dict(self.beginning)
+                iter(dataset).close()
             self.iterator = iter(dataset)
         self.beginning = self.iterator.state_dict()
 

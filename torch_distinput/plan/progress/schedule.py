@@ -78,25 +78,39 @@ class Schedule:
 
     @property
     def num_steps(self) -> int:
-        """How many steps there are; rounds in which all workers have full batches are alike."""
-        return sum(
-            times * sum(total > 0 for total in count_in_sync(self.splitter, sizes))
-            for sizes, times in self._list_rounds()
-        )
+        """How many steps there are, those that are over included."""
+        return self._count_steps(0)
+
+    @property
+    def num_left(self) -> int:
+        """How many steps there are to come."""
+        batch, step = divmod(self.steps_done, self.splitter.steps_per_batch)
+        begun = count_in_sync(self.splitter, self._list_sizes(batch))[:step]
+        return self._count_steps(batch) - sum(total > 0 for total in begun)
 
     @property
     def idle(self) -> Idle:
         """The zero-row batches of all replicas in sync."""
         return sum(
-            (count_idle(self.splitter, sizes) * n for sizes, n in self._list_rounds()), Idle()
+            (count_idle(self.splitter, sizes) * n for sizes, n in self._list_rounds(0)), Idle()
         )
 
-    def _list_rounds(self) -> Iterator[tuple[tuple[int, ...], int]]:
-        """The sizes of the batches of all workers, round by round; and how often they come."""
-        if self._num_batches:
-            alike = self._count_alike()
-            counts = dict.fromkeys(range(alike, self._num_batches), 1) | {0: max(1, alike)}
-            yield from ((self._list_sizes(number), times) for number, times in counts.items())
+    def _count_steps(self, batch: int) -> int:
+        """The steps from a batch on."""
+        return sum(
+            times * sum(total > 0 for total in count_in_sync(self.splitter, sizes))
+            for sizes, times in self._list_rounds(batch)
+        )
+
+    def _list_rounds(self, first: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """The sizes of the batches of all workers from one on, and how often they come.
+
+        Rounds in which all workers have full batches are alike.
+        """
+        alike = max(first, self._count_alike())
+        if first < alike:
+            yield self._list_sizes(first), alike - first
+        yield from ((self._list_sizes(number), 1) for number in range(alike, self._num_batches))
 
     @property
     def own_length(self) -> int:

@@ -48,12 +48,7 @@ def compute_average_loss(
             loss may belong to steps of several datasets.
         UsageError: if no step has been delivered and ``num_examples`` is not given.
     """
-    if per_example_loss.ndim == 0:
-        msg = (
-            "compute_average_loss needs one loss per example, shape (rows, ...), got a 0-dim "
-            'tensor. Use reduction="none" in the loss function.'
-        )
-        raise ValueError(msg)
+    _check_per_example(per_example_loss, "compute_average_loss")
     if num_examples is None:
         if mask is not None:
             msg = (
@@ -64,18 +59,56 @@ def compute_average_loss(
             raise ValueError(msg)
         num_examples, count = _last_step(per_example_loss.shape[0])
         if count is not None:
-            places = torch.arange(per_example_loss.shape[0], device=per_example_loss.device)
-            mask = places < count
+            mask = _mask_of(count, per_example_loss)
     else:
         _note_loss(None if mask is not None else per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
         per_example_loss = _mask(per_example_loss, mask)
+    return _divide(per_example_loss, num_examples)
+
+
+def average_step_loss(
+    per_example_loss: torch.Tensor, info: StepInfo, num_examples: int
+) -> torch.Tensor:
+    """Average the losses of a known step: see :meth:`Step.average`."""
+    _check_per_example(per_example_loss, "Step.average")
+    num_rows = per_example_loss.shape[0]
+    count = info.local_counts[_find_replica(len(info.local_counts))]
+    expected = count if info.padded_rows is None else info.padded_rows
+    if num_rows != expected:
+        msg = (
+            f"Expected one loss for each of the {expected} rows of this replica's batch of step "
+            f"{info.index}, got {num_rows}. Average each step's losses by its own step."
+        )
+        raise ValueError(msg)
+    session = current.loss_session()
+    if session is not None:
+        session.loss_steps.note_loss()
+    if info.padded_rows is not None:
+        per_example_loss = _mask(per_example_loss, _mask_of(count, per_example_loss))
+    return _divide(per_example_loss, num_examples)
+
+
+def _check_per_example(loss: torch.Tensor, call: str) -> None:
+    if loss.ndim == 0:
+        msg = (
+            f"{call} needs one loss per example, shape (rows, ...), got a 0-dim tensor. "
+            'Use reduction="none" in the loss function.'
+        )
+        raise ValueError(msg)
+
+
+def _divide(loss: torch.Tensor, num_examples: int) -> torch.Tensor:
     # The losses of many rows need not fit into a half where their mean does.
-    if per_example_loss.dtype in _HALVES:
-        average = per_example_loss.sum(dtype=torch.float32) / num_examples
-        return average.to(per_example_loss.dtype)
-    return per_example_loss.sum() / num_examples
+    if loss.dtype in _HALVES:
+        return (loss.sum(dtype=torch.float32) / num_examples).to(loss.dtype)
+    return loss.sum() / num_examples
+
+
+def _mask_of(count: int, loss: torch.Tensor) -> torch.Tensor:
+    """The examples of a padded batch come first."""
+    return torch.arange(loss.shape[0], device=loss.device) < count
 
 
 def _mask(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -122,17 +155,10 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
             "been delivered in this thread. Pass num_examples=."
         )
         raise UsageError(msg)
-    context = get_replica_context()
-    if context is None and len(session.devices) > 1:
-        msg = (
-            f"compute_average_loss with {len(session.devices)} local replicas must be called "
-            "inside Strategy.run, once per replica. Or pass num_examples=."
-        )
-        raise UsageError(msg)
+    replica = _find_replica(len(session.devices))
     if len(candidates) > 1:
         _refuse_several(candidates)
     session.loss_steps.note_loss()
-    replica = 0 if context is None else context.local_replica
     for info in candidates:
         count = info.local_counts[replica]
         if info.padded_rows is None and count == num_rows:
@@ -147,6 +173,18 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
         f"{num_rows} rows. Pass num_examples= if the loss belongs to another step."
     )
     raise ValueError(msg)
+
+
+def _find_replica(num_replicas: int) -> int:
+    """Which local replica the loss is of."""
+    context = get_replica_context()
+    if context is None and num_replicas > 1:
+        msg = (
+            f"The loss of a step with {num_replicas} local replicas must be averaged inside "
+            "Strategy.run, once per replica. Or pass num_examples= to compute_average_loss."
+        )
+        raise UsageError(msg)
+    return 0 if context is None else context.local_replica
 
 
 def _refuse_several(candidates: list[StepInfo]) -> None:

@@ -1,0 +1,234 @@
+"""Accelerate: a distributed dataset as a loader that the Accelerator knows.
+
+    loader = prepare(dataset, accelerator)
+    for features, labels in loader:
+        with accelerator.accumulate(model):
+            losses = criterion(model(features), labels)    # one per example
+            accelerator.backward(loader.average(losses))
+            optimizer.step()
+            optimizer.zero_grad()
+
+Accelerate asks the loader whether a step is the last of the epoch, so the loader reads one step
+ahead; and the loss of a step is divided by the examples of all steps that the optimizer takes
+together, so it reads these first. With three steps to accumulate and five in the epoch:
+
+    read     0 1 2 3             4
+    yielded          0 1 2           3 4
+    state    after   0 1 2           3 4     of the step in use, not of the one read last
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NoReturn, final
+
+import torch
+from accelerate import Accelerator
+
+import torch_distinput as tdi
+from torch_distinput.integrations.claims import claim
+from torch_distinput.integrations.versions import check_version
+
+TESTED = "1.15"
+
+
+def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
+    """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
+
+    Args:
+        dataset: of a strategy over the accelerator's processes, with one device each. While the
+            loader plays it, nobody else iterates it.
+        accelerator: whose gradients it synchronizes at the end of an epoch.
+
+    Raises:
+        TypeError: if it is no distributed dataset.
+        ConfigurationError: a ValueError; if the strategy is of other processes than the
+            accelerator, or accumulation goes on across epochs (``sync_with_dataloader=False``).
+        UsageError: if another integration plays the dataset.
+    """
+    check_version("accelerate", tested=TESTED, stacklevel=3)
+    if not isinstance(dataset, tdi.DistributedDataset):
+        msg = (
+            f"Expected a distributed dataset, got a {type(dataset).__name__}. Pass what "
+            "strategy.distribute_dataset(...) returns; a DataLoader goes to accelerator.prepare."
+        )
+        raise TypeError(msg)
+    check_processes(dataset.strategy, accelerator)
+    state = accelerator.gradient_state
+    if state.num_steps > 1 and not state.sync_with_dataloader:
+        msg = (
+            f"Expected sync_with_dataloader=True with {state.num_steps} steps to accumulate, got "
+            "False: gradients of one epoch would wait for the next, and no checkpoint holds them. "
+            "Leave it out of GradientAccumulationPlugin."
+        )
+        raise tdi.ConfigurationError(msg)
+    claim(dataset, "Accelerate")
+    return DistributedLoader(dataset, accelerator)
+
+
+def check_processes(strategy: tdi.Strategy, accelerator: Accelerator) -> None:
+    """Compare the workers of a strategy with the data-parallel processes of an accelerator."""
+    width = _count_alike(accelerator)
+    expected = (accelerator.num_processes // width, accelerator.process_index // width)
+    found = (strategy.num_workers, strategy.worker_index)
+    if expected != found:
+        msg = (
+            f"Expected a strategy whose worker is number {expected[1]} of {expected[0]}, as this "
+            f"process of the Accelerator, got number {found[1]} of {found[0]}. Make the "
+            "Accelerator first, then tdi.MultiWorkerMirroredStrategy([accelerator.device]) on all "
+            "processes, and distribute the source again."
+        )
+        raise tdi.ConfigurationError(msg)
+    kinds = [torch.device(device).type for device in strategy.devices]
+    if kinds != [accelerator.device.type]:
+        msg = (
+            f"Expected one device on each process, the Accelerator's {accelerator.device}, got a "
+            f"strategy on {', '.join(map(str, strategy.devices))}. Pass [accelerator.device] as "
+            "its devices."
+        )
+        raise tdi.ConfigurationError(msg)
+
+
+def _count_alike(accelerator: Accelerator) -> int:
+    """How many neighbouring processes get the same data, for tensor or context parallelism."""
+    sizes = accelerator.parallelism_config
+    if sizes is None:
+        return 1
+    return int(sizes.tp_size * sizes.cp_size * getattr(sizes, "sp_size", 1))
+
+
+@final
+class DistributedLoader:
+    """Plays a distributed dataset as Accelerate's own loaders play theirs, epoch by epoch.
+
+    ``accelerator.register_for_checkpointing(loader)`` puts its state into each ``save_state``;
+    ``load_state`` goes on from there, on any number of processes.
+
+    Attributes:
+        dataset: what it plays.
+        end_of_dataloader: whether the step in use is the last one; Accelerate asks.
+        remainder: 0; ``gather_for_metrics`` cuts nothing off, as no example came twice.
+    """
+
+    remainder = 0
+
+    def __init__(self, dataset: tdi.DistributedDataset, accelerator: Accelerator) -> None:
+        """Called by :func:`prepare`."""
+        self.dataset = dataset
+        self.end_of_dataloader = False
+        self._accelerator = accelerator
+        self._step: tdi.Step | None = None
+        self._before: dict[str, Any] | tdi.Step | None = None  # what the optimizer has not taken
+
+    def __repr__(self) -> str:
+        """Show the dataset."""
+        return f"DistributedLoader({self.dataset!r})"
+
+    def __len__(self) -> int:
+        """The steps of the epoch that the next ``iter()`` plays, as of the dataset."""
+        return len(self.dataset)
+
+    def __bool__(self) -> bool:
+        """True, as of the dataset."""
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        """Play the next epoch; collective from its first step on.
+
+        While it is under way, the Accelerator knows of it: the last step synchronizes gradients.
+        """
+        accelerator = self._accelerator
+        self._step, self._before = None, self.dataset.state_dict()
+        steps = self.dataset.steps()
+        accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
+        try:
+            for step, is_last in self._look_ahead(steps):
+                self._step, self.end_of_dataloader = step, is_last
+                yield step.batch
+                if accelerator.sync_gradients:
+                    self._before = step
+        finally:
+            self.end_of_dataloader = False
+            accelerator.gradient_state._remove_dataloader(self)  # noqa: SLF001
+            steps.close()
+
+    def _look_ahead(self, steps: Iterator[tdi.Step]) -> Iterator[tuple[tdi.Step, bool]]:
+        """Each step, and whether it is the last; in groups that end where gradients synchronize."""
+        accelerator = self._accelerator
+        following = next(steps, None)
+        while following is not None:
+            num_steps = accelerator.gradient_accumulation_steps
+            ahead = chain([following], steps)
+            group = next(iter(tdi.accumulate(ahead, num_steps - accelerator.step % num_steps)))
+            for step in group[:-1]:
+                yield step, False
+            following = next(steps, None)
+            yield group[-1], following is None
+
+    @property
+    def step(self) -> tdi.Step:
+        """The step in use, whose batch was yielded last. Raises UsageError before the first."""
+        if self._step is None:
+            msg = "Expected a step in use, got none: no batch was yielded yet. Ask inside the loop."
+            raise tdi.UsageError(msg)
+        return self._step
+
+    def average(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+        """The loss for ``accelerator.backward``: gradients become those of one large batch.
+
+        Accelerate averages gradients over processes, and over the steps that it accumulates. The
+        average of the results over both is the mean of all examples that the optimizer takes
+        together, also of a partial or zero-row batch and of fewer steps at the end.
+
+        Args:
+            per_example_loss: shape ``(rows, ...)``: losses of the step in use, with
+                ``reduction="none"``.
+
+        Returns:
+            A 0-dim tensor, as of :meth:`Step.average`.
+        """
+        num_steps = self._accelerator.gradient_accumulation_steps
+        average: torch.Tensor = self.step.average(per_example_loss)
+        return average * float(self.dataset.strategy.num_workers * num_steps)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next ``iter()`` plays, from 0."""
+        return self.dataset.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter()`` plays; a loaded one goes on where it was."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands after the step in use; the same on all processes.
+
+        Between the steps of one accumulation, where it stands after the accumulation before: no
+        checkpoint holds gradients, so what they are of is to come again.
+        """
+        if self._step is None or self._before is None:
+            return self.dataset.state_dict()
+        if self._accelerator.sync_gradients:
+            return self._step.state_dict()
+        return self._before.state_dict() if isinstance(self._before, tdi.Step) else self._before
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next ``iter()`` go on where a state was taken, with a new accumulation.
+
+        Raises:
+            ValueError: if it is no state of a distributed dataset, or of another one.
+        """
+        self.dataset.load_state_dict(state)
+        self._step = self._before = None
+        self._accelerator.step = 0
+
+    @property
+    def sampler(self) -> NoReturn:
+        """Not there, as ``accelerator.skip_first_batches`` finds out."""
+        msg = (
+            "Expected a DataLoader with a sampler, got a distributed dataset: nothing is skipped "
+            "here, it goes on from a state. Leave skip_first_batches out, and load the state by "
+            "accelerator.load_state() or loader.load_state_dict()."
+        )
+        raise AttributeError(msg)

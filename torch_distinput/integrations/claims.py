@@ -1,0 +1,29 @@
+"""Which integration plays a dataset: two of them would take its steps from each other."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch_distinput as tdi
+
+_owners: weakref.WeakKeyDictionary[tdi.DistributedDataset, str] = weakref.WeakKeyDictionary()
+
+
+def claim(dataset: tdi.DistributedDataset, owner: str) -> None:
+    """Note that an integration plays a dataset, as long as the dataset lives.
+
+    Args:
+        dataset: what is played.
+        owner: the product, such as ``"Lightning"``.
+
+    Raises:
+        UsageError: if another product plays it.
+    """
+    known = _owners.setdefault(dataset, owner)
+    if known != owner:
+        msg = (
+            f"Expected a dataset that {owner} alone plays, got one that was handed to {known} "
+            "before: each would get the steps that the other leaves. Distribute the source twice, "
+            "once for each of them."
+        )
+        raise tdi.UsageError(msg)
