@@ -189,7 +189,8 @@ watch(weakref, "finalize")
 import torch_distinput
 modules = pkgutil.walk_packages(torch_distinput.__path__, "torch_distinput.")
 names = [module.name for module in modules if not module.name.endswith("__main__")]
-libraries = {"accelerate", "transformers"}  # an integration is imported where its library is there
+# An integration is imported where its library is there.
+libraries = {"accelerate", "lightning", "torchtitan", "transformers"}
 missing = {name for name in libraries if importlib.util.find_spec(name) is None}
 names = [name for name in names if not missing.intersection(name.split("."))]
 for name in names:

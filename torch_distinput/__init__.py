@@ -15,8 +15,10 @@ import importlib as _importlib
 import typing as _typing
 
 from torch_distinput import errors
+from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
@@ -63,6 +65,7 @@ __all__ = [
     "AutoShardPolicy",
     "ConfigurationError",
     "DataShardDataset",
+    "DatasetCreator",
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
@@ -97,6 +100,7 @@ __all__ = [
     "collate",
     "compute_average_loss",
     "errors",
+    "form_data_parallel_group",
     "get_replica_context",
     "get_strategy",
     "init_distributed",

@@ -7,7 +7,9 @@ used is released after they have ended: a gloo group that nobody destroyed abort
 
 A child that is forked from this process, by us or by the user, at any moment, has none of these
 threads, but all of their locks, held as they were. So in the child the locks are new, the exit has
-nothing to end, and what needed the threads is kept but never used: see :func:`call_in_child`.
+nothing to end, and what needed the threads is kept but never used: see :func:`call_in_child`. And
+the child collects no garbage that it inherits: in it may be a process group of torch, of ours or
+the user's, whose end waits for threads that were not forked, forever or until it aborts.
 
 This module alone registers anything with the process, with the first thread, lock or group of ours:
 an import leaves no trace. Its own tables need no lock, which a child could inherit held: each
@@ -15,7 +17,8 @@ change is one operation on a dict or list, which CPython does not interrupt.
 
     when                 runs                what
     before a fork        ``_count_fork``     counts it
-    in a forked child    ``_begin_as_child`` forgets threads, makes locks anew, keeps their owners
+    in a forked child    ``_begin_as_child`` forgets threads, makes locks anew, keeps their owners,
+                                             and the garbage
     at exit              ``_end_all``        stops threads, waits, frees those that wait for others
 """
 
@@ -192,10 +195,7 @@ def call_in_child(owner: T, call: Callable[[T], None]) -> None:
 
 @contextmanager
 def forking_loaders() -> Iterator[None]:
-    """Around what starts loader processes: those that are forked do not collect what they inherit.
-
-    That is garbage of torch, too, which would wait for threads that were not forked with it.
-    """
+    """Around what starts loader processes: those that are forked know what they are."""
     _register()
     _forking.loaders = True
     try:
@@ -228,8 +228,7 @@ def _count_fork() -> None:
 
 def _begin_as_child() -> None:
     """Runs in the one thread that was forked; nobody else is there."""
-    if _forking.loaders:
-        gc.freeze()
+    gc.freeze()  # the parent frees it; here its memory is shared until somebody writes to it
     _process.is_loader, _forking.loaders = _forking.loaders, False
     _started.clear()
     _releases.clear()

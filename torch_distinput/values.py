@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T_co = TypeVar("T_co", covariant=True)
+_OF_DATA_LOADERS = {"batch_sampler", "batch_size", "collate_fn", "dataset", "sampler"}
 
 
 class PerReplica(tuple[T_co, ...], Generic[T_co]):
@@ -43,7 +44,32 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
 
 
 class Distributed:
-    """What is distributed already: no folder may take it for a source. It has no behaviour."""
+    """What is distributed already: no folder may take it for a source, no trainer for a DataLoader.
+
+    It stays in its process, and says so to who asks it for what a DataLoader has.
+    """
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: its ranks and threads belong to one process."""
+        name = type(self).__name__
+        msg = (
+            f"Expected a {name} to be used where it was made, got a pickle or a copy of it: its "
+            "ranks and threads do not travel. Make the strategy and distribute in the process that "
+            "iterates: in the function that each worker runs."
+        )
+        raise TypeError(msg)
+
+    if not TYPE_CHECKING:  # or every misspelt attribute would pass for one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say to what prepares DataLoaders that this is none."""
+            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _OF_DATA_LOADERS:
+                msg += (
+                    ": expected a DataLoader, got what is distributed already. Iterate it as it "
+                    "is; do not pass it to what prepares DataLoaders, which would cut it again."
+                )
+            raise AttributeError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import torch_distinput as tdi
 from torch_distinput.cluster.liveness import heartbeat, wait_limit
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
@@ -19,6 +20,7 @@ from torch_distinput.cluster.liveness.process_identity import (
     identify_process,
 )
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
+from torch_distinput.engine.feeds import FailedSteps, PlannedFeed
 
 
 @pytest.fixture
@@ -124,3 +126,16 @@ def test_workers_that_leave_while_one_looks_who_has_left():
     monitor._peers, monitor._stop = peers, CoordinatedStop()
     monitor.check_company(0)
     assert 2 == len(peers.steps_of_left)
+
+
+def test_a_failure_that_was_read_ahead_is_not_told():
+    """All workers may leave the loop before the step that fails."""
+    heart = Heartbeat(Notes())
+    feed = PlannedFeed(
+        FailedSteps(ArithmeticError("rotten record")),
+        PeerMonitor(heart, "iteration 0", timeout=1.0),
+        origin=None, worker=0, spec=None,
+    )  # fmt: skip
+    with pytest.raises(tdi.SourceError, match="Worker 0, step 3: ArithmeticError: rotten record"):
+        feed.next(3)
+    assert heart.failed is None

@@ -43,7 +43,8 @@ def test_a_strategy_differs_from_the_others_in_its_constructor_only(name):
 
 def test_the_constructors_keep_their_arguments():
     parameters = inspect.signature(tdi.MultiWorkerMirroredStrategy).parameters
-    assert ["devices", "process_group", "device_mesh", "data_dims"] == list(parameters)
+    names = ["devices", "process_group", "device_mesh", "data_dims", "replicate_input"]
+    assert names == list(parameters)
     assert ["devices"] == list(inspect.signature(tdi.MirroredStrategy).parameters)
     assert ["device"] == list(inspect.signature(tdi.OneDeviceStrategy).parameters)
 
@@ -68,3 +69,19 @@ def test_a_simulated_strategy_shows_its_worker():
 def test_a_strategy_is_neither_pickled_nor_copied(name, copied):
     with pytest.raises(TypeError, match=f"Make a {name} in the process"):
         copied(STRATEGIES[name]())
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_dataset_is_neither_pickled_nor_copied(copied):
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(2), global_batch_size=2)
+    with pytest.raises(TypeError, match="in the function that each worker runs"):
+        copied(dataset)
+
+
+@pytest.mark.parametrize("name", ["sampler", "dataset"])
+def test_who_takes_a_dataset_for_a_data_loader_is_told(name):
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(2), global_batch_size=2)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': expected a DataLoader"):
+        getattr(dataset, name)
+    with pytest.raises(AttributeError, match="no attribute 'other'$"):
+        _ = dataset.other

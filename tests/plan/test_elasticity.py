@@ -41,19 +41,32 @@ def choose(stride, policy):
 
 
 def check(setting):
-    """All first legs of an epoch; from each of their steps all second legs, then all third."""
-    num_cases = 0
+    """All first legs of an epoch; from each of their steps all second legs, then all third.
+
+    Returns from how many places it was gone on. Where several legs come to the same place with the
+    same rows delivered, what follows is the same, and is looked at once.
+    """
+    known = set()
+
+    def is_new(leg, cluster, position, delivered):
+        rows = delivered if setting.policy is OFF else tuple(sorted(delivered))
+        num_known = len(known)
+        known.add((leg, cluster, position, rows))
+        return len(known) > num_known
+
     for first in CLUSTERS:
         if setting.policy is FILE and first.num_workers > len(setting.lengths):
             continue  # refused
         for delivered, position in follow(setting, first, begin(setting, first), ()):
             for second in followers(setting, first, CLUSTERS):
                 start = resume(setting, second, position)
+                if not is_new(2, second, start, delivered):
+                    continue
                 for so_far, later in follow(setting, second, start, delivered):
                     for third in followers(setting, second, THIRDS):
-                        check_rest(setting, third, resume(setting, third, later), so_far)
-                        num_cases += 1
-    return num_cases
+                        if is_new(3, third, later, so_far):
+                            check_rest(setting, third, resume(setting, third, later), so_far)
+    return len(known)
 
 
 def followers(setting, cluster, clusters):
@@ -106,7 +119,7 @@ POLICIES = pytest.mark.parametrize("policy", [FILE, DATA, OFF])
 @POLICIES
 def test_every_row_is_delivered_once(policy):
     """Wherever an epoch is stopped, and whoever goes on with it, and again."""
-    assert sum(map(check, choose(STRIDE, policy))) > 25_000
+    assert sum(map(check, choose(STRIDE, policy))) > 12_000
 
 
 @pytest.mark.long

@@ -20,6 +20,7 @@ from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute import reductions
 from torch_distinput.distribute.build import build_dataset, build_from_function
+from torch_distinput.distribute.creator import DatasetCreator, refuse_settings
 from torch_distinput.distribute.replicas import replica
 from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_values
 from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
@@ -32,6 +33,7 @@ from torch_distinput.values import PerReplica
 if TYPE_CHECKING:
     from torch import nn
 
+    from torch_distinput.cluster.partners import Partners
     from torch_distinput.communicator import Communicator
     from torch_distinput.distribute.dataset import DistributedDataset
 
@@ -45,10 +47,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def __init__(
-        self, topology: Topology, devices: Sequence[torch.device], communicator: Communicator
+        self,
+        topology: Topology,
+        devices: Sequence[torch.device],
+        communicator: Communicator,
+        partners: Partners | None = None,
     ) -> None:
-        """Join a topology, this worker's devices, and the way to the other workers."""
-        self._session = Session(self, topology, devices, communicator)
+        """Join a topology, this worker's devices, and the ways to the others."""
+        self._session = Session(self, topology, devices, communicator, partners)
         self.topology = topology
         self.devices = self._session.devices
 
@@ -106,7 +112,7 @@ class Strategy(ABC):
             source: a DataLoader built with the global batch size; a FileDataset; a tensor, array,
                 or tuple or dict of them; a map-style dataset or list; an object with
                 ``num_shards`` and ``shard()``; an IterableDataset, generator function or torchdata
-                node.
+                node; or a :class:`DatasetCreator`, and nothing beside it but ``options``.
             global_batch_size: examples of one step over all replicas in sync. None with a
                 DataLoader, which has it, and for streams whose elements are global batches.
             shuffle: a new order every epoch, keyed by ``(seed, epoch)``, for sources with an index;
@@ -128,6 +134,9 @@ class Strategy(ABC):
             collate_fn=collate_fn,
             num_workers=num_workers,
         )
+        if isinstance(source, DatasetCreator):
+            refuse_settings(request, seed=seed)
+            return self.distribute_datasets_from_function(source.dataset_fn, options)
         return build_dataset(
             self._session, source, request, seed=seed, options=check_options(options)
         )

@@ -77,13 +77,15 @@ class PlannedFeed:
         self._worker = worker
 
     def next(self, index: int) -> Delivery | None:
-        """Fetch the next step; a failure here is told to the others, and theirs are looked for."""
+        """Fetch the next step, and look for failures of the others.
+
+        One of this worker is not told here: steps are read ahead, and the loop may be left before.
+        """
         self._monitor.look()
         self._monitor.reading(index)
         try:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
-            self._monitor.tell(error)
             raise locate_error(error, self._worker, index) from find_cause(error)
         if planned is not None:
             self._monitor.check_company(index)

@@ -19,9 +19,9 @@ from torch_distinput.data.batch.tree import (
     unflatten,
 )
 
-_PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
+PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
 
-_NUMBERS = {bool, int, float}
+NUMBERS = {bool, int, float}
 _NUM_FIRST = 1024
 
 CollateFn = Callable[[list[Any]], Batch]
@@ -48,7 +48,7 @@ def collate_examples(
     rows = [_leaves(number, example, structure) for number, example in enumerate(examples)]
     columns = list(zip(*rows, strict=True))
     names = leaf_names(structure, "example")
-    stacked = [_stack(n, c) for n, c in zip(names, columns, strict=True)]
+    stacked = [stack_values(n, c) for n, c in zip(names, columns, strict=True)]
     if types:
         pairs = zip(names, stacked, strict=True)
         stacked = [_cast(n, s, types[n]) if n in types else s for n, s in pairs]
@@ -61,12 +61,12 @@ def number_types(examples: Sequence[Any]) -> dict[str, torch.dtype]:
     Else the type of a batch would depend on where it was cut: one may hold no float by chance.
     """
     leaves, structure = flatten_example(examples[0]) if examples else ([], None)
-    if structure is None or not any(type(leaf) in _NUMBERS for leaf in leaves):
+    if structure is None or not any(type(leaf) in NUMBERS for leaf in leaves):
         return {}
     first = (example_leaves(example, structure) or () for example in examples[:_NUM_FIRST])
     named = zip(leaf_names(structure, "example"), zip(*first, strict=False), strict=False)
     kinds = {name: set(map(type, column)) for name, column in named}
-    return {name: _number_type(found) for name, found in kinds.items() if found <= _NUMBERS}
+    return {name: _number_type(found) for name, found in kinds.items() if found <= NUMBERS}
 
 
 def _number_type(kinds: set[type]) -> torch.dtype:
@@ -132,10 +132,11 @@ class _CollateOrNone:
 def _are_plain(arrays: Sequence[Any]) -> bool:
     """Whether all arrays are of one dtype that torch knows."""
     dtype = arrays[0].dtype
-    return dtype in _PLAIN_DTYPES and all(array.dtype is dtype for array in arrays)
+    return dtype in PLAIN_DTYPES and all(array.dtype is dtype for array in arrays)
 
 
-def _stack(name: str, column: Sequence[Any]) -> Any:
+def stack_values(name: str, column: Sequence[Any]) -> Any:
+    """Make a leaf of the values that examples have for it; ``name`` is for messages."""
     if isinstance(column[0], torch.Tensor) and column[0].is_quantized:
         msg = f"Expected no quantized tensors, got one at {name}. Use dequantize() or int_repr()."
         raise ValueError(msg)
@@ -148,7 +149,7 @@ def _stack(name: str, column: Sequence[Any]) -> Any:
                 return torch.from_numpy(np.stack(column))
             if all(leaf.dtype.kind in "OUS" for leaf in column):  # strings, or other objects
                 return np.stack([leaf.astype(object) for leaf in column])
-        if len(kinds) > 1 and float in kinds and kinds <= _NUMBERS:
+        if len(kinds) > 1 and float in kinds and kinds <= NUMBERS:
             return torch.tensor(column, dtype=torch.float64)  # the first alone would not tell it
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:

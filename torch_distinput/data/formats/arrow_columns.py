@@ -126,7 +126,7 @@ def _good_rows(batch: Any, file: InputFile, record: int, within: str) -> Iterato
     if not batch.num_rows:
         return
     try:
-        chunk = _columns(batch, file.path)
+        chunk = batch_columns(batch, file.path)
     except Exception as error:
         if not is_damage(error):
             raise
@@ -140,7 +140,8 @@ def _good_rows(batch: Any, file: InputFile, record: int, within: str) -> Iterato
         yield chunk
 
 
-def _columns(batch: Any, path: str) -> Batch:
+def batch_columns(batch: Any, path: str) -> Batch:
+    """Turn a record batch into a batch; ``path`` says in messages where it is from."""
     pairs = zip(batch.schema.names, batch.columns, strict=True)
     return {name: _leaf(column, f"{path}: column {name!r}") for name, column in pairs}
 
