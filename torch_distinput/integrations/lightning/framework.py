@@ -116,7 +116,7 @@ def epoch_of(trainer: Any, *, is_cut_off: bool) -> int:
 
 def is_out_of_steps(trainer: Any) -> bool:
     """Whether ``max_steps`` ends the training."""
-    return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+    return bool(trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps)
 
 
 def steps_done(trainer: Any) -> int:
@@ -131,7 +131,7 @@ def steps_of_epoch(trainer: Any, num_steps: int | None) -> int | float:
     """How many steps a trainer takes in an epoch; infinity where it takes all there are."""
     # It counts them when it has asked for the loader; until then it has the number of the last one.
     is_counted = num_steps is not None or isinstance(trainer.limit_train_batches, int)
-    return trainer.num_training_batches if is_counted else math.inf  # type: ignore[no-any-return]
+    return trainer.num_training_batches if is_counted else math.inf
 
 
 def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
@@ -153,7 +153,7 @@ def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
             raise tdi.ConfigurationError(msg)
 
 
-def check_count(trainer: Any, num_steps: int) -> None:
+def check_num_steps(trainer: Any, num_steps: int) -> None:
     """Refuse to play an epoch of which the trainer would leave out the last steps, by mistake."""
     takes_all = trainer.limit_train_batches == 1.0 and len(training_loaders(trainer)) == 1
     if takes_all and trainer.num_training_batches < num_steps:

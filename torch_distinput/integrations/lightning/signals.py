@@ -13,14 +13,14 @@ from typing import Any, final
 
 from torch_distinput.integrations.lightning import framework
 from torch_distinput.integrations.lightning.loader import Loader
-from torch_distinput.integrations.lightning.progress import Progress
+from torch_distinput.integrations.lightning.training_progress import TrainingProgress
 
 
 class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is not checked
     """Tells the loaders of a trainer which of their steps is in use."""
 
     def __init__(self) -> None:
-        self.input_progress = Progress()
+        self.input_progress = TrainingProgress()
         self.in_use: list[Loader] = []
         self._reloads_every: int | None = None
 

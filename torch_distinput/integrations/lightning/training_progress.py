@@ -45,7 +45,7 @@ class Trained:
 
 
 @final
-class Progress:
+class TrainingProgress:
     """How far all training loaders of a trainer are, and what they share: the strategy."""
 
     def __init__(self) -> None:
