@@ -75,6 +75,18 @@ def loaders_in_use(trainer: Any, index: int = 0) -> list[Any]:
     return [loaders[index]] if combined._mode == "sequential" else loaders  # noqa: SLF001
 
 
+def waits_for_the_longest(trainer: Any) -> bool:
+    """Whether loaders that end before others have nothing in the rest of an epoch."""
+    return bool(trainer.fit_loop._combined_loader._mode == "max_size")  # noqa: SLF001 - as above
+
+
+def show_epoch(trainer: Any, pl_module: Any) -> None:
+    """Let a progress bar know of an epoch that goes on: Lightning tells it of others only."""
+    bar = trainer.progress_bar_callback
+    if bar is not None:
+        bar.on_train_epoch_start(trainer, pl_module)
+
+
 def forget_loaders(trainer: Any) -> None:
     """Let a trainer ask for its training loaders again before it trains."""
     trainer.fit_loop._combined_loader = None  # noqa: SLF001 - as it does itself at fit()

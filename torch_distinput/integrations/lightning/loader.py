@@ -194,7 +194,7 @@ class Loader:
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
             is_over = is_last or (self._is_read and not self._delivered)
-            trained.note(used.step, epoch=self._epoch, is_over=is_over)
+            trained.note(used, epoch=self._epoch, is_over=is_over)
 
     def end_epoch(self) -> None:
         """Lightning ends its epoch: say once if that is before the end of the data.
@@ -283,9 +283,12 @@ class Loader:
 
     def _play(self) -> Iterator[Any]:
         """Deliver an epoch, or the rest of one; where nothing is left of it, the next one."""
+        trained = self._trained
+        is_over = trained is not None and self._is_at_its_end(trained)
+        if is_over and framework.waits_for_the_longest(self._trainer):
+            return
         yield from self._deliver()
         if self._is_resumed and self._in_use is None and not self._delivered:
-            trained = self._trained
             assert trained is not None, "only training goes on from a state"
             trained.is_over = True
             yield from self._deliver()
