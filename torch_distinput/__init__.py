@@ -15,6 +15,7 @@ import importlib as _importlib
 import typing as _typing
 
 from torch_distinput import errors
+from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
 from torch_distinput.distribute.creator import DatasetCreator
@@ -99,6 +100,7 @@ __all__ = [
     "collate",
     "compute_average_loss",
     "errors",
+    "form_data_parallel_group",
     "get_replica_context",
     "get_strategy",
     "init_distributed",

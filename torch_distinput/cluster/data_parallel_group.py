@@ -1,0 +1,93 @@
+"""The ranks over which data is parallel, where each rank knows its place among them and no more.
+
+A trainer that splits its model as well tells its input two numbers: this rank's place in data
+parallelism, and how many places there are. Ranks of one place train the same examples:
+
+    rank               0  1  2  3  4  5  6  7       two stages of a pipeline, two tensor-parallel
+    place              0  0  1  1  0  0  1  1       ranks in each, two places
+    group              a  b  a  b  c  d  c  d       each group has every place once
+    worker in it       0  0  1  1  0  0  1  1
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+
+import torch.distributed as dist
+
+from torch_distinput.cluster.process_group import ProcessGroupCommunicator
+from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.options import TIMEOUT, check_count
+
+_formed: weakref.WeakKeyDictionary[
+    dist.ProcessGroup, dict[tuple[int, int], dist.ProcessGroup | None]
+] = weakref.WeakKeyDictionary()
+"""By default group, which ends with the job; None for the default group itself."""
+
+
+def form_data_parallel_group(
+    rank: int, size: int, *, timeout: float = TIMEOUT
+) -> dist.ProcessGroup | None:
+    """Form a process group in which this rank is number ``rank`` of ``size``.
+
+    For ``MultiWorkerMirroredStrategy(process_group=...)``, where there is no ``DeviceMesh`` to ask.
+    Ranks that pass the same ``rank`` come into different groups, and read the same data there.
+    Collective over all ranks; asked again for the same numbers, it returns the same group.
+
+    Args:
+        rank: this rank's place in data parallelism, from 0.
+        size: how many places there are, the same on all ranks.
+        timeout: seconds to wait for the other ranks.
+
+    Returns:
+        The group; None where ``torch.distributed`` is not initialized and ``size`` is 1.
+
+    Raises:
+        ConfigurationError: on all ranks, if not as many of them have each place.
+        PeerTimeoutError: another rank did not call this.
+        UsageError: without a process group, if ``size`` is more than 1.
+    """
+    rank, size = check_count("rank", rank, minimum=0), check_count("size", size, minimum=1)
+    world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+    if world is None:
+        if size > 1:
+            msg = (
+                f"Expected a process group, because data is parallel over {size} ranks, but "
+                "torch.distributed is not initialized. Call init_process_group first."
+            )
+            raise UsageError(msg)
+        return None
+    formed = _formed.setdefault(world, {})
+    if (rank, size) not in formed:
+        shown = ProcessGroupCommunicator(world).exchange(
+            "data-parallel group", json.dumps((rank, size)), timeout=timeout
+        )
+        members = _members([tuple(json.loads(text)) for text in shown], dist.get_rank())
+        is_whole = len(members) == len(shown)
+        # Its ranks alone, and named after them: a number would be that of other groups too.
+        formed[rank, size] = (
+            None if is_whole else dist.new_group(members, use_local_synchronization=True)
+        )
+    return formed[rank, size] or world
+
+
+def _members(places: list[tuple[int, int]], own: int) -> list[int]:
+    """The ranks of the group of rank ``own``: for each place, the n-th rank that has it."""
+    size = places[own][1]
+    ranks = [
+        [rank for rank, at in enumerate(places) if at == (place, size)] for place in range(size)
+    ]
+    counts = {len(having) for having in ranks}
+    groups = [list(members) for members in zip(*ranks, strict=False)]
+    is_split = len(counts) == 1 and counts == {len(places) // size} and len(places) % size == 0
+    # torch numbers the ranks of a group in their order.
+    if not is_split or any(members != sorted(members) for members in groups):
+        msg = (
+            f"Expected each of the {size} places in data parallelism on as many of the "
+            f"{len(places)} ranks, and in their order, got these pairs (place, number of places) "
+            f"of ranks 0, 1, ...: {places}. Pass the data-parallel rank and size of the trainer's "
+            "mesh."
+        )
+        raise ConfigurationError(msg)
+    return next(members for members in groups if own in members)
