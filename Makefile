@@ -7,6 +7,9 @@ TRAIN_READY := .venv/ready-train
 TEST_READY := .venv/ready-test
 BENCH_READY := .venv/ready-bench
 
+# The frameworks have an environment of their own: their versions do not fit those of the tests.
+INTEGRATIONS_READY := .venv-integrations/ready
+
 # How many processes run tests; each starts ranks and loader processes of its own.
 JOBS ?= 2
 # A file of tests stays in one process, which makes once what they share. In the order of the folders:
@@ -17,7 +20,7 @@ FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/t
 	tables dataset sources refused_sources unusual_sources user_loaders))
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-fast test-long lint pytest bench bench-quick clean help
+.PHONY: train test test-fast test-long test-integrations lint pytest bench bench-quick clean help
 
 train: $(TRAIN_READY)  ## the main job: two ranks train on this machine
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_stdlib.py
@@ -31,6 +34,10 @@ test-fast: $(TEST_READY)  ## what one runs while writing: a minute
 
 test-long: export TDI_TEST_LONG = 1
 test-long: test  ## the same tests with larger numbers
+
+test-integrations: export TDI_TEST_INTEGRATIONS = 1
+test-integrations: $(INTEGRATIONS_READY)  ## against Lightning, transformers, Ray, ...: installs them first, 2 GB
+	.venv-integrations/bin/python -m pytest -n $(JOBS) --dist loadfile tests/integrations
 
 lint: $(TEST_READY)  ## style and types
 	$(BIN)/ruff check
@@ -46,29 +53,35 @@ bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave t
 bench-quick: $(BENCH_READY)  ## the same figures from less data, in under two minutes; prints only
 	$(BIN)/python benchmarks/run.py --quick
 
-clean:  ## caches and build output; .venv stays
+clean:  ## caches and build output; environments stay
 	rm -rf build dist *.egg-info .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Environment, constraints, what. A comma inside of a call would begin the next argument.
+WITH_BENCH := .[test,bench]
 define install
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed, this is " + sys.version)'
-test -x $(BIN)/python || $(PYTHON) -m venv .venv
-$(BIN)/python -m pip install --no-input -c constraints.txt -e '$(1)'
+test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+$(1)/bin/python -m pip install --no-input -c $(2) -e '$(3)'
 endef
 
 $(TRAIN_READY): pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.venv,constraints.txt,.)
 	touch $@
 
 # What tests need includes what training needs: `make train` after `make test` installs nothing.
 $(TEST_READY): pyproject.toml constraints.txt
-	$(call install,.[test])
+	$(call install,.venv,constraints.txt,.[test])
 	touch $(TRAIN_READY) $@
 
 $(BENCH_READY): $(TEST_READY)
-	$(call install,.[test,bench])
+	$(call install,.venv,constraints.txt,$(WITH_BENCH))
+	touch $@
+
+$(INTEGRATIONS_READY): pyproject.toml constraints-integrations.txt
+	$(call install,.venv-integrations,constraints-integrations.txt,.[integrations])
 	touch $@

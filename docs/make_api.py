@@ -5,6 +5,7 @@ Run ``python docs/make_api.py`` after a change of a public name, signature or do
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import re
@@ -37,6 +38,8 @@ LAYER_MEMBERS = {
 """What a preprocessing layer offers users beside ``torch.nn.Module``; the rest is for ``adapt``."""
 BUILTINS = {"__iter__": "iter", "__len__": "len", "__next__": "next"}
 """Magic methods that are listed, by the function of Python that calls them."""
+IMPORTED = {"torchdata"}
+"""Integrations that are imported to list their names; the others have pages of their own."""
 HEAD = """\
 # Public names
 
@@ -54,7 +57,20 @@ Signatures show names and defaults; types, arguments, results and errors are in 
 def page() -> str:
     """Return the whole page."""
     sections = [part for name, module in modules() for part in section(name, module)]
-    return "\n".join([HEAD, *sections])
+    return "\n".join([HEAD, *sections, *integrations()])
+
+
+def integrations() -> Iterator[str]:
+    """Yield a section on what needs a library that may not be installed: it is not imported."""
+    package = torch_distinput.integrations
+    others = [name for name in package.__all__ if name not in IMPORTED]
+    yield "## tdi.integrations\n"
+    for name in others:
+        place = Path(package.__path__[0], name)
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        text = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+        yield "\n".join(wrapped(f"- [`{name}`]({name}.md): {plain(text)}", "  "))
+    yield ""
 
 
 def modules(name: str = "tdi", module: ModuleType = torch_distinput) -> Iterator[Named]:
@@ -68,7 +84,11 @@ def modules(name: str = "tdi", module: ModuleType = torch_distinput) -> Iterator
 def public_names(module: ModuleType) -> dict[str, Any]:
     """Return what a module lists in ``__all__``; without a list, what it defines."""
     defined = [own for own, value in vars(module).items() if is_defined(own, value, module)]
-    return {own: getattr(module, own) for own in sorted(getattr(module, "__all__", defined))}
+    if module is torch_distinput.integrations:
+        defined = sorted(IMPORTED)
+    else:
+        defined = sorted(getattr(module, "__all__", defined))
+    return {own: getattr(module, own) for own in defined}
 
 
 def is_defined(own: str, value: Any, module: ModuleType) -> bool:

@@ -47,7 +47,7 @@ OWNERS = {
     "torchdata": ("integrations/",),
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),
-        "data/user_sources/loader_start.py",
+        *("data/user_sources/loader_start.py", "integrations/transformers/sources.py"),
     ),
     "StatefulDataLoader": ("data/loader/processes.py", "data/sources/dataloader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
@@ -190,7 +190,7 @@ import torch_distinput
 modules = pkgutil.walk_packages(torch_distinput.__path__, "torch_distinput.")
 names = [module.name for module in modules if not module.name.endswith("__main__")]
 # An integration is imported where its library is there.
-libraries = {"accelerate", "torchtitan", "transformers"}
+libraries = {"accelerate", "lightning", "torchtitan", "transformers"}
 missing = {name for name in libraries if importlib.util.find_spec(name) is None}
 names = [name for name in names if not missing.intersection(name.split("."))]
 for name in names:

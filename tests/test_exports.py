@@ -142,6 +142,34 @@ print(*(name for name in sys.modules))
     assert not {"fsspec", "torchdata", "pyarrow", *unwanted} & loaded
 
 
+def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:
+    """Whether it is installed or not; by any module of the package, and by a dataset that plays."""
+    script = """
+import importlib, pathlib, sys
+
+FRAMEWORKS = {"accelerate", "datasets", "deepspeed", "lightning", "pytorch_lightning", "ray"}
+FRAMEWORKS |= {"torchtitan", "transformers", "webdataset"}
+
+class Watch:
+    def find_spec(name, path=None, target=None):
+        assert name not in FRAMEWORKS, name
+
+sys.meta_path.insert(0, Watch)
+import torch, torch_distinput as tdi
+top = pathlib.Path(tdi.__path__[0])
+for path in top.rglob("*.py"):
+    parts = path.relative_to(top).with_suffix("").parts
+    if parts[-1] != "__main__" and parts[0] != "integrations":
+        importlib.import_module(".".join(("torch_distinput", *parts)))
+dir(tdi.integrations)
+dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(4, 2), global_batch_size=2)
+print(len(list(dataset)))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert "2\n" == done.stdout, done.stderr
+
+
 def test_the_version_is_that_of_the_checkout() -> None:
     project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert f'version = "{torch_distinput.__version__}"' in project.splitlines()

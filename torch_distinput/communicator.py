@@ -72,8 +72,8 @@ class Board(Protocol):
         """The notes by worker."""
 
 
-class Communicator(Protocol):
-    """All workers together, as one of them sees it."""
+class Meeting(Protocol):
+    """Some ranks together, as one of them sees it; numbered, as workers are."""
 
     @property
     def rank(self) -> int:
@@ -95,16 +95,20 @@ class Communicator(Protocol):
             PeerTimeoutError: a worker did not come within ``timeout`` seconds.
         """
 
-    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
-        """Make a channel; called by all workers in one order.
-
-        Raises what :meth:`exchange` does, and ChannelBrokenError if they cannot connect.
-        """
-
     def open_board(self) -> Board:
         """The board of these workers, for one thread.
 
         May be called by that thread; it never stands behind what the main thread waits for.
+        """
+
+
+class Communicator(Meeting, Protocol):
+    """All workers together, over whom data is parallel."""
+
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
+        """Make a channel; called by all workers in one order.
+
+        Raises what :meth:`exchange` does, and ChannelBrokenError if they cannot connect.
         """
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -131,19 +135,27 @@ def check_process(maker: int) -> None:
         raise UsageError(msg)
 
 
-def check_company(topic: str, lost: Mapping[int, str]) -> None:
+def check_company(
+    topic: str, lost: Mapping[int, str], names: Sequence[str] | None = None
+) -> None:
     """Raise PeerFailedError if workers that should come to a topic are lost, in their words."""
     if lost:
-        words = "; ".join(f"worker {worker}: {said}" for worker, said in lost.items())
+        words = "; ".join(f"{named_workers([w], names)}: {said}" for w, said in lost.items())
+        who = named_workers(lost, names)
         msg = (
-            f"Expected all workers at {topic!r}, but {named_workers(lost)} will not come. {words}. "
+            f"Expected all workers at {topic!r}, but {who} will not come. {words}. "
             "Their own output says more; restart the job."
         )
         raise PeerFailedError(msg)
 
 
-def named_workers(workers: Iterable[int]) -> str:
-    """Name workers in a message: ``worker 1``, or ``workers 1, 2``."""
+def named_workers(workers: Iterable[int], names: Sequence[str] | None = None) -> str:
+    """Name workers in a message: ``worker 1``, or ``workers 1, 2``.
+
+    ``names``: of all of them, where some are no workers of this strategy's.
+    """
+    if names is not None:
+        return ", ".join(names[worker] for worker in workers)
     names = [str(worker) for worker in workers]
     return ("worker " if len(names) == 1 else "workers ") + ", ".join(names)
 

@@ -11,7 +11,7 @@ import pytest
 import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster.agreement.agreement import Agreement
-from torch_distinput.cluster.agreement.agreement_queue import Agreed, AgreementQueue, Ending
+from torch_distinput.cluster.agreement.agreement_queue import Agreed, Ending
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch
@@ -152,17 +152,6 @@ def test_closing_reaches_the_others():
     assert Ending(outcome=Outcome.LEFT, workers=(1,)) == first == third
 
 
-def test_an_end_is_told_when_all_before_it_is():
-    """Else the others would end while this worker still has steps."""
-    queue = AgreementQueue[Step]()
-    for _ in range(WINDOW + 1):
-        queue.put(Step(1), 1)
-    queue.end_reading()
-    assert VoterState.RUNNING is queue.wait_for_vote()[0].state
-    queue.agree([1], [None])
-    assert VoterState.ENDED is queue.wait_for_vote()[0].state
-
-
 def test_a_shared_stream_ends_for_all_at_once():
     """Where each worker has its own, the longest decides."""
 
@@ -171,20 +160,6 @@ def test_a_shared_stream_ends_for_all_at_once():
         return drained(agree(strategy, steps, shared=True))[1].outcome
 
     assert [Outcome.DIFFER] * 2 == simulate(work, num_workers=2)
-
-
-def test_closing_inside_the_lock():
-    """A collection of garbage may do so in any thread, also in one that holds the lock."""
-    queue = AgreementQueue[Step]()
-
-    def work():
-        with queue._lock:
-            queue.close()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(LIMIT)
-    assert not thread.is_alive()
 
 
 def test_failures_travel_with_the_votes():

@@ -43,7 +43,8 @@ def test_a_strategy_differs_from_the_others_in_its_constructor_only(name):
 
 def test_the_constructors_keep_their_arguments():
     parameters = inspect.signature(tdi.MultiWorkerMirroredStrategy).parameters
-    assert ["devices", "process_group", "device_mesh", "data_dims"] == list(parameters)
+    names = ["devices", "process_group", "device_mesh", "data_dims", "replicate_input"]
+    assert names == list(parameters)
     assert ["devices"] == list(inspect.signature(tdi.MirroredStrategy).parameters)
     assert ["device"] == list(inspect.signature(tdi.OneDeviceStrategy).parameters)
 

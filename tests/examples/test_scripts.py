@@ -160,3 +160,28 @@ class TestResumeElastic:
         assert check(files, good[[0, 1, 1]]) is not None
         assert check(files, good[:2]) is not None
         assert check(files, good[[0, 1, 2, 2]]) is not None
+
+
+class TestTrainFsdp2:
+    """train_fsdp2.py, three times: each part on another mesh."""
+
+    def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path):
+        """The second part receives what one rank of each pair reads; the last one is alone."""
+        folder = f"--folder={tmp_path}"
+        parts = [
+            run_by_torchrun(2, "train_fsdp2.py", folder, "--steps=30"),
+            run(4, "train_fsdp2.py", folder, "--steps=20", "--replicate=broadcast"),
+            run(1, "train_fsdp2.py", folder),
+        ]
+
+        assert [part[-3] for part in parts] == [
+            "2 ranks, dp_shard 2 x tp 1: 30 steps",
+            "4 ranks, dp_shard 2 x tp 2: 20 steps",
+            "1 ranks, dp_shard 1 x tp 1: 19 steps",
+        ]
+        pattern = r"loss (\S+) -> (\S+); (\S+) % of others right"
+        found = [re.fullmatch(pattern, part[-2]) for part in parts]
+        assert float(found[-1][2]) < float(found[0][1]) / 5
+        assert float(found[-1][3]) > 90
+        assert [part[-1].split()[2] for part in parts] == ["1885", "3130", "4311"]
+        assert parts[-1][-1] == "trained on 4311 digits of 3 x 1437"

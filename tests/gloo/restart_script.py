@@ -1,4 +1,4 @@
-"""A training script that saves as it goes, and breaks where the test says so: see test_restarts.py.
+"""Training that saves as it goes, and breaks where the test says so: see test_restarts.py.
 
 Each rank notes what a step trains on *before* the step's all-reduce: a step that a checkpoint holds
 was noted by all ranks, and of any later one it does not matter who has noted it.
@@ -6,12 +6,12 @@ was noted by all ranks, and of any later one it does not matter who has noted it
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import multiprocessing
 import os
 import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_distinput as tdi
 
+LIMIT = 120.0
+"""Seconds; after that a rank that hangs says where, and ends."""
 EPOCHS = 2
 SAVE_EVERY = 3
 NUM_EXAMPLES = 83
@@ -142,16 +144,13 @@ def train(job: Job, strategy: tdi.Strategy, attempt: int) -> None:
         (folder / "weights.json").write_text(json.dumps(weights.tolist()))
 
 
-def main() -> None:
-    """Be a rank."""
+def be_rank(job: Job) -> None:
+    """Train as a script would that torchrun has started."""
+    faulthandler.dump_traceback_later(LIMIT, exit=True)
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type] # the platform's own
     torch.set_num_threads(1)
     tdi.init_distributed(60)
-    job = Job(**json.loads(sys.argv[1]))
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     train(job, tdi.MultiWorkerMirroredStrategy(["cpu"]), attempt)
     gc.collect()  # DistributedDataParallel must be gone before its process group is
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,29 +1,35 @@
-"""Jobs whose ranks are killed: what was trained on, as the checkpoints have it, is each epoch once.
+"""Jobs whose ranks are killed: what was trained on, as checkpoints have it, is each epoch once.
 
-A job is torchrun with ``restart_script.py``. A rank that is killed, or whose loader process is,
-breaks the job; torchrun starts all ranks again, or the test does with another number of them.
+A job is torchrun's agent with ranks of ``restart_script.py``. A rank that is killed, or whose
+loader process is, breaks the job; the agent starts all ranks again, or the test does with another
+number of them. Ranks are forked from a server that has imported torch: new interpreters would take
+most of a minute. That torchrun itself restarts ranks is seen in ``test_init_distributed.py``.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections import Counter
-from dataclasses import asdict, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import torch_distinput as tdi
 from tests.gloo import restart_script
 from tests.gloo.restart_script import EPOCHS, NUM_EXAMPLES, SAVE_EVERY, Job
+from torch_distinput.testing import rank_pool
 
-LIMIT = 120
 FILE_SIZES = [9, 20, 0, 14, 11, 6, 23]  # of NUM_EXAMPLES in all
 
 
@@ -39,21 +45,25 @@ def folder(tmp_path):
 
 
 def torchrun(job, ranks, *, restarts=0):
-    """Run a job; returns the exit code and what was printed."""
-    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *launcher, f"--max-restarts={restarts}",
-         restart_script.__file__, json.dumps(asdict(job))],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    """Run a job; returns whether it ended well, and what the ranks printed."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(rank_pool._PRELOAD)
+    logs = Path(job.folder, "logs")
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=ranks, max_restarts=restarts,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=f"run {job.run}",
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )  # fmt: skip
-    try:
-        printed, _ = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)  # torchrun then ends its ranks
-        printed, _ = process.communicate(timeout=60)
-        pytest.fail(f"still running after {LIMIT} seconds:\n{printed}")
-    return process.returncode, printed
+    # In a thread, because in the main thread the agent takes the signals over for good.
+    with mock.patch.dict(os.environ), ThreadPoolExecutor(1) as agent:
+        try:
+            agent.submit(elastic_launch(config, restart_script.be_rank), job).result()
+        except ChildFailedError:
+            is_well = False
+        else:
+            is_well = True
+    printed = (f"{path}:\n{path.read_text()}" for path in sorted(logs.rglob("std*.log")))
+    return is_well, "\n".join(printed)
 
 
 def broken(folder, seed, *, ranks, **keywords):
@@ -111,17 +121,17 @@ def weights_alone():
 
 def restart(folder, job, ranks):
     """Break a job, and let torchrun start it again."""
-    code, printed = torchrun(job, ranks, restarts=1)
-    assert 0 == code, printed
+    is_well, printed = torchrun(job, ranks, restarts=1)
+    assert is_well, printed
     return check(folder)
 
 
 def go_on(folder, job, ranks, others):
     """Break a job, and go on with another number of ranks."""
-    code, printed = torchrun(job, ranks)
-    assert 0 != code, printed
-    code, printed = torchrun(replace(job, run=1, victim=None), others)
-    assert 0 == code, printed
+    is_well, printed = torchrun(job, ranks)
+    assert not is_well, printed
+    is_well, printed = torchrun(replace(job, run=1, victim=None), others)
+    assert is_well, printed
     return check(folder)
 
 

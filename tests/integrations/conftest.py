@@ -17,6 +17,7 @@ PACKAGES = {
     "comparison": ["accelerate", "lightning"],
     "ray": ["ray", "pyarrow"],
     "transformers": ["transformers", "accelerate"],
+    "versions": [],
 }
 """What test_<product>.py, test_<product>_<subject>.py and a folder <product> need, if more than
 the package of that name."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.status import Activity
-from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.communicator import Meeting, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
 
 Facts = Mapping[str, object]
@@ -19,18 +20,20 @@ NOT_KNOWN = "not known"
 
 
 def shake_hands(
-    communicator: Communicator,
+    meeting: Meeting,
     topic: str,
     prepare: Callable[[], tuple[Facts, object]],
     *,
     heartbeat: Heartbeat,
     name: str,
     timeout: float,
+    numbers: Sequence[int] | None = None,
 ) -> list[Any]:
     """Compare facts that must be equal on all workers before they iterate the dataset ``name``.
 
     ``prepare`` makes this worker's facts, and a share: plain values that it has found out for all.
     If it raises, here it raises on, and the others hear of it at once instead of waiting.
+    ``numbers``: those of the ranks that meet, as the heartbeat knows them; None if they are alike.
 
     Returns:
         The shares of all workers, in worker order.
@@ -42,13 +45,14 @@ def shake_hands(
     """
     peers = heartbeat.peers
     peers.begin(topic)
-    gone = partial(peers.gone, timeout)
+    who = range(meeting.size) if numbers is None else numbers
+    gone = partial(peers.gone, timeout, among=who)
     heartbeat.outside = Activity("opening its data for", topic, None, time.monotonic())
     try:
         facts, share = prepare()
     except Exception as error:
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
-        communicator.exchange(topic, text, timeout=timeout, gone=gone)
+        meeting.exchange(topic, text, timeout=timeout, gone=gone)
         raise
     text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
     now = time.monotonic()
@@ -56,25 +60,28 @@ def shake_hands(
         "waiting for the others at the start of", topic, None, now, timeout
     )
     try:
-        texts = communicator.exchange(topic, text, timeout=timeout, gone=gone)
+        texts = meeting.exchange(topic, text, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
         if not error.workers:  # it is the store that does not answer
             raise
-        raise _late(error, peers.describe(error.workers), topic, name, timeout) from error
+        late = [who[worker] for worker in error.workers]
+        what = f"iterate {name} within {timeout:g} s ({topic})"
+        raise _late(error, peers, late, what) from error
     peers.survive()
     heartbeat.outside = Activity("before the first step of", topic, None, time.monotonic())
     shown = [json.loads(text) for text in texts]
-    _check_prepared(shown)
-    _check_equal([worker["facts"] for worker in shown], name)
+    _check_prepared(shown, [named_workers([number], peers.names) for number in who])
+    names = peers.names and [peers.names[number] for number in who]
+    _check_equal([worker["facts"] for worker in shown], name, names)
     return [worker["share"] for worker in shown]
 
 
 def _late(
-    error: PeerTimeoutError, doing: str, topic: str, name: str, timeout: float
+    error: PeerTimeoutError, peers: Peers, late: list[int], what: str
 ) -> PeerTimeoutError:
     msg = (
-        f"Expected all workers to iterate {name} within {timeout:g} s ({topic}), but "
-        f"{named_workers(error.workers)} did not come ({doing}). Every "
+        f"Expected all workers to {what}, but "
+        f"{named_workers(late, peers.names)} did not come ({peers.describe(late)}). Every "
         "worker must call iter() on the same datasets in the same order, and leave a loop at the "
         "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
         "it is only slow, in an evaluation, say."
@@ -82,15 +89,15 @@ def _late(
     return PeerTimeoutError(msg, error.workers)
 
 
-def _check_prepared(shown: list[dict[str, object]]) -> None:
-    failed = {worker: said["failed"] for worker, said in enumerate(shown) if "failed" in said}
+def _check_prepared(shown: list[dict[str, object]], names: Sequence[str]) -> None:
+    pairs = zip(names, shown, strict=True)
+    failed = [f"{name}: {said['failed']}" for name, said in pairs if "failed" in said]
     if failed:
-        words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
-        msg = f"Expected all workers to open their data, but {words}"
+        msg = f"Expected all workers to open their data, but {'; '.join(failed)}"
         raise PeerFailedError(msg)
 
 
-def _check_equal(shown: list[dict[str, object]], name: str) -> None:
+def _check_equal(shown: list[dict[str, object]], name: str, names: Sequence[str] | None) -> None:
     """Name the first fact that differs, and the workers that differ from worker 0."""
     for fact in dict.fromkeys(fact for facts in shown for fact in facts):
         values = {worker: facts.get(fact) for worker, facts in enumerate(shown)}
@@ -100,8 +107,8 @@ def _check_equal(shown: list[dict[str, object]], name: str) -> None:
         if odd:
             msg = (
                 f"Expected the same {fact} on all workers when {name} is iterated, got "
-                f"{values[first]!r} on worker {first} and {values[odd[0]]!r} on "
-                f"{named_workers(odd)}. "
+                f"{values[first]!r} on {named_workers([first], names)} and {values[odd[0]]!r} on "
+                f"{named_workers(odd, names)}. "
                 "Every worker must run the same code on the same data, which must not have been "
                 "split by rank before, nor shuffled by random numbers that are not seeded alike."
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from torch_distinput.cluster.mesh import DataDims, find_data_dims, rows_of
+from torch_distinput.cluster.partners import Partners, find_partners
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.communicator import Alone, Communicator
 from torch_distinput.errors import ConfigurationError, UsageError
@@ -18,29 +19,59 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Membership:
+    """The ranks that take part.
+
+    Attributes:
+        communicator: those over which data is parallel.
+        partners: those that get the same data as this one; None if there are none.
+    """
+
+    communicator: Communicator
+    partners: Partners | None = None
+
+
 def find_cluster(
     process_group: dist.ProcessGroup | None,
     device_mesh: DeviceMesh | None,
-    data_dims: Sequence[str] | None,
-) -> Communicator:
-    """Return the communicator of the ranks over which data is parallel."""
+    data_dims: DataDims | None,
+    replicate_input: str,
+) -> Membership:
+    """Return the ranks over which data is parallel, and those that share this one's."""
     if process_group is not None and device_mesh is not None:
         msg = "Expected process_group or device_mesh, got both. Pass the one that holds the data."
         raise ConfigurationError(msg)
     if data_dims is not None and device_mesh is None:
         msg = "data_dims names dimensions of a mesh, but no device_mesh came with it."
         raise ConfigurationError(msg)
+    broadcasts = _check_replicate_input(replicate_input, device_mesh)
     if not (dist.is_available() and dist.is_initialized()):
-        return _alone()
+        return Membership(communicator=_alone())
     if device_mesh is not None:
         if device_mesh.get_coordinate() is None:
             raise _outside("device_mesh")
-        return ProcessGroupCommunicator(_data_group(device_mesh, data_dims))
+        return _find_in_mesh(device_mesh, data_dims, broadcasts=broadcasts)
     if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         raise _outside("process_group")
     if process_group is None and dist.get_world_size() == 1:
-        return Alone(on_purpose=False)
-    return ProcessGroupCommunicator(process_group)
+        return Membership(communicator=Alone(on_purpose=False))
+    return Membership(communicator=ProcessGroupCommunicator(process_group))
+
+
+def _check_replicate_input(replicate_input: str, device_mesh: DeviceMesh | None) -> bool:
+    """Whether one of the ranks that share data reads for the others."""
+    if replicate_input not in ("read", "broadcast"):
+        msg = f'replicate_input must be "read" or "broadcast", got {replicate_input!r}.'
+        raise ValueError(msg)
+    if replicate_input == "broadcast" and device_mesh is None:
+        msg = (
+            'replicate_input="broadcast" is for ranks that share data, which a device_mesh tells, '
+            "but none came with it. Pass device_mesh= (and data_dims=, unless its dimensions have "
+            "known names), or leave replicate_input out."
+        )
+        raise ConfigurationError(msg)
+    return replicate_input == "broadcast"
 
 
 def check_alone(
@@ -99,27 +130,16 @@ def _alone() -> Alone:
     return Alone(on_purpose=False)
 
 
-def _data_group(mesh: DeviceMesh, data_dims: Sequence[str] | None) -> dist.ProcessGroup:
-    """The group of ranks that agree in all other dimensions of the mesh."""
-    names = mesh.mesh_dim_names or ()
-    dims = tuple(data_dims) if data_dims is not None else names
-    if data_dims is None and mesh.ndim != 1:
-        msg = (
-            f"Expected data_dims for a mesh of {mesh.ndim} dimensions {names}, got None. Name "
-            'those over which data is parallel, as in data_dims=("dp_replicate", "dp_shard").'
-        )
-        raise ConfigurationError(msg)
-    if unknown := [dim for dim in dims if dim not in names]:
-        msg = f"data_dims must be among the mesh's dimensions {names}, got {unknown}."
-        raise ConfigurationError(msg)
-    if mesh.ndim == 1 or len(dims) == 1:
-        return mesh.get_group(dims[0] if dims else 0)
-    axes = [names.index(dim) for dim in dims]
-    rest = [axis for axis in range(mesh.ndim) if axis not in axes]
-    size = math.prod(mesh.mesh.shape[axis] for axis in axes)
-    # (other dimensions, ranks that share them); a part of a mesh has only those of this rank
-    rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size).tolist()
-    own = next(row for row in rows if dist.get_rank() in row)
-    # Its ranks alone, and named after them: a number would be that of the other rows' groups too.
-    group: dist.ProcessGroup = dist.new_group(own, use_local_synchronization=True)
-    return group
+def _find_in_mesh(mesh: DeviceMesh, data_dims: DataDims | None, *, broadcasts: bool) -> Membership:
+    """The ranks that agree in all other dimensions of the mesh, and those that agree in these."""
+    axes = find_data_dims(mesh, data_dims)
+    rows = rows_of(mesh, axes)
+    if len(axes) == 1:
+        group = mesh.get_group(axes[0])
+    else:
+        own = next(row for row in rows.tolist() if dist.get_rank() in row)
+        # Its ranks alone, and named after them: a number would be that of the other rows' too.
+        group = dist.new_group(own, use_local_synchronization=True)
+    communicator = ProcessGroupCommunicator(group)
+    partners = find_partners(rows, dist.get_rank(), broadcasts=broadcasts)
+    return Membership(communicator=communicator, partners=partners)

@@ -97,8 +97,9 @@ class StoreExchange:
         while not (self._store.check(self._keys) or self._is_abandoned):
             if time.monotonic() > looked_at + _LOOK_SECONDS:
                 looked_at = time.monotonic()
-                gone = self._gone().items()
-                check_company(self._topic, {w: said for w, said in gone if not self._has_come(w)})
+                # Of those who are asked: others may be ranks that share data with somebody.
+                asked = [(w, said) for w, said in self._gone().items() if w < len(self._keys)]
+                check_company(self._topic, {w: said for w, said in asked if not self._has_come(w)})
             if wait_limit.is_over:
                 self._check_late()
             time.sleep(pause)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
-from torch_distinput.data.sources.source import IndexedSource, ReadySource, Request, Source
+from torch_distinput.data.sources.source import (
+    IndexedSource,
+    ReadySource,
+    Request,
+    Source,
+    StreamSource,
+)
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.device.backend import host_memory
@@ -28,6 +34,7 @@ from torch_distinput.options import (
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.sharding import SHARES_STREAM, resolve_policy
 from torch_distinput.plan.assignment.topology import InputContext
+from torch_distinput.plan.progress.parts import BY_SHARD, DEALING
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
@@ -40,12 +47,7 @@ def build_dataset(
     session: Session, source: Any, request: Request, *, seed: int, options: InputOptions
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
-    if options.replication_mode == "per_replica":
-        msg = (
-            'replication_mode="per_replica" is for distribute_datasets_from_function; '
-            "distribute_dataset reads once per worker."
-        )
-        raise NotImplementedError(msg)
+    _refuse_per_replica(options)
     seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
@@ -57,11 +59,13 @@ def build_dataset(
         global_batch_size=opened.request.global_batch_size,
         shared=SHARES_STREAM[policy],
     )
+    opened, dealing = _deal_by_shard(opened, policy)
     recipe: dict[str, object] = {
         "source": opened.kind,
         "shuffle": opened.request.shuffle,
         "seed": seed,
         "auto_shard_policy": policy.value,
+        **dealing,
     }
     facts: dict[str, object] = {
         "replicas per worker": session.topology.replicas_per_worker,
@@ -122,6 +126,16 @@ def build_from_function(
     )
 
 
+def _refuse_per_replica(options: InputOptions) -> None:
+    """As TensorFlow does."""
+    if options.replication_mode == "per_replica":
+        msg = (
+            'replication_mode="per_replica" is for distribute_datasets_from_function; '
+            "distribute_dataset reads once per worker."
+        )
+        raise NotImplementedError(msg)
+
+
 def _with_memory(request: Request, session: Session, options: InputOptions) -> Request:
     """What is gathered here is gathered where the devices can read it; not in loader processes."""
     memory = host_memory(session.devices) if options.fetch_to_device else None
@@ -142,6 +156,23 @@ def _refuse_split(source: Any, policy: AutoShardPolicy) -> None:
             'or auto_shard_policy="off" to play each rank\'s part as it is.'
         )
         raise ConfigurationError(msg)
+
+
+def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dict[str, str]]:
+    """Let shards be dealt out, or ordered, one by one, and say so; else the source as it is."""
+    by_shard = source.by_shard if isinstance(source, StreamSource) else None
+    if by_shard is None or not (policy is AutoShardPolicy.FILE or source.request.shuffle):
+        return source, {}
+    if policy is AutoShardPolicy.DATA:
+        msg = (
+            "shuffle=True orders the shards of a stream that are dealt out "
+            f"(AutoShardPolicy.FILE) or that each worker plays (OFF), got {source.name} with "
+            "AutoShardPolicy.DATA, under which it is one stream in its own order. Use FILE, or "
+            "leave shuffle=True out."
+        )
+        raise ConfigurationError(msg)
+    assert isinstance(source, StreamSource), "no other has shards"
+    return replace(source, prepare=lambda: by_shard), {DEALING: BY_SHARD}
 
 
 def _check_seed(seed: int) -> int:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
+from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
@@ -74,6 +75,7 @@ class DistributedDataset(Distributed):
         self._options = options
         self._padded_rows = padded_rows
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
+        self._broadcast = session.make_broadcast()
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -270,7 +272,7 @@ class DistributedDataset(Distributed):
             exchange=iteration.exchange(),
             checks_data=options.audit,
         )
-        feed = prepared.open(opening)
+        feed = iteration.open(prepared, opening, self._broadcast)
         record.open(feed.origin)
         self._foresee_zero_rows(position.epoch)
         run = EpochRun(
@@ -300,7 +302,7 @@ class DistributedDataset(Distributed):
             facts = self._all_facts(prepared[0], position)
             if self._next.loaded is not None:
                 check_recipe(self._next.loaded, self._recipe(position), name=self._name)
-            return facts, prepared[0].share()
+            return facts, prepared[0].share() if self._session.is_reader else None
 
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
@@ -325,7 +327,10 @@ class DistributedDataset(Distributed):
         """What must be equal on all ranks."""
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
-        example = {"example 0": prepared.first_example()} if self._options.audit else {}
+        example: dict[str, object] = {}
+        if self._options.audit:
+            reads = self._session.is_reader
+            example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,

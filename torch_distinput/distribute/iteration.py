@@ -9,9 +9,15 @@ from typing import Any, final
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
+from torch_distinput.cluster.step_broadcast import StepBroadcast
+from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected
+from torch_distinput.engine.feeds import Feed
+from torch_distinput.engine.input import Opening, PreparedEpoch
+
+Prepare = Callable[[], tuple[Facts, object]]
 
 
 @final
@@ -25,21 +31,80 @@ class Iteration:
 
     def __init__(self, session: Session, name: str, *, timeout: float) -> None:
         """Begin the next one, of the dataset ``name``."""
-        self.topic = f"iteration {next(session.iterations)}"
+        self._number = next(session.iterations)
+        self.topic = f"iteration {self._number}"
         self.timeout = timeout
         self._session = session
         self._name = name
 
-    def shake_hands(self, prepare: Callable[[], tuple[Facts, object]]) -> list[Any]:
-        """Compare facts with the other ranks; what each of them has found out for all."""
-        heartbeat = self._session.heartbeat
-        heartbeat.start(self.timeout)
-        return shake_hands(
-            self._session.communicator,
-            self.topic,
-            prepare,
-            heartbeat=heartbeat,
+    def shake_hands(self, prepare: Prepare) -> list[Any]:
+        """Compare facts with the other ranks; what each worker has found out for all.
+
+        Workers meet first, and then each of them meets its partners, who must be about to do the
+        same. A partner that reads nothing hears there what the workers have found out.
+        """
+        self._session.heartbeat.start(self.timeout)
+        meet = partial(
+            shake_hands,
+            topic=self.topic,
+            heartbeat=self._session.heartbeat,
             name=self._name,
+        )
+        workers, partners = self._session.communicator, self._session.partners
+        if partners is None:
+            return meet(workers, prepare=prepare, timeout=self.timeout)
+        # Twice the time: the partner that is waited for may be waiting for another worker.
+        join = partial(
+            meet, partners.meeting, timeout=2 * self.timeout, numbers=partners.numbers
+        )
+        if not partners.is_reader:
+            shares: list[Any] = join(prepare=prepare)[0]
+            return shares
+        found: list[Any] = []
+
+        def prepare_and_meet() -> tuple[Facts, object]:
+            facts: list[Facts] = []
+
+            def note() -> tuple[Facts, object]:
+                own, share = prepare()
+                facts.append(own)
+                return own, share
+
+            found.extend(meet(workers, prepare=note, timeout=self.timeout))
+            return facts[0], found
+
+        join(prepare=prepare_and_meet)
+        return found
+
+    def open(
+        self, prepared: PreparedEpoch, opening: Opening, broadcast: StepBroadcast | None
+    ) -> Feed:
+        """Start reading, or receiving what a partner reads."""
+        if broadcast is None:
+            return prepared.open(opening)
+        # Imported here, because most ranks read for themselves.
+        from torch_distinput.engine.broadcast_feed import (  # noqa: PLC0415
+            ReceivingFeed,
+            SendingFeed,
+        )
+
+        try:
+            broadcast.begin(self._number, timeout=self.timeout)
+        except ChannelBrokenError as error:
+            opening.monitor.call_roll(error)
+        if broadcast.is_reader:
+            return SendingFeed(
+                prepared.open(opening),
+                broadcast,
+                self._number,
+                monitor=opening.monitor,
+                timeout=self.timeout,
+            )
+        return ReceivingFeed(
+            prepared.follow(opening.shares),
+            broadcast,
+            self._number,
+            monitor=opening.monitor,
             timeout=self.timeout,
         )
 

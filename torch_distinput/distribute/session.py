@@ -15,6 +15,8 @@ from typing import Any, final
 import torch
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.partners import Partners
+from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.communicator import Communicator
 from torch_distinput.distribute.steps.loss_steps import LossSteps
 from torch_distinput.plan.assignment.topology import Topology
@@ -28,7 +30,9 @@ class Session:
         topology: the workers and their replicas.
         devices: one for each local replica.
         communicator: the way to the other workers.
-        heartbeat: tells the others where this worker is, and hears where they are.
+        partners: the ranks that get the same data; None if there are none.
+        heartbeat: tells the others where this worker is, and hears where they are: all ranks that
+            play the same steps, partners too.
         loss_steps: which steps a loss may belong to.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
@@ -40,6 +44,7 @@ class Session:
         topology: Topology,
         devices: Sequence[torch.device],
         communicator: Communicator,
+        partners: Partners | None = None,
     ) -> None:
         """Called by the strategy."""
         assert len(devices) == topology.replicas_per_worker, "a device for each local replica"
@@ -47,12 +52,26 @@ class Session:
         self.topology = topology
         self.devices = tuple(devices)
         self.communicator = communicator
+        self.partners = partners
         self.loss_steps = LossSteps()
         self.heartbeat = Heartbeat(communicator)
+        if partners is not None:
+            self.heartbeat = Heartbeat(partners.everyone, partners.names)
         self.datasets = itertools.count()
         self.iterations = itertools.count()
         self.scopes = itertools.count()
         weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether this rank reads data; else a partner sends it."""
+        return self.partners is None or self.partners.is_reader
+
+    def make_broadcast(self) -> StepBroadcast | None:
+        """The way from the partner that reads to the others, for a dataset; None where all read."""
+        if self.partners is None or not self.partners.broadcasts:
+            return None
+        return StepBroadcast(self.partners, self.heartbeat)
 
     @property
     def strategy(self) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 
@@ -25,10 +25,15 @@ class MultiWorkerMirroredStrategy(Strategy):
         process_group: the ranks that take part, a ``torch.distributed.ProcessGroup``; default:
             all. Without any process group there is one worker.
         device_mesh: a ``DeviceMesh``, instead of a process group.
-        data_dims: the mesh dimensions over which data is parallel; default: the only one. Ranks
-            that differ in other dimensions only get the same data.
+        data_dims: the mesh dimensions over which data is parallel: names, or FSDP2's
+            ``DataParallelMeshDims``. Default: the only one, or those that are known by name
+            (``dp``, ``dp_replicate``, ``dp_shard``, ``data_parallel``, ...) if all dimensions are.
+            Ranks that differ in other dimensions only (partners) get the same data.
+        replicate_input: ``"read"``: each of the partners reads the data; ``"broadcast"``: one of
+            them does, and sends each step to the others.
 
     Raises:
+        ConfigurationError: a ValueError; the mesh has no such dimensions, or not known ones only.
         UsageError: under torchrun before ``init_distributed()``. A strategy made before a process
             group that did not come from torchrun (``mp.spawn``, Lightning's ``ddp_fork``,
             notebooks) raises it when it is used: it cannot know of the other ranks.
@@ -40,16 +45,18 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         process_group: Any = None,
         device_mesh: Any = None,
-        data_dims: Sequence[str] | None = None,
+        data_dims: Any = None,
+        replicate_input: Literal["read", "broadcast"] = "read",
     ) -> None:
-        communicator = find_cluster(process_group, device_mesh, data_dims)
+        cluster = find_cluster(process_group, device_mesh, data_dims, replicate_input)
+        communicator = cluster.communicator
         chosen = [_own_accelerator()] if devices is None else _parsed(devices)
         topology = Topology(
             num_workers=communicator.size,
             replicas_per_worker=len(chosen),
             worker_index=communicator.rank,
         )
-        super().__init__(topology, chosen, communicator)
+        super().__init__(topology, chosen, communicator, cluster.partners)
 
 
 @final

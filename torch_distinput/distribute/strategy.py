@@ -33,6 +33,7 @@ from torch_distinput.values import PerReplica
 if TYPE_CHECKING:
     from torch import nn
 
+    from torch_distinput.cluster.partners import Partners
     from torch_distinput.communicator import Communicator
     from torch_distinput.distribute.dataset import DistributedDataset
 
@@ -46,10 +47,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def __init__(
-        self, topology: Topology, devices: Sequence[torch.device], communicator: Communicator
+        self,
+        topology: Topology,
+        devices: Sequence[torch.device],
+        communicator: Communicator,
+        partners: Partners | None = None,
     ) -> None:
-        """Join a topology, this worker's devices, and the way to the other workers."""
-        self._session = Session(self, topology, devices, communicator)
+        """Join a topology, this worker's devices, and the ways to the others."""
+        self._session = Session(self, topology, devices, communicator, partners)
         self.topology = topology
         self.devices = self._session.devices
 

@@ -36,9 +36,7 @@ from torch_distinput.plan.progress.state import Recipe
 def find_examples(source: StreamSource, route: Route) -> ExampleSteps:
     """List the files or shards; FILE deals them out."""
     found = source.prepare()
-    stream = found.stream
-    has_parts = isinstance(stream, CountedStream) and stream.has_parts
-    route = replace(route, has_parts=has_parts)
+    route = replace(route, has_parts=found.stream.has_parts)
     return ExampleSteps(source=source, found=found, route=route)
 
 

@@ -93,10 +93,8 @@ class IndexedInput:
 
     def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
-        layout = make_layout(self._splitter)
-        if not self._splitter.shared and before.layout != layout:
-            raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
-        position = replace(before, layout=layout)
+        origin = self.follow(before)
+        position = origin.position
         batches = self._batches.of(position.epoch)
         if batches.num_dropped and not self._said_dropped:
             self._said_dropped = True
@@ -106,10 +104,17 @@ class IndexedInput:
         return PlannedFeed(
             steps,
             opening.monitor,
-            origin=Origin(position=position),
+            origin=origin,
             worker=self._splitter.topology.worker_index,
             spec=self.spec,
         )
+
+    def follow(self, before: Position) -> Origin:
+        """Where the epoch starts, cut for this cluster."""
+        layout = make_layout(self._splitter)
+        if not self._splitter.shared and before.layout != layout:
+            raise make_cluster_error(before, layout, "AutoShardPolicy.OFF")
+        return Origin(position=replace(before, layout=layout))
 
     def _fetch(
         self, opening: Opening, position: Position, batches: GlobalBatches
@@ -242,6 +247,10 @@ class PreparedIndices:
     def open(self, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
         return self._owner.open(self._position, opening)
+
+    def follow(self, shares: list[Any]) -> Origin:  # noqa: ARG002
+        """Where the epoch starts."""
+        return self._owner.follow(self._position)
 
 
 def _skip_delivered(batches: GlobalBatches, position: Position) -> GlobalBatches:

@@ -2,6 +2,7 @@
 
 input.prepare(position) -> PreparedEpoch     its facts and its share are shown to all workers
 prepared.open(opening) -> Feed               with what all have shown
+prepared.follow(shares) -> Origin            instead, where another rank reads
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.data.sources.spot_check import Prints
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter
+from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Feed
 from torch_distinput.plan.assignment.batching import Idle
 from torch_distinput.plan.progress.checksum import IdSum, Reading
@@ -63,6 +65,12 @@ class PreparedEpoch(Protocol):
 
     def open(self, opening: Opening) -> Feed:
         """Start reading."""
+
+    def follow(self, shares: list[Any]) -> Origin:
+        """Where the epoch starts, for a worker that reads nothing: another rank sends its steps.
+
+        ``shares``: as of an :class:`Opening`.
+        """
 
 
 class Input(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import final
+from typing import Any, final
 
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.steps.indexed import ended_early
@@ -146,20 +146,24 @@ class PreparedStream:
 
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting where it must be."""
-        if opening.shares[0] is not None:
-            self.steps = self.steps.with_shares(opening.shares)
+        origin = self.follow(opening.shares)
         opening.read_counter.add(self._notes)
-        position = self.steps.resume(self._position)
-        known = self.steps.schedule(position)
-        origin = Origin(position=position, shared=self._splitter.shared, known=known)
         steps = self._start(opening.read_counter, origin)
-        if known is None:
+        if origin.known is None:
             return self._agree(opening, origin, steps)
         worker = self._splitter.topology.worker_index
-        deliveries = _pair_with_schedule(steps, known)
+        deliveries = _pair_with_schedule(steps, origin.known)
         return PlannedFeed(
             deliveries, opening.monitor, origin=origin, worker=worker, spec=self.steps.spec
         )
+
+    def follow(self, shares: list[Any]) -> Origin:
+        """Where the epoch starts, once all know what each has found out."""
+        if shares[0] is not None:
+            self.steps = self.steps.with_shares(shares)
+        position = self.steps.resume(self._position)
+        known = self.steps.schedule(position)
+        return Origin(position=position, shared=self._splitter.shared, known=known)
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""

@@ -8,9 +8,15 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput.integrations import accelerate, torchdata
+    from torch_distinput.integrations import (
+        accelerate,
+        lightning,
+        torchdata,
+        torchtitan,
+        transformers,
+    )
 
-__all__ = ["accelerate", "torchdata"]
+__all__ = ["accelerate", "lightning", "torchdata", "torchtitan", "transformers"]
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -189,8 +189,8 @@ class DistributedLoader:
             A 0-dim tensor, as of :meth:`Step.average`.
         """
         num_steps = self._accelerator.gradient_accumulation_steps
-        average = self.step.average(per_example_loss)
-        return average * (self.dataset.strategy.num_workers * num_steps)
+        average: torch.Tensor = self.step.average(per_example_loss)
+        return average * float(self.dataset.strategy.num_workers * num_steps)
 
     @property
     def epoch(self) -> int:

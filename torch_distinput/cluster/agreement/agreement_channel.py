@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,8 @@ class AgreementChannel:
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
         )
         gone = partial(peers.gone, timeout)
-        if self._last is not None and not _has_left(self._last, timeout, gone):
-            late = peers.late(here)
+        if self._last is not None and not _has_left(self._last, timeout, gone, peers.names):
+            late = tuple(w for w in peers.late(here) if w < self._communicator.size)
             why = (
                 "this worker's source has not returned from reading a step. Bound its waits"
                 if self._last.is_reading
@@ -69,12 +69,14 @@ class AgreementChannel:
         return self._last
 
 
-def _has_left(last: Agreement[Any], timeout: float, gone: Gone) -> bool:
+def _has_left(
+    last: Agreement[Any], timeout: float, gone: Gone, names: Sequence[str] | None
+) -> bool:
     """Wait for the threads of an agreement, as long as the other workers are there."""
     wait_limit = WaitLimit(timeout)
     while not last.join(min(_SLICE_SECONDS, timeout)):
         if wait_limit.is_over:
             return False
         if not last.is_reading:
-            check_company("the end of the epoch before", gone())
+            check_company("the end of the epoch before", gone(), names)
     return True

@@ -22,13 +22,14 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
 from torch_distinput.cluster.liveness.status import Activity, Status
-from torch_distinput.communicator import Board, BoardClosedError, Communicator
+from torch_distinput.communicator import Board, BoardClosedError, Meeting
 from torch_distinput.threads import Thread, new_event, start_thread
 
 _log = logging.getLogger(__name__)
@@ -54,8 +55,8 @@ class Heartbeat:
     ``outside`` is what it does outside of a step; while that is None, ``inside`` counts.
     """
 
-    def __init__(self, communicator: Communicator) -> None:
-        """Beat nothing yet."""
+    def __init__(self, communicator: Meeting, names: Sequence[str] | None = None) -> None:
+        """Beat nothing yet; ``names`` as in :class:`Peers`."""
         self.stop = CoordinatedStop()
         self.outside: Activity | None = Activity(
             "before the first", "iter()", None, time.monotonic()
@@ -67,7 +68,9 @@ class Heartbeat:
         self._process = identify_process()
         rank, size = communicator.rank, communicator.size
         interval = max(_BEAT_SECONDS, size / _STATUSES_PER_SECOND)
-        self.peers = Peers(rank, size, process=self._process, interval=interval)
+        self.peers = Peers(
+            rank, size, process=self._process, interval=interval, names=names
+        )
         self._thread: Thread | None = None
         self._is_closed = False
         self._warned: Activity | None = None

@@ -80,8 +80,9 @@ class PeerMonitor:
         """
         self._heartbeat.listen()
         self._look_for_failures()
+        who = named_workers(workers, self._peers.names)
         msg = (
-            f"Expected {expected}, but {named_workers(workers)} closed the iterator or left its "
+            f"Expected {expected}, but {who} closed the iterator or left its "
             "loop. Every worker must leave the loop at the same step."
         )
         raise PeerFailedError(msg)
@@ -100,8 +101,9 @@ class PeerMonitor:
         late = [w for w in needed if peers.misses_beat(w)]
         if died := [w for w in late if peers.has_died(w)]:
             msg = (
-                f"Expected a step from every worker, but the process of {named_workers(died)} has "
-                f"ended without a word: it was killed, or it crashed. {peers.describe(died)}. "
+                "Expected a step from every worker, but the process of "
+                f"{named_workers(died, peers.names)} has ended without a word: it was "
+                f"killed, or it crashed. {peers.describe(died)}. "
                 "Its own output, and the system's log, say why; restart the job."
             )
             raise PeerFailedError(msg)
@@ -109,9 +111,9 @@ class PeerMonitor:
         if silent:
             msg = (
                 f"Expected a sign of life from every worker within {self._timeout:g} s, but "
-                f"{named_workers(silent)} gave none: the process was stopped, its machine is gone, "
-                f"or C code holds its interpreter. {peers.describe(silent)}. Restart the job, "
-                "or raise InputOptions.timeout."
+                f"{named_workers(silent, peers.names)} gave none: the process was stopped, its "
+                "machine is gone, or C code holds its interpreter. "
+                f"{peers.describe(silent)}. Restart the job, or raise InputOptions.timeout."
             )
             raise PeerTimeoutError(msg, tuple(silent))
         if self._heartbeat.has_silent_store(self._timeout):
@@ -159,14 +161,14 @@ class PeerMonitor:
         gone = peers.others
         while gone and time.monotonic() < started + seconds:
             self._look_for_failures()
-            check_company("the next step", peers.gone(math.inf))
+            check_company("the next step", peers.gone(math.inf), peers.names)
             time.sleep(_POLL_SECONDS)
             gone = [worker for worker in gone if not peers.is_alive(worker, started)]
         who = "a worker died or closed the connection"
         if gone:
             who = (
-                f"{named_workers(gone)} died or closed the connection: no sign of life within "
-                f"{seconds:g} s ({peers.describe(gone)})"
+                f"{named_workers(gone, peers.names)} died or closed the connection: no sign of "
+                f"life within {seconds:g} s ({peers.describe(gone)})"
             )
         msg = (
             f"Expected a step from every worker, but {who}. Its own output says why; restart the "
@@ -176,7 +178,8 @@ class PeerMonitor:
 
     def _look_for_failures(self) -> None:
         if failed := self._peers.failures(self._topic):
-            words = "; ".join(f"worker {worker}: {text}" for worker, text in failed.items())
+            names = self._peers.names
+            words = "; ".join(f"{named_workers([w], names)}: {text}" for w, text in failed.items())
             msg = f"Expected a step from every worker, but a worker failed. {words}"
             raise PeerFailedError(msg)
         if (lost := self._heartbeat.lost) is not None:
@@ -199,7 +202,7 @@ class PeerMonitor:
                 )
                 msg = (
                     f"Expected all workers to agree where to stop within {self._timeout:g} s, but "
-                    f"{named_workers(late)} did not answer. {peers.describe(late)}."
+                    f"{named_workers(late, peers.names)} did not answer. {peers.describe(late)}."
                 )
                 raise PeerTimeoutError(msg, late)
             stop.settled.wait(_POLL_SECONDS)

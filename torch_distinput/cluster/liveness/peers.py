@@ -13,10 +13,11 @@ copes with what was true a moment ago. Who goes through a dict goes through a co
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity, has_died
 from torch_distinput.cluster.liveness.status import Activity, Status
+from torch_distinput.communicator import named_workers
 from torch_distinput.errors import PEER_ERRORS
 
 _PAUSED_BEATS = 3
@@ -30,9 +31,21 @@ _RETURN_SECONDS = 1.0
 class Peers:
     """The other workers, by the last status of each."""
 
-    def __init__(self, rank: int, size: int, *, process: ProcessIdentity, interval: float) -> None:
-        """Nothing is heard yet; ``interval`` is the time between two statuses, in seconds."""
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        *,
+        process: ProcessIdentity,
+        interval: float,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        """Nothing is heard yet; ``interval`` is the time between two statuses, in seconds.
+
+        ``names``: for messages, where not all are workers over which data is parallel.
+        """
         self.interval = interval
+        self.names = names
         self.heard_at = 0.0
         # Of those who have left, how many steps they delivered: a dict, for each step asks.
         self.steps_of_left: dict[int, int] = {}
@@ -105,15 +118,19 @@ class Peers:
         culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
         return culprits or failed
 
-    def gone(self, wait_limit: float) -> dict[int, str]:
+    def gone(self, wait_limit: float, among: Sequence[int] | None = None) -> dict[int, str]:
         """Who will not come to where all workers have to come, and why.
 
         Workers that have left, died, or given no sign of life for ``wait_limit`` seconds; those
         that failed in the iteration that has begun here; and those that failed in one that ended
         well here, and did not come back from it soon.
+
+        ``among``: only some workers, who are then told by their places among these.
         """
-        why = {worker: self._why_gone(worker, wait_limit) for worker in self.others}
-        return {worker: words for worker, words in why.items() if words}
+        places = dict(enumerate(range(self._size) if among is None else among))
+        others = {place: worker for place, worker in places.items() if worker != self._rank}
+        why = {place: self._why_gone(worker, wait_limit) for place, worker in others.items()}
+        return {place: words for place, words in why.items() if words}
 
     def _why_gone(self, worker: int, wait_limit: float) -> str:
         status = self.status(worker)
@@ -170,7 +187,8 @@ class Peers:
 
     def describe(self, workers: Iterable[int]) -> str:
         """What was heard of workers last."""
-        return "; ".join(f"worker {worker}: {self._said_of(worker)}" for worker in workers)
+        pairs = ((named_workers([w], self.names), self._said_of(w)) for w in workers)
+        return "; ".join(f"{name}: {said}" for name, said in pairs)
 
     def _said_of(self, worker: int) -> str:
         heard = self._heard.get(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -12,13 +13,19 @@ from torch_distinput.errors import PeerFailedError
 
 
 class StoreBoard:
-    """Notes under one key for each worker."""
+    """Notes under one key for each rank."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        """Take a client of the store that nobody else uses."""
+    def __init__(self, store: Store, ranks: Sequence[int], own: int) -> None:
+        """Take a client of the store that nobody else uses.
+
+        Args:
+            store: the client.
+            ranks: in the default group; a worker's number is its place here.
+            own: this worker's number.
+        """
         self._store = store
-        self._own = f"statuses/{rank}"
-        self._keys = {worker: f"statuses/{worker}" for worker in range(size)}
+        self._keys = {worker: f"statuses/{rank}" for worker, rank in enumerate(ranks)}
+        self._own = self._keys[own]
         self._come: set[int] = set()
 
     def post(self, text: str) -> None:

@@ -15,8 +15,8 @@ from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.stream.witness import Witness
+from torch_distinput.data.user_sources.bookmark import start_run
 from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
@@ -48,6 +48,11 @@ class ExampleStream(Stream):
         """The source is the user's own affair."""
         return {}
 
+    @property
+    def has_parts(self) -> bool:
+        """A worker's shards are one stream."""
+        return False
+
 
 @final
 class ExampleReader:
@@ -55,7 +60,7 @@ class ExampleReader:
 
     def __init__(self, source: Any, shard: Shard, start: Start = None) -> None:
         """Start a source."""
-        self._run = SourceRun(source, start, epoch=shard.epoch)
+        self._run = start_run(source, start, epoch=shard.epoch)
         self._position = self._skipped = start.number("example") if start else 0
         self._start = start if self._position else self._run.beginning(example=0)
         self._examples = self._run.items

@@ -12,7 +12,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.examples import deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.bookmark import start_run
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
@@ -46,7 +46,7 @@ class ReadyStream:
         """
         number, first = first_row(start)
         try:
-            run = SourceRun(deal_shard(self.source, shard), start, epoch=shard.epoch)
+            run = start_run(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(batch=0, row=0))
             for batch in run.items:
                 stop = first + self._count(number, batch)

@@ -23,6 +23,7 @@ from torch_distinput.data.sources.classify import (
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
     Prepared,
@@ -34,6 +35,7 @@ from torch_distinput.data.sources.source import (
 from torch_distinput.data.sources.table import TableFetch, gives_columns
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order
+from torch_distinput.data.user_sources.stages import has_buffer, has_single_shards
 from torch_distinput.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -166,13 +168,9 @@ def _from_shards(source: Any, request: Request) -> Source:
 
 def _from_stream(source: Any, request: Request, *, num_shards: int | None = None) -> Source:
     name = getattr(source, "__name__", type(source).__name__)
-    if request.shuffle:
-        msg = (
-            f"shuffle=True needs a source with an index or files, got the stream {name}. Shuffle "
-            "the stream itself by a seed that is the same on all ranks, as "
-            "FileDataset.shuffle(buffer_size) does."
-        )
-        raise ConfigurationError(msg)
+    by_shard = num_shards is not None and has_single_shards(source)
+    if request.shuffle and not (by_shard and request.global_batch_size):
+        raise _no_shuffle(source, name)
     if (part := find_part_out_of_order(source)) is not None:
         msg = (
             f"Expected a stream in the same order on every rank and after a restart, got {name} "
@@ -185,8 +183,10 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
     if request.global_batch_size is None:
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
-    stream = ExampleStream(source, collate)
-    prepared = Prepared(stream=stream, num_shards=num_shards or 0, contents=str(num_shards))
+    prepared = Prepared(
+        stream=ExampleStream(source, collate), num_shards=num_shards or 0, contents=str(num_shards)
+    )
+    single = ShardStream(source, collate, shuffle=request.shuffle)
     return StreamSource(
         name=name,
         prepare=lambda: prepared,
@@ -194,8 +194,23 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         request=request,
         read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
+        by_shard=replace(prepared, stream=single) if by_shard else None,
         loader=options,
     )
+
+
+def _no_shuffle(source: Any, name: str) -> ConfigurationError:
+    cure = (
+        "Shuffle the stream itself by a seed that is the same on all ranks, as "
+        "FileDataset.shuffle(buffer_size) does."
+    )
+    if has_buffer(source):
+        cure = (
+            "It is shuffled in a buffer already: leave its shuffle() out, and shuffle=True orders "
+            "its shards by seed and epoch; or leave shuffle=True out."
+        )
+    msg = f"shuffle=True needs a source with an index, files or shards, got the stream {name}"
+    return ConfigurationError(f"{msg}. {cure}")
 
 
 def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> ReadySource:

@@ -100,6 +100,7 @@ class StreamSource:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
         read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
+        by_shard: the same source, read shard by shard; None where that is not the same.
     """
 
     name: str
@@ -108,6 +109,7 @@ class StreamSource:
     request: Request
     read_version_1: ReadFlat
     made_of: Any = None
+    by_shard: Prepared | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     @property

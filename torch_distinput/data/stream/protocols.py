@@ -51,6 +51,11 @@ class Stream(ABC):
     def recipe(self) -> Mapping[str, Any]:
         """What of it decides which examples come in which order: names and plain values."""
 
+    @property
+    @abstractmethod
+    def has_parts(self) -> bool:
+        """Whether what was dealt out to a worker can be dealt out again, file by file."""
+
 
 class CountedStream(Stream):
     """A stream of files, whose rows may be counted before they are read.
@@ -81,11 +86,6 @@ class CountedStream(Stream):
     @abstractmethod
     def all_ids(self, worker: int, num_workers: int) -> Iterable[Ids] | None:
         """A share of the ids of all rows of an epoch; None where they are not known."""
-
-    @property
-    @abstractmethod
-    def has_parts(self) -> bool:
-        """Whether what was dealt out to a worker can be dealt out again, file by file."""
 
     @abstractmethod
     def num_touched(self, shard: Shard, num_rows: int) -> int:

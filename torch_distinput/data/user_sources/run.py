@@ -15,10 +15,6 @@ to go on, where the epoch began (``states`` has the table of what the texts mean
 What follows the end of an epoch cannot be told before it is played. In the process that played
 epoch 0 the source is there, and is started anew. In a new process epoch 0 is played to its end
 from ``{"n": 2}`` on, for what that changes in the source, and then it is started anew.
-
-A run sees the same in the main process and in a loader process: inside of a source
-``get_worker_info()`` is None, since one process reads all of it. Torch's datasets would take a
-part for each process, and Hugging Face's draw another order.
 """
 
 from __future__ import annotations
@@ -26,16 +22,18 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
-from torch.utils.data._utils import worker as torchs_worker
-
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.loader_start import start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
+from torch_distinput.data.user_sources.single_process import (
+    as_single_process,
+    iterate_as_single_process,
+)
 from torch_distinput.data.user_sources.states import (
     find_holders,
     has_state,
@@ -125,7 +123,7 @@ class SourceRun:
         self._epoch_start = words[-1] if len(words) > 1 or (is_beginning and words) else None
         known = _histories.get(id(source))
         self._history = known or _remember(source)
-        with _as_single_process():
+        with as_single_process():
             if words:
                 iterator = self._start_from(words[0], known)
             elif known is None or known.first_state is None or (goes_on and known.ended):
@@ -134,7 +132,7 @@ class SourceRun:
                 iterator = self._restart(known.first_state)
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
-        self.items = _iterate_as_single_process(
+        self.items = iterate_as_single_process(
             iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
         )
 
@@ -192,7 +190,7 @@ class SourceRun:
             for self._epoch in epochs:
                 first = self._epoch == epochs[0]
                 rest = self._start_from(place, None) if first else self._iterate_from()
-                for _ in _iterate_as_single_process(rest):
+                for _ in iterate_as_single_process(rest):
                     pass
             self._epoch = own
         return self._start_anew()
@@ -247,39 +245,6 @@ def _remember(source: Any) -> _History:
         weakref.finalize(source, _histories.pop, id(source), None).atexit = False
         _histories[id(source)] = history
     return history
-
-
-def _iterate_as_single_process(
-    iterator: Iterator[Any], end: Callable[..., None] = lambda **_: None
-) -> Iterator[Any]:
-    """The items of an iterator, asked for as in a main process; ``__iter__`` is never called.
-
-    ``end(is_empty=)`` is called at its end.
-    """
-    is_empty = True
-    is_single = torchs_worker._worker_info is None  # noqa: SLF001
-    while True:
-        try:
-            if is_single:
-                item = next(iterator)
-            else:
-                with _as_single_process():
-                    item = next(iterator)
-        except StopIteration:
-            break
-        is_empty = False
-        yield item
-    end(is_empty=is_empty)
-
-
-@contextmanager
-def _as_single_process() -> Iterator[None]:
-    """In a loader process, whose threads share what torch knows of it, for a moment."""
-    info, torchs_worker._worker_info = torchs_worker._worker_info, None  # noqa: SLF001
-    try:
-        yield
-    finally:
-        torchs_worker._worker_info = info  # noqa: SLF001
 
 
 def _load_and_start(source: Any, state: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.progress import state_version_1
+from torch_distinput.plan.progress.parts import DEALING, keep_parts_whole
 from torch_distinput.plan.progress.place import list_place, read_place
 from torch_distinput.plan.progress.position import (
     ALL,
@@ -23,7 +24,7 @@ from torch_distinput.plan.progress.position import (
 
 VERSION = 2
 SETTINGS = "seeds and shards of the stream"
-"""A fact of a recipe that older states lack."""
+"""A fact of a recipe that older states lack, as they do ``DEALING``."""
 Recipe = Mapping[str, Any]
 """What decides which examples come in which order: names and plain values."""
 
@@ -73,10 +74,13 @@ def to_current(
     with _refusing_damage():
         dict(state["recipe"])
     check_recipe(state, recipe, name=name)
-    if state["version"] == VERSION:
-        return dict(state)
+    current = dict(state)
     with _refusing_damage():
-        return state_version_1.upgrade(state, read)
+        if state["version"] != VERSION:
+            current = state_version_1.upgrade(state, read)
+        if DEALING in recipe and DEALING not in dict(state["recipe"]):
+            current = keep_parts_whole(current)
+    return current
 
 
 def _check_version(state: Mapping[str, Any]) -> None:
@@ -126,7 +130,13 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
         ConfigurationError: a ValueError.
     """
     saved = dict(state["recipe"])
-    here = {fact: value for fact, value in recipe.items() if fact != SETTINGS or fact in saved}
+    here = {
+        fact: value
+        for fact, value in recipe.items()
+        if fact not in (SETTINGS, DEALING) or fact in saved
+    }
+    if DEALING in saved and DEALING not in here:
+        here[DEALING] = "in parts"
     odd = {fact: value for fact, value in here.items() if saved.get(fact) != value}
     if odd:
         said = "; ".join(

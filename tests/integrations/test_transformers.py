@@ -1,0 +1,115 @@
+"""A Trainer trains each example once, in the steps of one process, also after a restart."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain, islice
+
+import pytest
+
+from tests.integrations.accelerators import COUNT, train_alone, weights_of
+from tests.integrations.trainers import SOURCES, trainer_on
+from torch_distinput.testing import run_ranks
+
+STREAMS = {"torch stream", "datasets stream"}
+EPOCH = list(range(COUNT))
+
+
+def train(strategy, folder, kind, checkpoints=(None,), **arguments):
+    """From each checkpoint: the examples of each micro-step on this rank, steps, and weights."""
+    results = []
+    for number in checkpoints:
+        source = SOURCES[kind](COUNT)
+        with trainer_on(strategy, folder, source=source, **arguments) as trainer:
+            trainer.train(None if number is None else f"{folder}/checkpoint-{number}")
+            model = trainer.model
+            results.append((model.seen, trainer.state.global_step, weights_of(model.linear)))
+    return results
+
+
+def train_ranks(num_workers, *args, **arguments):
+    """The examples of all ranks in order, the steps and the weights, from each checkpoint."""
+    job = partial(_train, args=args, arguments=arguments)
+    of_ranks = run_ranks(job, num_workers, timeout=120)
+    together = []
+    for runs in zip(*of_ranks, strict=True):
+        steps = zip(*(seen for seen, _, _ in runs), strict=True)
+        (number,) = {number for _, number, _ in runs}
+        in_order = [sorted(chain(*parts)) for parts in steps]
+        together.append((list(chain(*in_order)), number, runs[0][2]))
+    return together
+
+
+def _train(strategy, args, arguments):
+    return train(strategy, *args, **arguments)
+
+
+def updates(size, count=COUNT):
+    """The examples of each update of an epoch."""
+    order = iter(range(count))
+    return list(iter(lambda: list(islice(order, size)), []))
+
+
+def how_long(kind, num_updates):
+    """Two epochs, as Trainer wants it to be said."""
+    return {"max_steps": 2 * num_updates} if kind in STREAMS else {"num_train_epochs": 2}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_every_example_is_trained_once_an_epoch(kind, accumulation, tmp_path):
+    """The last update has fewer steps, and the last step fewer examples."""
+    groups = updates(4 * accumulation)
+    [(seen, steps, weights)] = train_ranks(
+        2,
+        tmp_path,
+        kind,
+        gradient_accumulation_steps=accumulation,
+        **how_long(kind, len(groups)),
+    )
+    assert EPOCH * 2 == seen
+    assert 2 * len(groups) == steps
+    assert train_alone(groups * 2) == pytest.approx(weights, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["datasets", "torch stream"])
+@pytest.mark.parametrize(
+    ("accumulation", "checkpoints"), [(1, [2, 6, 9]), (2, [1, 3]), (3, [1, 2])]
+)
+def test_a_checkpoint_is_resumed(kind, accumulation, checkpoints, tmp_path):
+    """In the middle and at the end of an epoch; on as many processes, and on another number."""
+    groups = updates(4 * accumulation) * 2
+    arguments = {"gradient_accumulation_steps": accumulation} | how_long(kind, len(groups) // 2)
+    saved = arguments | {"save_strategy": "steps", "save_steps": 1}
+    train_ranks(2, tmp_path, kind, **saved)
+    for num_workers in (2, 1):
+        arguments["per_device_train_batch_size"] = 4 // num_workers
+        results = train_ranks(num_workers, tmp_path, kind, checkpoints, **arguments)
+        for number, (seen, steps, weights) in zip(checkpoints, results, strict=True):
+            assert list(chain(*groups[number:])) == seen
+            assert len(groups) == steps
+            assert train_alone(groups) == pytest.approx(weights, abs=1e-12)
+
+
+@pytest.mark.parametrize(("num_workers", "size", "accumulation"), [(3, 1, 1), (2, 5, 2), (1, 1, 3)])
+def test_a_checkpoint_is_resumed_in_other_batches(num_workers, size, accumulation, tmp_path):
+    """In the first epoch and in the second: no example is lost, and none comes twice."""
+    saved = {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    train_ranks(2, tmp_path, "datasets", save_strategy="steps", save_steps=1, **saved)
+    checkpoints = [1, 3, 4, 8]  # of 3 updates in each epoch, of 8, 8 and 6 examples
+    results = train_ranks(
+        num_workers,
+        tmp_path,
+        "datasets",
+        checkpoints,
+        num_train_epochs=3,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=accumulation,
+    )
+    per_update = num_workers * size * accumulation
+    for number, (seen, steps, _) in zip(checkpoints, results, strict=True):
+        done = 22 * (number // 3) + 8 * (number % 3)
+        assert (EPOCH * 3)[done:] == seen
+        in_epoch = -(-(-done % COUNT) // per_update)
+        whole = (3 * COUNT - done) // COUNT
+        assert number + in_epoch + whole * -(-COUNT // per_update) == steps

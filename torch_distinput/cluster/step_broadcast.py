@@ -1,0 +1,130 @@
+"""What the rank that reads tells its partners, message after message.
+
+    thread      writes                              reads     guarded by
+    puller      _outgoing or _incoming, _head,      all       _lock, for one message or one look;
+                _body: whoever pulls steps, the               a puller of an iteration that is over
+                main thread or one that reads ahead           finds another _iteration and leaves
+    main        _channel, _iteration; it posts and  all       _lock
+                receives, too, when it closes
+
+A message is a broadcast of its head, and then of its content. A broadcast that was started cannot
+be taken back, so who stops waiting for one leaves it here, and the next to come goes on with it.
+Messages of an iteration that was left are passed over in the next one.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from enum import IntEnum, unique
+from functools import partial
+from typing import NamedTuple, final
+
+import torch
+
+from torch_distinput.cluster.gloo_channel import GlooChannel, Transfer
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.partners import Partners
+from torch_distinput.communicator import ChannelBrokenError
+from torch_distinput.threads import new_lock
+
+
+@unique
+class Kind(IntEnum):
+    """What a message says."""
+
+    STEP = 0
+    SPEC = 1
+    """What a batch looks like, which was asked for before the first step."""
+    END = 2
+    FAILED = 3
+    CLOSED = 4
+    """The iterator was closed before its end."""
+
+
+class Message(NamedTuple):
+    """What was received: ``content`` is a vector of bytes."""
+
+    kind: Kind
+    content: torch.Tensor
+
+
+@final
+class StepBroadcast:
+    """The way from the reader to its partners for one dataset, kept from epoch to epoch."""
+
+    def __init__(self, partners: Partners, heartbeat: Heartbeat) -> None:
+        """Open nothing yet."""
+        self._partners = partners
+        self._heartbeat = heartbeat
+        self._lock = new_lock()
+        self._channel: GlooChannel | None = None
+        self._iteration = -1
+        self._outgoing: list[tuple[Transfer, torch.Tensor]] = []
+        self._incoming: Transfer | None = None
+        self._head = torch.zeros(3, dtype=torch.int64, device="cpu")
+        self._body: torch.Tensor | None = None
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether this rank sends."""
+        return self._partners.is_reader
+
+    def begin(self, iteration: int, *, timeout: float) -> None:
+        """Begin an iteration, on all partners; the first time they connect.
+
+        Raises what an exchange does, and ChannelBrokenError if they cannot connect.
+        """
+        if self._channel is None:
+            peers = self._heartbeat.peers
+            gone = partial(peers.gone, timeout, among=self._partners.numbers)
+            self._channel = self._partners.meeting.open_channel(timeout=timeout, gone=gone)
+            # Dropped without this, a channel with a broadcast under way would wait for its end.
+            weakref.finalize(self, self._channel.close).atexit = False
+        with self._lock:
+            self._iteration = iteration
+
+    def post(self, iteration: int, kind: Kind, content: torch.Tensor) -> None:
+        """Send a message, without waiting; those before it have been taken."""
+        with self._lock:
+            channel = self._check(iteration)
+            assert not self._outgoing, "the messages before were waited for"
+            head = torch.tensor([iteration, kind, len(content)], device="cpu")
+            parts = [head, content] if len(content) else [head]
+            self._outgoing = [(channel.start_broadcast(part, root=0), part) for part in parts]
+
+    def is_taken(self, iteration: int, seconds: float) -> bool:
+        """Whether all partners take what was posted, within some seconds."""
+        with self._lock:
+            self._check(iteration)
+            if not all(transfer.wait(seconds) for transfer, _ in self._outgoing):
+                return False
+            self._outgoing = []
+            return True
+
+    def receive(self, iteration: int, seconds: float) -> Message | None:
+        """Wait for a message; None after some seconds."""
+        with self._lock:
+            channel = self._check(iteration)
+            deadline = time.monotonic() + seconds
+            while True:
+                if self._incoming is None:
+                    self._incoming = channel.start_broadcast(self._head, root=0)
+                if not self._incoming.wait(max(0.001, deadline - time.monotonic())):
+                    return None
+                sender, kind, num_bytes = self._head.tolist()
+                if self._body is None and num_bytes:
+                    self._body = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+                    self._incoming = channel.start_broadcast(self._body, root=0)
+                    continue
+                content = self._head.new_empty(0) if self._body is None else self._body
+                self._incoming = self._body = None
+                if sender == iteration:
+                    return Message(Kind(kind), content)
+
+    def _check(self, iteration: int) -> GlooChannel:
+        """The channel; only the iteration under way may use it."""
+        if self._channel is None or iteration != self._iteration:
+            msg = f"iteration {iteration} is over"
+            raise ChannelBrokenError(msg)
+        return self._channel

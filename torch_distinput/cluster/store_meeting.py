@@ -1,0 +1,95 @@
+"""Ranks that meet in the store of torch.distributed: no collective is needed, and no group."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+from torch_distinput.cluster.gloo_channel import GlooChannel
+from torch_distinput.cluster.liveness.store_board import StoreBoard
+from torch_distinput.cluster.store_exchange import StoreExchange
+from torch_distinput.communicator import Board, Gone, check_process, nobody
+
+_KEPT_TEXTS = 2
+
+
+@final
+class StoreMeeting:
+    """Some ranks of the default group, as one of them meets the others.
+
+    Attributes:
+        ranks: in the default group, in the order of their numbers here; each of them may have an
+            order of its own where it only opens a board.
+        rank: this one's number.
+        size: how many there are.
+    """
+
+    def __init__(self, ranks: Sequence[int], *, what: str = "") -> None:
+        """Take ranks, and what the meeting is for if the same ranks have several."""
+        self._process = os.getpid()
+        self.ranks = tuple(ranks)
+        self.rank = self.ranks.index(dist.get_rank())
+        self.size = len(self.ranks)
+        self._words = self._own_store(what)
+        self._shown: deque[str] = deque()
+        self._num_channels = 0
+
+    def _own_store(self, what: str) -> Store:
+        """A corner of the default store for this meeting, found alike by all its ranks.
+
+        Ranks make their meetings in one order; the store itself counts them, so that a process
+        that joins another job starts from zero.
+        """
+        store = _get_default_store()
+        members = f"{what}{sorted(self.ranks)}".encode()
+        corner = f"torch_distinput/{hashlib.blake2b(members, digest_size=8).hexdigest()}"
+        number = store.add(f"{corner}/{self.ranks[self.rank]}", 1)
+        return PrefixStore(f"{corner}/{number}", store)
+
+    @property
+    def _store(self) -> Store:
+        """The store; in a forked child an error, as all that uses the parent's connections."""
+        check_process(self._process)
+        return self._words
+
+    def exchange(
+        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+    ) -> list[str]:
+        """Show a text under a topic and return all ranks' texts, in the order of their numbers."""
+        store, key = self._store, f"{topic}/{self.rank}"
+
+        def show() -> None:
+            store.set(key, text)
+            self._forget(key)
+
+        return StoreExchange(store, topic, self.size, timeout=timeout, gone=gone).texts(show)
+
+    def _forget(self, key: str) -> None:
+        """Delete the text before the last one: whoever came to the last has read it."""
+        self._shown.append(key)
+        if len(self._shown) > _KEPT_TEXTS:
+            self._store.delete_key(self._shown.popleft())
+
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> GlooChannel:
+        """Connect the same ranks over gloo, when all of them are there.
+
+        To connect is one call into C++, in which nobody would hear that a rank is gone.
+        """
+        self._num_channels += 1
+        self.exchange(f"channel {self._num_channels}", "", timeout=timeout, gone=gone)
+        store = PrefixStore(f"channel {self._num_channels}", self._store)
+        return GlooChannel(store, self.rank, self.size, timeout=timeout)
+
+    def open_board(self) -> Board:
+        """The board in the store, through a client of its own.
+
+        A client of the store serves one thread at a time, also while that one waits.
+        """
+        store: Any = self._store  # torch's stubs lack clone()
+        return StoreBoard(store.clone(), self.ranks, self.rank)

@@ -1,0 +1,118 @@
+"""What a Hugging Face stream is made of: which of its kinds can be parted, or tell where they are.
+
+Such a stream is a chain of stages, from what reads the shards to the format. Nothing of that is
+public, so classes go by their names, and a stage that is not listed here has neither property.
+
+    a state of its own  HF's ``state_dict()`` is exact: what follows a state that was loaded is what
+                        would have followed. Not with the buffer of a ``shuffle``, whose examples
+                        are lost, and not in other releases: 4.7 loses examples behind a ``map``.
+    single shards       ``shard(num_shards, i)`` for each i gives all examples, and each of them as
+                        it is in the whole. Not where a stage counts beyond the end of a shard:
+                        ``take``, ``skip``, ``repeat``, ``batch``, numbers of examples in a ``map``,
+                        or turns among several streams.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+from torch_distinput.data.user_sources.parts import deals_shards
+
+_log = logging.getLogger(__name__)
+_INNER = ("ex_iterable", "ex_iterables")
+_EXACT_RELEASES = ("5.2",)
+"""Releases of ``datasets`` whose states were tested at every example."""
+
+_READERS = {"ExamplesIterable", "ArrowExamplesIterable"}
+_ROW_BY_ROW = {
+    *("RebatchedArrowExamplesIterable", "FormattedExamplesIterable", "SelectColumnsIterable"),
+    *("MappedExamplesIterable", "FilteredExamplesIterable"),
+}
+_JOINED = {"VerticallyConcatenatedMultiSourcesExamplesIterable"}
+_SINGLE = _READERS | _ROW_BY_ROW | _JOINED
+_EXACT = _SINGLE | {
+    *("TakeExamplesIterable", "SkipExamplesIterable", "RepeatExamplesIterable"),
+    *("CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable"),
+}
+
+
+def find_stages(stream: Any) -> Iterator[Any]:
+    """Yield the stages of a Hugging Face stream, the last one first; none of other sources."""
+    waiting = [getattr(stream, "_ex_iterable", None)]
+    while waiting:
+        stage = waiting.pop()
+        if stage is None:
+            continue
+        yield stage
+        for name in _INNER:
+            inner = getattr(stage, name, None)
+            waiting += inner if isinstance(inner, (list, tuple)) else [inner]
+
+
+def has_exact_state(source: Any) -> bool:
+    """Whether its ``state_dict()`` is where it is, exactly, so that none of it is read again."""
+    stages = list(find_stages(source))
+    if not stages or not deals_shards(source) or not hasattr(source, "load_state_dict"):
+        return False
+    kinds = {type(stage).__name__ for stage in stages}
+    return kinds <= _EXACT and not any(map(_is_async, stages)) and _is_tested()
+
+
+def has_single_shards(source: Any) -> bool:
+    """Whether its shards, one by one, have all of its examples, as they are in the whole."""
+    stages = list(find_stages(source))
+    return bool(stages) and deals_shards(source) and all(map(_is_single, stages))
+
+
+def has_buffer(source: Any) -> bool:
+    """Whether it is shuffled in a buffer."""
+    return any(type(stage).__name__.startswith("BufferShuffled") for stage in find_stages(source))
+
+
+def _is_single(stage: Any) -> bool:
+    if type(stage).__name__ not in _SINGLE:
+        return False
+    if getattr(stage, "with_indices", False) or getattr(stage, "drop_last_batch", False):
+        return False
+    if getattr(stage, "batched", False):
+        size = getattr(stage, "batch_size", None)
+        return size is not None and size > 0 and not _makes_batches(stage)
+    return True
+
+
+def _makes_batches(stage: Any) -> bool:
+    """Whether its function is that of ``batch()``, whose rows are batches."""
+    function = getattr(stage, "function", None)
+    while isinstance(function, partial):
+        function = function.func
+    name, module = (getattr(function, key, "") for key in ("__name__", "__module__"))
+    return name.startswith("_batch") and module.partition(".")[0] == "datasets"
+
+
+def _is_async(stage: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(stage, "function", None))
+
+
+def _is_tested() -> bool:
+    version = getattr(sys.modules.get("datasets"), "__version__", "")
+    is_tested = any(version == own or version.startswith(f"{own}.") for own in _EXACT_RELEASES)
+    if not is_tested:
+        _say_untested(version)
+    return is_tested
+
+
+@lru_cache
+def _say_untested(version: str) -> None:
+    """Say it once."""
+    _log.warning(
+        "datasets %s is not among the releases whose states were tested here (%s). After a restart "
+        "its streams are read again, from the beginning of a shard or of all, and passed over: "
+        "exact, but slower.",
+        version,
+        ", ".join(_EXACT_RELEASES),
+    )

@@ -1,0 +1,177 @@
+"""Lightning as it is installed here: which of its two names, which version, what it says.
+
+Lightning comes under two names, whose classes do not mix: a Trainer of one takes no DataModule of
+the other. The one that is imported already is meant; where both or none are, ``lightning.pytorch``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import sys
+from typing import Any, NoReturn
+
+import torch_distinput as tdi
+from torch_distinput.integrations.versions import check_version
+
+_NAMES = ("lightning.pytorch", "pytorch_lightning")
+_TESTED = "2.6"
+
+
+def _name() -> str:
+    """The name under which scripts of this process use Lightning."""
+    for name in _NAMES:
+        if name in sys.modules:
+            return name
+    for name in _NAMES:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            return name
+    msg = (
+        "Expected Lightning, got none: neither lightning nor pytorch-lightning is installed. "
+        "Run pip install 'torch_distinput[lightning]'."
+    )
+    raise ModuleNotFoundError(msg)
+
+
+NAME = _name()
+pytorch: Any = importlib.import_module(NAME)
+"""``lightning.pytorch`` or ``pytorch_lightning``."""
+
+
+def check_lightning() -> None:
+    """Warn once of a version that is not tested."""
+    package = NAME.partition(".")[0].replace("_", "-")
+    check_version(package, tested=_TESTED, stacklevel=4)
+
+
+def make_strategy(trainer: Any) -> tdi.Strategy:
+    """Make the strategy of the ranks over which a trainer's data is parallel.
+
+    All of them, but of a ``ModelParallelStrategy`` those along ``data_parallel`` of its mesh: ranks
+    that share a part of the model get the same data.
+    """
+    devices = [trainer.strategy.root_device]
+    if trainer.world_size == 1:
+        return tdi.OneDeviceStrategy(devices[0])
+    if isinstance(trainer.strategy, pytorch.strategies.ModelParallelStrategy):
+        mesh = trainer.strategy.device_mesh
+        return tdi.MultiWorkerMirroredStrategy(
+            devices, device_mesh=mesh, data_dims=("data_parallel",)
+        )
+    return tdi.MultiWorkerMirroredStrategy(devices)
+
+
+def training_loaders(trainer: Any) -> list[Any]:
+    """The loaders that a trainer trains on, in its order; none before it has asked for them."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001 - trainer.train_dataloader nests
+    return [] if combined is None else list(combined.flattened)
+
+
+def loaders_in_use(trainer: Any, index: int = 0) -> list[Any]:
+    """The loaders whose steps make up a batch: all, or one where it plays one after another."""
+    combined = trainer._active_loop._combined_loader  # noqa: SLF001 - as above, of each stage
+    loaders = list(combined.flattened)
+    return [loaders[index]] if combined._mode == "sequential" else loaders  # noqa: SLF001
+
+
+def forget_loaders(trainer: Any) -> None:
+    """Let a trainer ask for its training loaders again before it trains."""
+    trainer.fit_loop._combined_loader = None  # noqa: SLF001 - as it does itself at fit()
+
+
+def begin_epoch_anew(trainer: Any) -> None:
+    """Let a trainer that goes on from a checkpoint begin its epoch with step 0.
+
+    It would count on from the steps of the epoch before, where the checkpoint was saved at their
+    end or before the first step of the next epoch.
+    """
+    loop = trainer.fit_loop
+    if loop.restarted_on_epoch_end:  # with max_steps; without, it has done so itself
+        loop.epoch_progress.increment_completed()
+    if loop.restarted_on_epoch_end or loop.restarted_mid_epoch:
+        loop.reset_restart_stage()  # so that it counts the epoch as begun, and calls its hooks
+    loop.epoch_loop.restarting = False
+    forget_loaders(trainer)
+
+
+def go_on_in_epoch(trainer: Any) -> None:
+    """Let a trainer whose epoch ``max_steps`` has cut off count it once, not as two."""
+    loop = trainer.fit_loop
+    if loop.restarted_on_epoch_end:
+        for progress in (loop.epoch_progress.current, loop.epoch_progress.total):
+            progress.processed -= 1
+
+
+def epoch_of(trainer: Any, *, is_cut_off: bool) -> int:
+    """The epoch that is trained or comes next, also before the loop has begun.
+
+    Not ``current_epoch``, which lags behind where training goes on from the end of an epoch; that
+    is right where ``max_steps`` has cut an epoch off before its end.
+    """
+    epochs = trainer.fit_loop.epoch_progress.current
+    is_ended = trainer.fit_loop.restarting and trainer.max_steps != -1 and is_cut_off
+    return int(epochs.completed if is_ended else epochs.processed)
+
+
+def is_out_of_steps(trainer: Any) -> bool:
+    """Whether ``max_steps`` ends the training."""
+    return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+
+
+def steps_done(trainer: Any) -> int:
+    """Steps of the epoch that were trained, in this process or before the checkpoint."""
+    loop = trainer.fit_loop
+    epochs = loop.epoch_progress.current
+    is_inside = loop.restarting or epochs.ready > epochs.processed
+    return int(loop.epoch_loop.batch_progress.current.processed) if is_inside else 0
+
+
+def steps_of_epoch(trainer: Any, num_steps: int | None) -> int | float:
+    """How many steps a trainer takes in an epoch; infinity where it takes all there are."""
+    # It counts them when it has asked for the loader; until then it has the number of the last one.
+    is_counted = num_steps is not None or isinstance(trainer.limit_train_batches, int)
+    return trainer.num_training_batches if is_counted else math.inf  # type: ignore[no-any-return]
+
+
+def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
+    """Refuse a fraction of an epoch whose length is not known, with its cure."""
+    if is_training:
+        name = "limit_train_batches"
+    elif trainer.testing:
+        name = "limit_test_batches"
+    else:
+        name = "limit_predict_batches" if trainer.predicting else "limit_val_batches"
+    for argument in (name, "val_check_interval") if is_training else (name,):
+        value = getattr(trainer, argument)
+        if isinstance(value, float) and value != 1.0:
+            msg = (
+                f"Expected Trainer({argument}=...) to be a number of steps (an int) or 1.0, got "
+                f"{value}: {dataset!r} does not know how many steps it has before it is read, so "
+                f"nobody knows how many that is. Pass {argument}=100, say, for 100 steps."
+            )
+            raise tdi.ConfigurationError(msg)
+
+
+def check_count(trainer: Any, num_steps: int) -> None:
+    """Refuse to play an epoch of which the trainer would leave out the last steps, by mistake."""
+    takes_all = trainer.limit_train_batches == 1.0 and len(training_loaders(trainer)) == 1
+    if takes_all and trainer.num_training_batches < num_steps:
+        msg = (
+            f"Expected Lightning to take all {num_steps} steps of the epoch, got a trainer that "
+            f"takes {trainer.num_training_batches}: it has counted the steps of another one. "
+            "Call trainer.fit() with a new Trainer, and report this."
+        )
+        raise tdi.UsageError(msg)
+
+
+def refuse_a_lost_state(trainer: Any, dataset: object) -> NoReturn:
+    """Refuse a checkpoint from the middle of an epoch that does not tell where its input stood."""
+    msg = (
+        f"Expected a checkpoint that tells where {dataset!r} stands, got one that was saved "
+        f"{steps_done(trainer)} steps into its epoch and does not: by another loader, by a "
+        "DataModule with another class name, or without InputState among the callbacks. Examples "
+        "would come twice. Go on from a checkpoint of the end of an epoch, or with the DataModule "
+        "and the callbacks that wrote this one."
+    )
+    raise tdi.ConfigurationError(msg)

@@ -1,0 +1,327 @@
+"""A loader for Lightning: what it delivers, which step of that is in use, what comes next.
+
+It is no DataLoader, so Lightning leaves it as it is. It is lazy, since Lightning calls ``iter()``
+to have a look: an epoch begins when its first step is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import torch_distinput as tdi
+from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning.delivered_steps import (
+    DeliveredStep,
+    grouped,
+    one_by_one,
+    to_the_end,
+)
+from torch_distinput.integrations.lightning.progress import Progress, Trained
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class Loader:
+    """Plays a source in a trainer: for training, validation, test or prediction.
+
+    Return it from a ``..._dataloader()`` hook, alone or in a list or dict with others, or pass it
+    to ``trainer.fit``. The trainer needs a :class:`DataModule` or, among its callbacks, an
+    :class:`InputState`, which keep in checkpoints where an epoch stands.
+
+    Args:
+        trainer: the Trainer that plays it; in a hook ``self.trainer``.
+        source: what ``Strategy.distribute_dataset`` takes.
+        arguments: what it takes with it: ``global_batch_size``, ``shuffle``, ``seed``, ``options``
+            and so on.
+
+    Raises:
+        UsageError: if the trainer has neither.
+    """
+
+    def __init__(self, trainer: Any, source: Any, **arguments: Any) -> None:
+        framework.check_lightning()
+        self._trainer = trainer
+        self._progress = _find_progress(trainer)
+        self._source, self._arguments = source, arguments
+        self._dataset: tdi.DistributedDataset | None = None
+        self._delivered: deque[DeliveredStep] = deque()  # and not in use yet
+        self._in_use: DeliveredStep | None = None
+        # of the epoch under way
+        self._is_under_way = self._is_resumed = self._is_read = False
+        self._num_steps: int | None = None
+        self._was_cut_short = False
+
+    def __len__(self) -> int:
+        """The number of steps of the epoch under way, or else of the next one.
+
+        Where it goes on from a checkpoint, those before it are counted as they were delivered:
+        Lightning counts them too.
+
+        Raises:
+            TypeError: where it is not known before the data is read.
+            ConfigurationError: where it is not known and Lightning is to play a fraction of it.
+        """
+        if not self._is_under_way:
+            self._aim()
+            self._num_steps = self._count_steps()
+            trained = self._trained
+            if self._num_steps is not None and trained is not None and self._is_at_its_end(trained):
+                assert trained.loaded is not None
+                self._num_steps, self._is_resumed = trained.loaded["steps"], True
+        if self._num_steps is None:
+            is_training = self._trained is not None
+            framework.check_limits(self._trainer, self.dataset, is_training=is_training)
+            raise TypeError("The number of steps is not known before the data is read.")
+        return self._num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Play an epoch; it begins when its first step is asked for."""
+        self._is_under_way = False
+        return self._play()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
+        del index
+        msg = (
+            "Expected a Loader to be iterated as it is, got a request for one of its items, as of "
+            "a DataLoader or a sampler around it. Its steps are parts of global batches already, "
+            "distributed over all ranks: return it from the hook without wrapping it."
+        )
+        raise tdi.UsageError(msg)
+
+    @property
+    def dataset(self) -> tdi.DistributedDataset:
+        """What it plays; made when it is asked for first, on all ranks."""
+        if self._dataset is None:
+            distribute = self._progress.strategy.distribute_dataset
+            self._dataset = distribute(self._source, **self._arguments)
+        return self._dataset
+
+    @property
+    def step(self) -> tdi.Step:
+        """The step in use: its ``num_examples``, ``local_counts`` and ``ids``; without its batch.
+
+        Raises:
+            UsageError: before the first one.
+        """
+        return self._used.step
+
+    def average_loss(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+        """The loss that ``training_step`` returns for the losses of its examples.
+
+        The gradients are those of the mean over all examples of the optimizer's step: over all
+        ranks, whose gradients Lightning averages, and all batches that it accumulates, however
+        many examples each of them has.
+
+        Args:
+            per_example_loss: shape ``(rows, ...)``: losses of this rank's batch, with
+                ``reduction="none"``.
+
+        Returns:
+            A 0-dim tensor; exactly 0, with gradients, for a batch of zero rows.
+
+        Raises:
+            ValueError: if the loss has other rows than the batch.
+            UsageError: if the steps were grouped for another ``accumulate_grad_batches``.
+        """
+        used = self._used
+        num_accumulated = self._trainer.accumulate_grad_batches if self._trainer.training else 1
+        if used.num_accumulated != num_accumulated:
+            msg = (
+                f"Expected steps that are grouped for accumulate_grad_batches={num_accumulated}, "
+                f"got some for {used.num_accumulated}: the trainer's value has changed since the "
+                "step was read. Set it before the epoch begins."
+            )
+            raise tdi.UsageError(msg)
+        scale = self.dataset.strategy.num_workers * num_accumulated
+        return used.step.average(per_example_loss) * scale
+
+    def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
+        """The mean of a value over the global batch of the step in use, for ``self.log``.
+
+        Lightning's mean over ranks is the mean of the batch, and that over an epoch the mean of all
+        its examples:
+
+            self.log("loss", loader.average(losses), batch_size=loader.step.num_examples,
+                     on_epoch=True, sync_dist=True)
+
+        Args:
+            per_example_value: shape ``(rows, ...)``: a value for each example of the batch.
+
+        Returns:
+            A 0-dim tensor; exactly 0 for a batch of zero rows.
+        """
+        used = self._used
+        scale = self.dataset.strategy.num_workers * used.num_averaged / used.step.num_examples
+        return used.step.average(per_example_value) * scale
+
+    @property
+    def was_resumed(self) -> bool:
+        """Whether the epoch under way went on from a checkpoint."""
+        return self._is_resumed
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether the checkpoint is of an epoch before the one that Lightning begins."""
+        trained = self._trained
+        return trained is not None and trained.loaded is not None and trained.epoch < self._epoch
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the checkpoint is of an epoch that has not ended, whatever Lightning counts."""
+        trained = self._trained
+        return trained is not None and trained.loaded is not None and not trained.is_over
+
+    def begin_step(self) -> None:
+        """The oldest of the steps delivered goes into use."""
+        if self._delivered:
+            self._in_use = self._delivered.popleft()
+
+    def end_step(self) -> None:
+        """The step in use was trained."""
+        trained, used = self._trained, self._in_use
+        if trained is not None and used is not None:
+            is_last = used.step.index + 1 == self._num_steps
+            is_over = is_last or (self._is_read and not self._delivered)
+            trained.note(used.step, epoch=self._epoch, is_over=is_over)
+
+    def end_epoch(self) -> None:
+        """Lightning ends its epoch: say once if that is before the end of the data.
+
+        Not where ``max_steps`` has cut it off: a checkpoint of that goes on inside the epoch.
+        """
+        trained = self._trained
+        if trained is None or self._in_use is None or trained.is_over:
+            return
+        if framework.is_out_of_steps(self._trainer):
+            return
+        trained.is_over = True
+        if not self._was_cut_short:
+            self._was_cut_short = True
+            self._tell_of_the_rest(trained.epoch, self._in_use.step.index + 1)
+
+    def _tell_of_the_rest(self, epoch: int, num_trained: int) -> None:
+        known = "" if self._num_steps is None else f" of {self._num_steps}"
+        _log.warning(
+            "The trainer has ended epoch %d after %d%s steps of %r (limit_train_batches or "
+            "another reason). It does not train the other examples in this epoch; the next one "
+            "begins from the beginning, in an order of its own. Said once.",
+            epoch,
+            num_trained,
+            known,
+            self._dataset,
+        )
+
+    @property
+    def _used(self) -> DeliveredStep:
+        if self._in_use is None:
+            msg = (
+                "Expected a step in use, got none: Lightning has not begun one of this loader. Ask "
+                "in training_step or another step of the model, or in a hook of its batches."
+            )
+            raise tdi.UsageError(msg)
+        return self._in_use
+
+    @property
+    def _trained(self) -> Trained | None:
+        """How far it is as a training loader; None for one that evaluates."""
+        loaders = framework.training_loaders(self._trainer)
+        ours = [loader for loader in loaders if isinstance(loader, Loader)]
+        place = next((index for index, loader in enumerate(ours) if loader is self), None)
+        return None if place is None else self._progress.trained(place, len(ours))
+
+    @property
+    def _epoch(self) -> int:
+        """Lightning's epoch."""
+        return framework.epoch_of(self._trainer, is_cut_off=self.is_cut_off)
+
+    def _aim(self) -> None:
+        """Let the dataset's next ``iter()`` play what the trainer takes next."""
+        trained, epoch = self._trained, self._epoch
+        self._is_resumed = False
+        if trained is None:
+            self.dataset.set_epoch(epoch)
+            return
+        state = trained.input_state
+        if state is None and framework.steps_done(self._trainer):
+            framework.refuse_a_lost_state(self._trainer, self.dataset)
+        if trained.loaded is not None and epoch <= trained.epoch and not trained.is_over:
+            self.dataset.load_state_dict(trained.loaded)
+            self._is_resumed = True
+        elif self._trainer.overfit_batches:
+            self.dataset.set_epoch(0)  # the same batches again
+        else:  # a loader that is shorter than others is played again in one epoch of Lightning
+            self.dataset.set_epoch(epoch if state is None else max(epoch, state["epoch"] + 1))
+
+    def _is_at_its_end(self, trained: Trained) -> bool:
+        """Whether Lightning is yet to end the epoch whose last step the checkpoint has."""
+        return trained.loaded is not None and trained.is_over and self._epoch <= trained.epoch
+
+    def _num_done(self) -> int:
+        """Steps that Lightning counts in the epoch under way; none where it begins one."""
+        trained = self._trained
+        if trained is not None and trained.loaded is not None and not self._is_resumed:
+            return 0
+        return framework.steps_done(self._trainer)
+
+    def _count_steps(self) -> int | None:
+        try:
+            return len(self.dataset)
+        except TypeError:
+            return None
+
+    def _play(self) -> Iterator[Any]:
+        """Deliver an epoch, or the rest of one; where nothing is left of it, the next one."""
+        yield from self._deliver()
+        if self._is_resumed and self._in_use is None and not self._delivered:
+            trained = self._trained
+            assert trained is not None, "only training goes on from a state"
+            trained.is_over = True
+            yield from self._deliver()
+
+    def _deliver(self) -> Iterator[Any]:
+        self._aim()
+        self._delivered.clear()
+        self._is_under_way, self._is_read = True, False
+        self._num_steps = self._count_steps()
+        if self._trained is not None and self._num_steps is not None:
+            framework.check_count(self._trainer, self._num_steps)
+        with closing(self.dataset.steps()) as steps:
+            for delivered in self._group(to_the_end(steps, self._num_steps)):
+                batch = delivered.step.batch
+                self._delivered.append(replace(delivered, step=replace(delivered.step, batch=None)))
+                yield batch
+        self._is_read = True
+
+    def _group(self, steps: Iterator[tdi.Step]) -> Iterator[DeliveredStep]:
+        """Join the steps whose gradients Lightning accumulates."""
+        size = 1 if self._trained is None else self._trainer.accumulate_grad_batches
+        if size == 1:
+            return one_by_one(steps)
+        done = self._num_done()
+        room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
+        return grouped(steps, size, done=done, room=room)
+
+
+def _find_progress(trainer: Any) -> Progress:
+    """Where a trainer keeps how far its loaders are."""
+    for owner in (trainer.datamodule, *trainer.callbacks):
+        progress = getattr(owner, "input_progress", None)
+        if isinstance(progress, Progress):
+            return progress
+    msg = (
+        "Expected a trainer that keeps in its checkpoints where its loaders stand, got one with "
+        "neither a DataModule of torch_distinput nor InputState among its callbacks. Write "
+        "Trainer(callbacks=[InputState()]), or derive your DataModule from "
+        "torch_distinput.integrations.lightning.DataModule."
+    )
+    raise tdi.UsageError(msg)

@@ -1,0 +1,110 @@
+"""When a step goes into use, and when it was trained: Lightning tells its callbacks.
+
+Lightning                          here
+asks a loader for a step           it is delivered: perhaps one ahead of use
+on_..._batch_start                 the oldest of those delivered goes into use
+on_train_batch_end                 it was trained: a state stands after it
+on_train_start, on_train_epoch_end the epoch to come may have another number of steps
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning.loader import Loader
+from torch_distinput.integrations.lightning.progress import Progress
+
+
+class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is not checked
+    """Tells the loaders of a trainer which of their steps is in use."""
+
+    def __init__(self) -> None:
+        self.input_progress = Progress()
+        self.in_use: list[Loader] = []
+        self._reloads_every: int | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Lightning begins something; its processes are there."""
+        del pl_module, stage
+        self.input_progress.follow(trainer)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Lightning has found out in which epoch it goes on."""
+        del pl_module
+        loaders = _ours(framework.training_loaders(trainer))
+        if any(loader.begins_epoch for loader in loaders):
+            framework.begin_epoch_anew(trainer)
+        elif any(loader.is_cut_off for loader in loaders):
+            framework.go_on_in_epoch(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """The loaders were asked for again."""
+        del pl_module
+        if self._reloads_every is not None:
+            trainer.reload_dataloaders_every_n_epochs = self._reloads_every
+            self._reloads_every = None
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step of each training loader goes into use."""
+        del pl_module, batch, batch_idx
+        self._begin(framework.loaders_in_use(trainer))
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """The steps in use were trained."""
+        del trainer, pl_module, outputs, batch, batch_idx
+        for loader in self.in_use:
+            loader.end_step()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Have Lightning count again where the next epoch has another number of steps."""
+        del pl_module
+        loaders = _ours(framework.training_loaders(trainer))
+        for loader in loaders:
+            loader.end_epoch()
+        if any(loader.was_resumed for loader in loaders):
+            self._reloads_every = trainer.reload_dataloaders_every_n_epochs
+            trainer.reload_dataloaders_every_n_epochs = 1
+
+    def _begin_evaluation(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """A step of the loader that is played goes into use."""
+        del pl_module, batch, batch_idx
+        self._begin(framework.loaders_in_use(trainer, dataloader_idx))
+
+    def _begin(self, loaders: list[Any]) -> None:
+        self.in_use = _ours(loaders)
+        for loader in self.in_use:
+            loader.begin_step()
+
+    on_validation_batch_start = _begin_evaluation
+    on_test_batch_start = _begin_evaluation
+    on_predict_batch_start = _begin_evaluation
+
+
+@final
+class InputState(Signals):
+    """A callback that keeps in checkpoints where the training loaders stand.
+
+    For a LightningModule or a LightningDataModule with loaders of its own; a :class:`DataModule`
+    does it itself.
+
+        Trainer(callbacks=[InputState()])
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training loaders stand after the step that was trained last."""
+        return self.input_progress.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.input_progress.load_state_dict(state_dict)
+
+
+def _ours(loaders: list[Any]) -> list[Loader]:
+    return [loader for loader in loaders if isinstance(loader, Loader)]

@@ -1,0 +1,89 @@
+"""From a dataset that Trainer is given to a distributed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+
+import torch_distinput as tdi
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How Trainer's arguments say that a dataset is read.
+
+    Attributes:
+        global_batch_size: examples of a step on all processes.
+        sampler: the order of a dataset with an index; None: its own.
+        seed: of the order.
+        drop_last: whether a last, partial batch is left out.
+        collate_fn: from examples to a batch.
+        num_workers: loader processes.
+        loading: further arguments of a DataLoader.
+        options: of the distributed dataset.
+    """
+
+    global_batch_size: int
+    sampler: Sampler[Any] | None
+    seed: int
+    drop_last: bool
+    collate_fn: Callable[[list[Any]], Any]
+    num_workers: int
+    loading: Mapping[str, Any] = field(default_factory=dict)
+    options: tdi.InputOptions = field(default_factory=tdi.InputOptions)
+
+
+def has_index(dataset: Any) -> bool:
+    """Whether a dataset is asked for examples by number."""
+    return count_examples(dataset) is not None and hasattr(dataset, "__getitem__")
+
+
+def count_examples(dataset: Any) -> int | None:
+    """The length of a dataset; None where it has none."""
+    if isinstance(dataset, (IterableDataset, tdi.DistributedDataset)):
+        return None
+    try:
+        return len(dataset)
+    except (TypeError, AttributeError):
+        return None
+
+
+def distribute(dataset: Any, recipe: Recipe, strategy: tdi.Strategy) -> tdi.DistributedDataset:
+    """Distribute a dataset of examples over the processes of a Trainer.
+
+    Raises:
+        TypeError: for a DataLoader: Trainer's arguments say what it would.
+    """
+    if isinstance(dataset, DataLoader):
+        msg = (
+            "Expected a dataset, got a DataLoader, whose batches TrainingArguments describe. Pass "
+            "its dataset, or what strategy.distribute_dataset(loader) returns."
+        )
+        raise TypeError(msg)
+    if has_index(dataset):
+        loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_size=recipe.global_batch_size,
+            sampler=recipe.sampler,
+            drop_last=recipe.drop_last,
+            collate_fn=recipe.collate_fn,
+            num_workers=recipe.num_workers,
+            **recipe.loading,
+        )
+        return strategy.distribute_dataset(loader, seed=recipe.seed, options=recipe.options)
+    options = recipe.options
+    if getattr(dataset, "num_shards", strategy.num_workers) < strategy.num_workers:
+        options = replace(options, auto_shard_policy="data")  # too few to deal out
+    return strategy.distribute_dataset(
+        dataset,
+        global_batch_size=recipe.global_batch_size,
+        shuffle=isinstance(recipe.sampler, RandomSampler),
+        seed=recipe.seed,
+        drop_last=recipe.drop_last,
+        collate_fn=recipe.collate_fn,
+        num_workers=recipe.num_workers,
+        options=options,
+    )
