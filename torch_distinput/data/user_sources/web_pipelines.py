@@ -48,7 +48,7 @@ def pipeline_stages(source: Any) -> Iterator[Any]:
 
 
 def _keeps_order(stage: Any) -> bool:
-    args = getattr(stage, "args", ())
+    args: Any = getattr(stage, "args", ())
     return _name(stage) == "_shuffle" and bool(args) and args[0] <= 1
 
 
