@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import runpy
 import sys
 import tempfile
 import time
@@ -62,8 +63,8 @@ from torchtitan.models.common import Embedding, Linear  # noqa: E402
 from torchtitan.protocols.model import BaseModel  # noqa: E402
 from torchtitan.protocols.model_spec import ModelSpec  # noqa: E402
 
-sys.path.append(str(Path(__file__).parents[2] / "examples"))
-from torchtitan_config import use_rows  # noqa: E402
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchtitan_config.py"
+use_rows = runpy.run_path(str(EXAMPLE))["use_rows"]
 
 
 class Bigrams(BaseModel):
