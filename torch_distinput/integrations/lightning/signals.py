@@ -30,6 +30,17 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         del pl_module, stage
         self.input_progress.follow(trainer)
 
+    def on_load_checkpoint(
+        self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]
+    ) -> None:
+        """Lightning is about to load how far it was; of ours, a DataModule is loaded already."""
+        del trainer, pl_module
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state is not None:
+            self.input_progress.load_state_dict(state)
+        if self.input_progress.is_cut_off:
+            framework.reopen_epoch(checkpoint)
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning has found out in which epoch it goes on."""
         del pl_module
@@ -37,8 +48,6 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         loaders = _ours(framework.training_loaders(trainer))
         if any(loader.begins_epoch for loader in loaders):
             framework.begin_epoch_anew(trainer)
-        elif any(loader.is_cut_off for loader in loaders):
-            framework.go_on_in_epoch(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """The loaders were asked for again."""
