@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
 from typing import Any, NoReturn
@@ -171,6 +172,18 @@ def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
                 f"nobody knows how many that is. Pass {argument}=100, say, for 100 steps."
             )
             raise tdi.ConfigurationError(msg)
+
+
+def check_steps(pl_module: Any) -> None:
+    """Refuse a model that takes steps from an iterator: nobody would know which is in use."""
+    for name in ("training_step", "validation_step", "test_step", "predict_step"):
+        if "dataloader_iter" in inspect.signature(getattr(pl_module, name)).parameters:
+            msg = (
+                f"Expected {name}(self, batch, batch_idx), got one with dataloader_iter, which "
+                "reads as far ahead as it likes: losses and checkpoints could be of other steps "
+                "than those in use. Take the batch; it is read ahead of use anyway."
+            )
+            raise tdi.UsageError(msg)
 
 
 def check_num_steps(trainer: Any, num_steps: int) -> None:

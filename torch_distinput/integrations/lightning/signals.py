@@ -27,7 +27,8 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning begins something; its processes are there."""
-        del pl_module, stage
+        del stage
+        framework.check_steps(pl_module)
         self.input_progress.follow(trainer)
 
     def on_load_checkpoint(
