@@ -99,7 +99,8 @@ class StepInfo:
         local_counts: examples of each local replica, in replica order.
         ids: an int64 array that names the examples, in order, PerReplica with several local
             replicas. Shape ``(rows,)`` with the index into an indexable source or the running
-            number in a stream; shape ``(rows, 2)`` with file number and record number for files.
+            number in a stream; shape ``(rows, 2)`` with file number and record number for files,
+            or of shards that are dealt out one by one.
             Ready batches and those of ``distribute_datasets_from_function`` number their rows.
         padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
             first; None where the rows are the examples.

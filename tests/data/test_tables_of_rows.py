@@ -107,7 +107,7 @@ def test_transforms_of_batches():
         TableFetch(dataset)(np.array([3, 1]))
 
 
-class Own(datasets.Dataset):  # type: ignore[misc]
+class Own(datasets.Dataset):
     """Rows of a user's own."""
 
     def __getitem__(self, key):

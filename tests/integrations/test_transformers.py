@@ -6,9 +6,12 @@ from functools import partial
 from itertools import chain, islice
 
 import pytest
+import torch
 
+import torch_distinput as tdi
 from tests.integrations.accelerators import COUNT, train_alone, weights_of
-from tests.integrations.trainers import SOURCES, trainer_on
+from tests.integrations.trainers import SOURCES, collate, trainer_on
+from torch_distinput.integrations.claims import claim
 from torch_distinput.testing import run_ranks
 
 STREAMS = {"torch stream", "datasets stream"}
@@ -113,3 +116,108 @@ def test_a_checkpoint_is_resumed_in_other_batches(num_workers, size, accumulatio
         in_epoch = -(-(-done % COUNT) // per_update)
         whole = (3 * COUNT - done) // COUNT
         assert number + in_epoch + whole * -(-COUNT // per_update) == steps
+
+
+class TestMistakes:
+    """Each is an error that says what to do."""
+
+    @pytest.fixture
+    def strategy(self):
+        return tdi.OneDeviceStrategy("cpu")
+
+    @pytest.fixture
+    def saved(self, strategy, tmp_path):
+        """A folder with checkpoint-2."""
+        arguments = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+        with trainer_on(strategy, tmp_path, source=SOURCES["list"](COUNT), **arguments) as trainer:
+            trainer.train()
+        return tmp_path
+
+    @pytest.fixture
+    def trainer(self, strategy, tmp_path):
+        source = SOURCES["list"](COUNT)
+        with trainer_on(strategy, tmp_path, source=source, num_train_epochs=1) as trainer:
+            yield trainer
+
+    def test_a_checkpoint_of_another_trainer(self, saved, trainer):
+        (saved / "checkpoint-2/torch_distinput.json").unlink()
+        with pytest.raises(ValueError, match="ignore_data_skip=True"):
+            trainer.train(resume_from_checkpoint=True)
+
+    def test_a_state_of_something_else(self, saved, trainer):
+        (saved / "checkpoint-2/torch_distinput.json").write_text('{"_num_yielded": 3}')
+        with pytest.raises(ValueError, match="got something else there"):
+            trainer.train(resume_from_checkpoint=True)
+
+    def test_data_that_is_asked_to_begin_anew_does(self, saved, trainer):
+        trainer.args.ignore_data_skip = True
+        trainer.train(resume_from_checkpoint=True)
+        assert EPOCH[:18] == list(chain(*trainer.model.seen))  # 9 of 11 updates are left
+
+    def test_the_last_checkpoint_is_found(self, saved, trainer):
+        trainer.train(resume_from_checkpoint=True)
+        assert EPOCH[4:] == list(chain(*trainer.model.seen))
+
+    def test_a_dataloader_is_not_a_dataset(self, trainer):
+        trainer.train_dataset = torch.utils.data.DataLoader(EPOCH)
+        with pytest.raises(TypeError, match="Pass its dataset"):
+            trainer.get_train_dataloader()
+
+    def test_a_dataset_that_another_integration_plays(self, trainer, strategy):
+        dataset = strategy.distribute_dataset(
+            SOURCES["list"](COUNT), global_batch_size=2, collate_fn=collate
+        )
+        claim(dataset, "Lightning")
+        trainer.train_dataset = dataset
+        with pytest.raises(tdi.UsageError, match="Distribute the source twice"):
+            trainer.get_train_dataloader()
+
+    def test_a_dataset_that_is_distributed_already_is_played_as_it_is(self, trainer, strategy):
+        trainer.train_dataset = strategy.distribute_dataset(
+            SOURCES["list"](COUNT), global_batch_size=5, collate_fn=collate
+        )
+        trainer.train()
+        assert [EPOCH[0:5], EPOCH[5:10], EPOCH[10:15], EPOCH[15:20], [20, 21]] == trainer.model.seen
+
+    def test_a_loader_of_ours_gives_batches_outside_of_train(self, trainer):
+        batches = list(trainer.get_train_dataloader())
+        assert EPOCH == [int(number) for batch in batches for number in batch["numbers"]]
+
+
+def means_of_processes(strategy, folder):
+    arguments = {"average_tokens_across_devices": False}
+    match = "average_tokens_across_devices=True"
+    with (
+        trainer_on(strategy, folder, source=SOURCES["list"](COUNT), **arguments) as trainer,
+        pytest.raises(tdi.ConfigurationError, match=match),
+    ):
+        trainer.train()
+
+
+def test_means_of_processes_are_refused(tmp_path):
+    run_ranks(partial(means_of_processes, folder=tmp_path), 2, timeout=120)
+
+
+def shuffled(strategy, folder):
+    """The first epoch, and the second from a checkpoint in its middle."""
+    seen = []
+    arguments = {"train_sampling_strategy": "random", "data_seed": 5, "num_train_epochs": 2}
+    saving = {"save_strategy": "steps", "save_steps": 8}
+    for checkpoint in (None, f"{folder}/checkpoint-8"):
+        source = SOURCES["datasets"](COUNT)
+        with trainer_on(strategy, folder, source=source, **arguments, **saving) as trainer:
+            trainer.train(checkpoint)
+            seen.append(trainer.model.seen)
+    return seen
+
+
+def test_a_shuffled_epoch_goes_on_in_its_order(tmp_path):
+    whole, resumed = zip(*run_ranks(partial(shuffled, folder=tmp_path), 2), strict=True)
+    for one, rest in zip(whole, resumed, strict=True):
+        assert one[8:] == rest
+    first, second = (
+        [number for seen in whole for part in seen[epoch] for number in part]
+        for epoch in (slice(0, 6), slice(6, 12))
+    )
+    assert EPOCH == sorted(first) == sorted(second)
+    assert first != second

@@ -168,13 +168,14 @@ class PreparedStream:
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
         """Steps whose number is not known beforehand."""
         topology, shared = self._splitter.topology, self._splitter.shared
-        steps_per_batch, before = self.steps.steps_per_batch, origin.position
-        if topology.num_workers == 1:
-            own = DeliveryCounter(before, 1, shared=shared, steps_per_batch=steps_per_batch)
-            return OwnFeed(steps, own, origin=origin)
         counter = DeliveryCounter(
-            before, topology.num_workers, shared=shared, steps_per_batch=steps_per_batch
+            origin.position,
+            topology.num_workers,
+            shared=shared,
+            steps_per_batch=self.steps.steps_per_batch,
         )
+        if topology.num_workers == 1:
+            return OwnFeed(steps, counter, origin=origin)
         try:
             agreement = opening.agreement_channel.start(
                 steps,

@@ -30,8 +30,6 @@ import torch_distinput as tdi
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.versions import check_version
 
-TESTED = "1.15"
-
 
 def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
     """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
@@ -47,7 +45,7 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
             accelerator, or accumulation goes on across epochs (``sync_with_dataloader=False``).
         UsageError: if another integration plays the dataset.
     """
-    check_version("accelerate", tested=TESTED, stacklevel=3)
+    check_version("accelerate", tested="1.15", stacklevel=3)
     if not isinstance(dataset, tdi.DistributedDataset):
         msg = (
             f"Expected a distributed dataset, got a {type(dataset).__name__}. Pass what "

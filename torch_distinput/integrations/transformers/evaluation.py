@@ -63,6 +63,11 @@ class EvaluationLoader:
         """The step in use."""
         return self._loader.step
 
+    @property
+    def num_rows(self) -> int:
+        """Examples of the step in use on this process."""
+        return sum(self.step.local_counts)
+
 
 @final
 class RowGatherer:
@@ -83,7 +88,7 @@ class RowGatherer:
 
     def _count(self, step: tdi.Step) -> None:
         """Ask all processes for their rows, once a step."""
-        self._step, self._own_rows = step, sum(step.local_counts)
+        self._step, self._own_rows = step, self._loader.num_rows
         device = self._accelerator.device
         counts = self._accelerator.gather(torch.tensor([self._own_rows], device=device))
         self._most_rows = int(counts.max())
@@ -100,5 +105,5 @@ class RowGatherer:
             raise ValueError(msg)
         own = tensor[: self._own_rows]  # a loss comes repeated for a whole batch
         missing = own.new_zeros((self._most_rows - len(own), *own.shape[1:]))
-        gathered = self._accelerator.gather(torch.cat([own, missing]))
+        gathered: torch.Tensor = self._accelerator.gather(torch.cat([own, missing]))
         return gathered[self._real.to(gathered.device)] if self._real is not None else gathered

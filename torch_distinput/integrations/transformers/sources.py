@@ -12,7 +12,7 @@ import torch_distinput as tdi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class LoaderArguments:
     """How Trainer's arguments say that a dataset is read.
 
     Attributes:
@@ -51,7 +51,9 @@ def count_examples(dataset: Any) -> int | None:
         return None
 
 
-def distribute(dataset: Any, recipe: Recipe, strategy: tdi.Strategy) -> tdi.DistributedDataset:
+def distribute(
+    dataset: Any, arguments: LoaderArguments, strategy: tdi.Strategy
+) -> tdi.DistributedDataset:
     """Distribute a dataset of examples over the processes of a Trainer.
 
     Raises:
@@ -66,24 +68,24 @@ def distribute(dataset: Any, recipe: Recipe, strategy: tdi.Strategy) -> tdi.Dist
     if has_index(dataset):
         loader: DataLoader[Any] = DataLoader(
             dataset,
-            batch_size=recipe.global_batch_size,
-            sampler=recipe.sampler,
-            drop_last=recipe.drop_last,
-            collate_fn=recipe.collate_fn,
-            num_workers=recipe.num_workers,
-            **recipe.loading,
+            batch_size=arguments.global_batch_size,
+            sampler=arguments.sampler,
+            drop_last=arguments.drop_last,
+            collate_fn=arguments.collate_fn,
+            num_workers=arguments.num_workers,
+            **arguments.loading,
         )
-        return strategy.distribute_dataset(loader, seed=recipe.seed, options=recipe.options)
-    options = recipe.options
+        return strategy.distribute_dataset(loader, seed=arguments.seed, options=arguments.options)
+    options = arguments.options
     if getattr(dataset, "num_shards", strategy.num_workers) < strategy.num_workers:
         options = replace(options, auto_shard_policy="data")  # too few to deal out
     return strategy.distribute_dataset(
         dataset,
-        global_batch_size=recipe.global_batch_size,
-        shuffle=isinstance(recipe.sampler, RandomSampler),
-        seed=recipe.seed,
-        drop_last=recipe.drop_last,
-        collate_fn=recipe.collate_fn,
-        num_workers=recipe.num_workers,
+        global_batch_size=arguments.global_batch_size,
+        shuffle=isinstance(arguments.sampler, RandomSampler),
+        seed=arguments.seed,
+        drop_last=arguments.drop_last,
+        collate_fn=arguments.collate_fn,
+        num_workers=arguments.num_workers,
         options=options,
     )

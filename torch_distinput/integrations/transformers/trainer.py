@@ -18,17 +18,18 @@ import torch_distinput as tdi
 from torch_distinput.integrations.accelerate import check_processes
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
+from torch_distinput.integrations.transformers.checks import check_means, check_wrapped
 from torch_distinput.integrations.transformers.evaluation import EvaluationLoader, RowGatherer
+from torch_distinput.integrations.transformers.means import count_items, warn_of_mean
 from torch_distinput.integrations.transformers.sources import (
-    Recipe,
+    LoaderArguments,
     count_examples,
     distribute,
     has_index,
 )
+from torch_distinput.integrations.transformers.stand_in import StandIn
 from torch_distinput.integrations.transformers.training import TrainLoader, TrainRun
 from torch_distinput.integrations.versions import check_version
-
-TESTED = "5.23"
 
 
 class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is not type-checked
@@ -47,17 +48,21 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             process train its own mean, and for a dataset of other processes.
     """
 
+    gather_function: Any
+    loss_is_scaled_for_ga: bool | None
+    model_accepts_loss_kwargs: bool
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As of Trainer."""
-        check_version("transformers", tested=TESTED, stacklevel=3)
+        check_version("transformers", tested="5.23", stacklevel=3)
         self._strategy: tdi.Strategy | None = None
         self._resumed: SavedPosition | None = None
         self._run: TrainRun | None = None  # while train() runs
-        self._mean_weights: deque[torch.Tensor] = deque()
+        self._weights: deque[torch.Tensor | None] = deque()  # of the losses to come
+        self._stand_in = StandIn()
+        self._is_loss_checked = False
         self._evaluated: EvaluationLoader | None = None
         super().__init__(*args, **kwargs)
-
-    # ---- Loaders
 
     def _get_dataloader(
         self,
@@ -73,8 +78,8 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         del dataloader_key  # evaluation is distributed anew each time
         if not isinstance(dataset, tdi.DistributedDataset):
             order = sampler_fn if is_training and has_index(dataset) else None
-            recipe = self._make_recipe(dataset, description, batch_size, order, is_training)
-            distributed = distribute(*recipe, self._find_strategy())
+            found = self._list_arguments(dataset, description, batch_size, order, is_training)
+            distributed = distribute(*found, self._find_strategy())
         else:
             check_processes(dataset.strategy, self.accelerator)
             claim(dataset, "Transformers")
@@ -84,9 +89,9 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             return TrainLoader(distributed, num_examples)
         return EvaluationLoader(distributed, self.accelerator, num_examples)
 
-    def _make_recipe(
+    def _list_arguments(
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any, is_training: bool
-    ) -> tuple[Any, Recipe]:
+    ) -> tuple[Any, LoaderArguments]:
         """The dataset without the columns that the model does not take, and how it is read."""
         args, num_workers = self.args, self.args.dataloader_num_workers
         collate_fn = self.data_collator
@@ -107,7 +112,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
                 seed = partial(seed_worker, num_workers=num_workers, rank=args.process_index)
                 loading["worker_init_fn"] = seed
         in_order = tdi.InputOptions(auto_shard_policy="data")
-        recipe = Recipe(
+        arguments = LoaderArguments(
             global_batch_size=batch_size * args.world_size,
             sampler=sampler,
             seed=args.seed if args.data_seed is None else args.data_seed,
@@ -117,7 +122,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             loading=loading,
             options=tdi.InputOptions() if is_training else in_order,
         )
-        return dataset, recipe
+        return dataset, arguments
 
     def _find_strategy(self) -> tdi.Strategy:
         """The strategy over Trainer's processes, made when it is needed first."""
@@ -126,15 +131,13 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             check_processes(self._strategy, self.accelerator)
         return self._strategy
 
-    # ---- Training
-
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """As of Trainer; a checkpoint is resumed on any number of processes, and costs nothing.
 
         Raises:
             ValueError: if the checkpoint does not say where the epoch stands.
         """
-        self._check_means()
+        check_means(self.args)
         folder = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
@@ -144,16 +147,6 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             return super().train(resume_from_checkpoint, **kwargs)
         finally:
             self._resumed = self._run = None
-
-    def _check_means(self) -> None:
-        args = self.args
-        if args.world_size > 1 and not args.average_tokens_across_devices:
-            msg = (
-                f"Expected average_tokens_across_devices=True with {args.world_size} processes, "
-                "got False: each would train the mean of its own examples, of which it has more or "
-                "fewer than the others. Leave it out of TrainingArguments."
-            )
-            raise tdi.ConfigurationError(msg)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
         """As of Trainer, whose numbers are those of whole epochs; what is left may be more or less.
@@ -192,6 +185,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """As of Trainer, with the steps that this epoch has."""
         run, accumulation = self._run, self.args.gradient_accumulation_steps
         if run is not None:
+            check_wrapped(kwargs["model"], self)
             skipped = run.begin(kwargs["epoch"], accumulation)
             left = run.num_left
             if left is not None:
@@ -209,11 +203,47 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         batches = run.fetch(epoch_iterator, num_batches, self.state.global_step)
         if not batches:
             self.control.should_epoch_stop = True
-        found = super().get_batch_samples(iter(batches), len(batches), device)
-        self._mean_weights.clear()
-        if batches and not self._is_scaled(found[1]):
-            self._mean_weights.extend(self._weigh_means(batches, run.num_rows, device))
-        return tuple(found)
+        if batches and run.num_rows[0]:
+            self._check_loss(batches[0])
+        _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
+        rows = [*run.num_rows, *[0] * (len(batches) - len(run.num_rows))]
+        self._weights.clear()
+        if batches and not self._is_scaled(num_items):
+            self._weights.extend(self._weigh_means(batches, rows, device))
+        else:
+            nothing = torch.zeros((), device=device)
+            self._weights.extend(None if own else nothing for own in rows)
+        pairs = zip(batches, rows, strict=True)
+        return [self._stand_in.fill(batch, own) for batch, own in pairs], num_items
+
+    def _check_loss(self, batch: Any) -> None:
+        """Find out once whether the model divides its loss by the labels of the whole update.
+
+        Trainer concludes so from ``**kwargs`` in its signature. Where the loss is a mean all the
+        same, its gradients would be multiplied by processes and accumulated batches.
+        """
+        if self._is_loss_checked or not self.model_accepts_loss_kwargs:
+            return
+        if self.compute_loss_func is not None or "labels" not in batch:
+            return
+        found = self.accelerator.gather(self._try_losses(batch)[None]).nansum(0).tolist()
+        self._is_loss_checked = found[0] != 0
+        if self._is_loss_checked and math.isclose(*found, rel_tol=1e-3):
+            self.model_accepts_loss_kwargs = False
+            warn_of_mean(self.model)
+
+    def _try_losses(self, batch: Any) -> torch.Tensor:
+        """The loss as one of 1 item, and of 2; a model that divides by them halves it."""
+        training, losses = self.model.training, []
+        self.model.eval()
+        with torch.no_grad(), self.compute_loss_context_manager():
+            for number in (1, 2):
+                num_items = torch.tensor(number, device=self.args.device)
+                inputs = self._prepare_inputs(dict(batch))
+                loss = self.compute_loss(self.model, inputs, num_items_in_batch=num_items)
+                losses.append(loss.detach().float().mean())
+        self.model.train(training)
+        return torch.stack(losses)
 
     def _is_scaled(self, num_items: Any) -> bool:
         """Whether a loss is a part of its update's mean, and no mean of its own; Trainer's rule."""
@@ -229,36 +259,32 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
 
         Gradients are averaged over processes, hence their number.
         """
-        rows = [*num_rows, *[0] * (len(batches) - len(num_rows))]
-        pairs = zip(batches, rows, strict=True)
-        items = torch.stack([self._count_items(batch, own).to(device) for batch, own in pairs])
+        pairs = zip(batches, num_rows, strict=True)
+        items = torch.stack(
+            [count_items(batch, own, self._loss_shifts_labels).to(device) for batch, own in pairs]
+        )
         total = self.accelerator.gather(items.sum()).sum()
         yield from items * self.accelerator.num_processes / total
-
-    def _count_items(self, batch: Any, num_rows: int) -> torch.Tensor:
-        """What a mean loss is taken over: labels that count, else examples."""
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if not isinstance(labels, torch.Tensor):
-            return torch.tensor(num_rows, dtype=torch.float64)
-        if "shift_labels" in batch:
-            labels = batch["shift_labels"]
-        elif self._loss_shifts_labels:
-            labels = labels[..., 1:]
-        return labels.ne(-100).sum().double()
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """As of Trainer, which divides a mean loss by the batches that it accumulates.
 
-        It divides by what makes it its share of the mean over all examples of the update instead.
+        It divides by what makes it its share of the mean over all examples of the update instead;
+        and the loss of what stands in for no rows by infinity, whoever has scaled it.
         """
-        if not self._mean_weights:
+        weight = self._weights.popleft() if self._weights else None
+        if weight is None:
             return super().training_step(model, inputs, num_items_in_batch)
-        weight = self._mean_weights.popleft()
+        before = self.loss_is_scaled_for_ga
+        self.loss_is_scaled_for_ga = False
         self.current_gradient_accumulation_steps = 1 / weight
-        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
-        return torch.where(weight == 0, 0, loss)  # the mean of no examples is NaN
+        try:
+            loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self.loss_is_scaled_for_ga = before
+        return torch.where(weight == 0, 0, loss)  # the mean over labels that do not count is NaN
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As of Trainer, with the position in the same folder."""
@@ -270,8 +296,6 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
                 position.write(folder)
         super()._save_checkpoint(model, trial)
 
-    # ---- Evaluation
-
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """As of Trainer; batches may differ in size, and each example counts once."""
         if not isinstance(dataloader, EvaluationLoader):
@@ -282,7 +306,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
                 "any number on each process. Leave it out of TrainingArguments."
             )
             raise tdi.ConfigurationError(msg)
-        before = self.gather_function
+        before: Any = self.gather_function
         self._evaluated = dataloader
         self.gather_function = RowGatherer(dataloader, self.accelerator)
         try:
@@ -294,8 +318,14 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
         """As of Trainer; the loss is that of the step on all processes."""
-        loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)
-        if self._evaluated is not None and loss is not None:
+        if self._evaluated is None:
+            return tuple(super().prediction_step(model, inputs, *args, **kwargs))
+        given = self._stand_in.fill(inputs, self._evaluated.num_rows)
+        self._check_loss(given)
+        if given is not inputs and isinstance(given, Mapping) and "labels" in given:
+            given = {**given, "labels": torch.full_like(given["labels"], -100)}  # not to be counted
+        loss, logits, labels = super().prediction_step(model, given, *args, **kwargs)
+        if loss is not None:
             loss = self._average_loss(loss, inputs)
         return loss, logits, labels
 
@@ -308,9 +338,10 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             and has_labels
             and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None)
         )
-        num_rows = sum(self._evaluated.step.local_counts)
-        one = torch.ones((), dtype=torch.float64)
-        weight = (one if is_scaled else self._count_items(inputs, num_rows)).to(loss.device)
-        share = torch.where(weight == 0, 0, loss.double()) * weight
+        num_rows = self._evaluated.num_rows
+        items = count_items(inputs, num_rows, self._loss_shifts_labels).to(loss.device)
+        weight = torch.ones_like(items) if is_scaled else items
+        share = torch.where(items == 0, 0, loss.double()) * weight
         sums = self.accelerator.gather(torch.stack([share, weight])[None]).sum(0)
-        return (sums[0] / sums[1]).to(loss.dtype)
+        average: torch.Tensor = (sums[0] / sums[1]).to(loss.dtype)
+        return average

@@ -13,16 +13,16 @@ first, and cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any, final
 
-import torch
 from torch.utils.data import IterableDataset
 
 import torch_distinput as tdi
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
+from torch_distinput.integrations.transformers.stand_in import without_rows
 
 
 @final
@@ -193,14 +193,3 @@ def count_steps(dataset: tdi.DistributedDataset) -> int | None:
         return len(dataset)
     except TypeError:
         return None
-
-
-def without_rows(batch: Any) -> Any:
-    """A batch of the same structure with no rows."""
-    if isinstance(batch, Mapping):
-        return {key: without_rows(value) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(map(without_rows, batch))
-    if isinstance(batch, torch.Tensor):
-        return batch.new_empty((0, *batch.shape[1:]))
-    return batch[:0]

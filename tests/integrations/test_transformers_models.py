@@ -1,0 +1,126 @@
+"""Models of Transformers: the loss is that of one process, by token, by example, or as a mean."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+
+import torch_distinput as tdi
+from tests.integrations.trainers import trainer_on
+from torch_distinput.testing import run_ranks
+
+COUNT = 7
+
+
+def make_gpt2():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **dropout))
+
+
+def make_bert(**arguments):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = BertConfig(**sizes, intermediate_size=8, max_position_embeddings=8, **dropout)
+    config.update({"num_labels": 3, **arguments})
+    return BertForSequenceClassification(config)
+
+
+def make_regression():
+    return make_bert(num_labels=1, problem_type="regression")
+
+
+def texts():
+    """Of 2 to 8 tokens, so that ranks have other numbers of them."""
+    generator = torch.Generator().manual_seed(1)
+    for number in range(COUNT):
+        ids = torch.randint(0, 11, (2 + number,), generator=generator).tolist()
+        yield {"input_ids": ids, "labels": ids}
+
+
+def classified():
+    for text in texts():
+        yield {**text, "labels": len(text["input_ids"]) % 3}
+
+
+def measured():
+    for text in texts():
+        yield {**text, "labels": len(text["input_ids"]) / 7}
+
+
+def pad(examples):
+    """All to 8 tokens; labels of padding do not count."""
+    batch = {"input_ids": [], "attention_mask": [], "labels": []}
+    for example in examples:
+        ids, labels = example["input_ids"], example["labels"]
+        missing = 8 - len(ids)
+        batch["input_ids"].append(ids + [0] * missing)
+        batch["attention_mask"].append([1] * len(ids) + [0] * missing)
+        is_text = isinstance(labels, list)
+        batch["labels"].append(labels + [-100] * missing if is_text else labels)
+    return {name: torch.tensor(values) for name, values in batch.items()}
+
+
+MODELS = {
+    "by token": (make_gpt2, texts),
+    "by example": (make_bert, classified),
+    "as a mean": (make_regression, measured),
+}
+
+
+def train(strategy, folder, kind, size, accumulation):
+    """The weights after an epoch, the mean loss that was logged, and that of an evaluation."""
+    make, source = MODELS[kind]
+    with trainer_on(
+        strategy,
+        folder,
+        model=make(),
+        source=list(source()),
+        evaluated=list(source()),
+        collator=pad,
+        per_device_train_batch_size=size,
+        per_device_eval_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=1,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+    ) as trainer:
+        trainer.train()
+        losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+        weights = torch.cat([part.detach().flatten() for part in trainer.model.parameters()])
+        return weights.tolist(), losses, trainer.evaluate()["eval_loss"]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_loss_is_that_of_one_process(kind, tmp_path):
+    """7 examples in updates of 6 and 1: two ranks of three have none of the last step."""
+    alone = partial(train, folder=tmp_path, kind=kind, size=6, accumulation=1)
+    [(weights, losses, evaluated)] = run_ranks(alone, 1, timeout=120)
+    assert 2 == len(losses)
+    job = partial(train, folder=tmp_path, kind=kind, size=1, accumulation=2)
+    for found in run_ranks(job, 3, timeout=120):
+        assert weights == pytest.approx(found[0], abs=2e-6)
+        assert losses == pytest.approx(found[1], abs=2e-6)
+        if kind != "by token":  # a mean over the tokens of each batch, which are others
+            assert evaluated == pytest.approx(found[2], abs=2e-6)
+
+
+def evaluate_first(strategy, folder):
+    source = list(texts())
+    with trainer_on(
+        strategy, folder, model=make_gpt2(), source=source, evaluated=source, collator=pad
+    ) as trainer:
+        trainer.evaluate()
+        with pytest.raises(tdi.UsageError, match="eval_on_start=True"):
+            trainer.train()
+
+
+def test_a_model_that_each_rank_would_train_alone_is_refused(tmp_path):
+    """Transformers 5.23 does not wrap a model that it has evaluated before."""
+    run_ranks(partial(evaluate_first, folder=tmp_path), 2, timeout=120)

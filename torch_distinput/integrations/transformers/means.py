@@ -1,0 +1,40 @@
+"""A loss that is the mean of a batch, and what it is a mean over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+_log = logging.getLogger(__name__)
+
+
+def count_items(batch: Any, num_rows: int, shifts_labels: bool) -> torch.Tensor:
+    """What a mean loss is taken over: labels that count, else examples.
+
+    Args:
+        batch: of this process.
+        num_rows: its examples.
+        shifts_labels: whether a label is that of the token before it, so that the first has none.
+    """
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, torch.Tensor):
+        return torch.tensor(float(num_rows), dtype=torch.float64)
+    if "shift_labels" in batch:
+        labels = batch["shift_labels"]
+    elif shifts_labels:
+        labels = labels[..., 1:]
+    return labels.ne(-100).sum().double()
+
+
+def warn_of_mean(model: nn.Module) -> None:
+    """Say that the loss of a model is weighed otherwise than Trainer would."""
+    _log.warning(
+        "%s takes num_items_in_batch and does not use it: its loss is the mean of a batch, and is "
+        "weighed as one. Without this, Trainer would multiply its gradients by the processes and "
+        "by gradient_accumulation_steps.",
+        type(model).__name__,
+    )
