@@ -9,6 +9,9 @@ import functools
 import itertools
 
 import pytest
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
 
 from tests.integrations.lightning_runs import (
     Model,
@@ -18,9 +21,12 @@ from tests.integrations.lightning_runs import (
     data,
     examples,
     fit,
+    make_trainer,
     on_ranks,
+    silence,
     whole_epochs,
 )
+from torch_distinput.integrations.lightning import DataModule
 from torch_distinput.testing import run_ranks
 
 
@@ -163,3 +169,84 @@ def test_from_one_rank_to_two(tmp_path):
     ]
     for count, rest in enumerate(run_cases(2, cases), start=1):
         assert whole_epochs(0, 1) == examples(model.trained[:count] + rest)
+
+
+class Sharded(Model):
+    """A layer that FSDP2 shards over the data-parallel ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = None
+        self.layer = torch.nn.Linear(1, 4)
+
+    def configure_model(self):
+        fully_shard(self.layer, mesh=self.device_mesh["data_parallel"])
+
+    def training_step(self, batch, batch_idx):
+        self.trained.append(batch.long().tolist())
+        return self.trainer.datamodule.average_loss(self.layer(batch[:, None]).sum(1))
+
+
+def train_on_a_mesh(strategy, data_size, folder):
+    """Train an epoch, and its rest again with other batches: what this rank has trained."""
+    size = {"data_parallel_size": data_size, "tensor_parallel_size": 2 // data_size}
+    arguments = {**on_ranks(strategy), "max_epochs": 1}
+    models, saver, file = [Sharded(), Sharded()], Saver(folder, ["on_train_batch_end"]), None
+    for model, batch_size in zip(models, [4, 3], strict=True):
+        arguments["strategy"] = ModelParallelStrategy(**size)
+        arguments["callbacks"] = [] if file else [saver]
+        fit(model, data("indexed", batch_size), ckpt_path=file, **arguments)
+        file = saver.saved[0][2]
+    trained = [model.trained for model in models]
+    del model, models
+    collect_models()
+    return trained
+
+
+@pytest.mark.parametrize("data_size", [1, 2])
+def test_ranks_of_a_mesh(tmp_path, data_size):
+    """Those that share a part of the model train the same; others divide each batch."""
+    job = functools.partial(train_on_a_mesh, data_size=data_size, folder=tmp_path)
+    runs = run_ranks(job, 2, timeout=100)
+    if data_size == 1:
+        assert runs[0] == runs[1]
+        runs = runs[:1]
+    first, second = (joined([(run[number],) for run in runs]) for number in (0, 1))
+    assert whole_epochs(0) == examples(first)
+    assert whole_epochs(0) == examples(first[:1] + second)
+
+
+class Predicting(Validating):
+    """Hands over with each prediction of which example it is."""
+
+    def predict_step(self, batch, batch_idx):
+        return self.trainer.datamodule.step.ids, 2 * batch
+
+
+def evaluate(strategy):
+    """Validate inside an epoch, test, and predict: what each has seen on this rank."""
+    model, trainer = Predicting(), make_trainer(**on_ranks(strategy), max_epochs=1)
+    trainer.val_check_interval = 2
+    module = DataModule(range(10), val=range(5), global_batch_size=4, shuffle=True)
+    module.test = module.predict = torch.arange(7)
+    with silence():
+        trainer.fit(model, datamodule=module)
+        trainer.test(model, datamodule=module)
+        predicted = trainer.predict(model, datamodule=module)
+    ids, values = (list(itertools.chain(*(one[i].tolist() for one in predicted))) for i in (0, 1))
+    in_order = strategy.gather_in_order(torch.tensor(ids), torch.tensor(values)).tolist()
+    validated = [batch for _, batch in model.validated]
+    seen = model.trained, validated, model.tested, in_order
+    del model, trainer, module
+    collect_models()
+    return seen
+
+
+def test_evaluation_on_ranks():
+    """The second rank has no example in the last step of the validation, and none is repeated."""
+    runs = run_ranks(evaluate, 2, timeout=100)
+    trained, validated, tested, in_order = zip(*runs, strict=True)
+    assert dict.fromkeys(range(10), 1) == examples(itertools.chain(*trained))
+    assert [[[0, 1], [4]], [[2, 3], []]] == list(validated)
+    assert [[[0, 1], [4, 5]], [[2, 3], [6]]] == list(tested)
+    assert [list(range(0, 14, 2))] * 2 == list(in_order)

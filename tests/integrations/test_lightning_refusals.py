@@ -144,6 +144,15 @@ def test_a_step_before_there_is_one():
         fit(Asking(), data("indexed", 4), max_epochs=1)
 
 
+def test_a_step_that_reads_by_itself():
+    class Reading(Model):
+        def training_step(self, dataloader_iter):
+            raise AssertionError
+
+    with pytest.raises(tdi.UsageError, match="Expected training_step.*with dataloader_iter"):
+        fit(Reading(), data("indexed", 4), max_epochs=1)
+
+
 def test_gradients_that_a_checkpoint_loses_are_told_of(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "torch_distinput")
     saver = Saver(tmp_path, ["on_train_batch_end"])

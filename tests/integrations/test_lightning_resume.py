@@ -81,6 +81,17 @@ def test_where_max_steps_has_cut_an_epoch_off(tmp_path, source, before, after):
 
 
 @pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("after", [4, 3])
+def test_also_where_it_was_saved_behind_the_training(tmp_path, source, after):
+    """Lightning counts the epoch as ended then; its rest is trained all the same."""
+    first, second, file = Model(), Model(), str(tmp_path / "last.ckpt")
+    trainer = fit(first, data(source, 4), max_steps=4)
+    trainer.save_checkpoint(file)
+    fit(second, data(source, after), ckpt_path=file, max_epochs=3)
+    assert whole_epochs(0, 1, 2) == examples(first.trained + second.trained)
+
+
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
 def test_a_step_that_was_interrupted_is_trained_again(tmp_path, source, count):
     """Its batch was delivered and in use, but has not reached the weights."""

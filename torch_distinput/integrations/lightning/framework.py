@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import math
 import sys
 from typing import Any, NoReturn
@@ -115,20 +116,28 @@ def go_on_in_epoch(trainer: Any) -> None:
             progress.processed -= 1
 
 
-def epoch_of(trainer: Any, *, is_cut_off: bool) -> int:
+def reopen_epoch(checkpoint: dict[str, Any]) -> None:
+    """Let a trainer that will load a checkpoint count its last epoch as begun, and not as ended.
+
+    It counts an epoch as ended that ``max_steps`` or a stop has cut off.
+    """
+    progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        counts["processed"] = counts["completed"] = counts["ready"] - 1
+
+
+def epoch_of(trainer: Any) -> int:
     """The epoch that is trained or comes next, also before the loop has begun.
 
-    Not ``current_epoch``, which lags behind where training goes on from the end of an epoch; that
-    is right where ``max_steps`` has cut an epoch off before its end.
+    Not ``current_epoch``, which lags behind where training goes on from the end of an epoch.
     """
-    epochs = trainer.fit_loop.epoch_progress.current
-    is_ended = trainer.fit_loop.restarting and trainer.max_steps != -1 and is_cut_off
-    return int(epochs.completed if is_ended else epochs.processed)
+    return int(trainer.fit_loop.epoch_progress.current.processed)
 
 
-def is_out_of_steps(trainer: Any) -> bool:
-    """Whether ``max_steps`` ends the training."""
-    return bool(trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps)
+def takes_no_more(trainer: Any) -> bool:
+    """Whether the trainer has taken all steps of an epoch that it means to take."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    return bool(progress.is_last_batch or progress.current.ready >= trainer.num_training_batches)
 
 
 def steps_done(trainer: Any) -> int:
@@ -163,6 +172,18 @@ def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
                 f"nobody knows how many that is. Pass {argument}=100, say, for 100 steps."
             )
             raise tdi.ConfigurationError(msg)
+
+
+def check_steps(pl_module: Any) -> None:
+    """Refuse a model that takes steps from an iterator: nobody would know which is in use."""
+    for name in ("training_step", "validation_step", "test_step", "predict_step"):
+        if "dataloader_iter" in inspect.signature(getattr(pl_module, name)).parameters:
+            msg = (
+                f"Expected {name}(self, batch, batch_idx), got one with dataloader_iter, which "
+                "reads as far ahead as it likes: losses and checkpoints could be of other steps "
+                "than those in use. Take the batch; it is read ahead of use anyway."
+            )
+            raise tdi.UsageError(msg)
 
 
 def check_num_steps(trainer: Any, num_steps: int) -> None:

@@ -175,13 +175,8 @@ class Loader:
     def begins_epoch(self) -> bool:
         """Whether the checkpoint is of an epoch before the one that Lightning begins."""
         trained = self._trained
-        return trained is not None and trained.loaded is not None and trained.epoch < self._epoch
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether the checkpoint is of an epoch that has not ended, whatever Lightning counts."""
-        trained = self._trained
-        return trained is not None and trained.loaded is not None and not trained.is_over
+        epoch = framework.epoch_of(self._trainer)
+        return trained is not None and trained.loaded is not None and trained.epoch < epoch
 
     def begin_step(self) -> None:
         """The oldest of the steps delivered goes into use."""
@@ -194,31 +189,27 @@ class Loader:
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
             is_over = is_last or (self._is_read and not self._delivered)
-            trained.note(used, epoch=self._epoch, is_over=is_over)
+            trained.note(used, epoch=framework.epoch_of(self._trainer), is_over=is_over)
 
     def end_epoch(self) -> None:
-        """Lightning ends its epoch: say once if that is before the end of the data.
-
-        Not where ``max_steps`` has cut it off: a checkpoint of that goes on inside the epoch.
-        """
+        """Lightning ends its epoch, or stops: what stopped it may go on from a checkpoint."""
         trained = self._trained
-        if trained is None or self._in_use is None or trained.is_over:
-            return
-        if framework.is_out_of_steps(self._trainer):
-            return
-        trained.is_over = True
-        if not self._was_cut_short:
-            self._was_cut_short = True
-            self._tell_of_the_rest(trained.epoch, self._in_use.step.index + 1)
+        if trained is not None and not trained.is_over and framework.takes_no_more(self._trainer):
+            self._leave_the_rest(trained)
 
-    def _tell_of_the_rest(self, epoch: int, num_trained: int) -> None:
+    def _leave_the_rest(self, trained: Trained) -> None:
+        """Lightning goes on to the next epoch; say once how much of this one it leaves."""
+        trained.is_over = True
+        if self._was_cut_short:
+            return
+        self._was_cut_short = True
         known = "" if self._num_steps is None else f" of {self._num_steps}"
         _log.warning(
             "The trainer has ended epoch %d after %d%s steps of %r (limit_train_batches or "
             "another reason). It does not train the other examples in this epoch; the next one "
             "begins from the beginning, in an order of its own. Said once.",
-            epoch,
-            num_trained,
+            trained.epoch,
+            trained.num_steps,
             known,
             self._dataset,
         )
@@ -241,14 +232,9 @@ class Loader:
         place = next((index for index, loader in enumerate(ours) if loader is self), None)
         return None if place is None else self._progress.trained(place, len(ours))
 
-    @property
-    def _epoch(self) -> int:
-        """Lightning's epoch."""
-        return framework.epoch_of(self._trainer, is_cut_off=self.is_cut_off)
-
     def _aim(self) -> None:
         """Let the dataset's next ``iter()`` play what the trainer takes next."""
-        trained, epoch = self._trained, self._epoch
+        trained, epoch = self._trained, framework.epoch_of(self._trainer)
         self._is_resumed = False
         if trained is None:
             self.dataset.set_epoch(epoch)
@@ -259,14 +245,18 @@ class Loader:
         if trained.loaded is not None and epoch <= trained.epoch and not trained.is_over:
             self.dataset.load_state_dict(trained.loaded)
             self._is_resumed = True
-        elif self._trainer.overfit_batches:
+            return
+        if state is not None and epoch > trained.epoch and not trained.is_over:
+            self._leave_the_rest(trained)
+        if self._trainer.overfit_batches:
             self.dataset.set_epoch(0)  # the same batches again
         else:  # a loader that is shorter than others is played again in one epoch of Lightning
             self.dataset.set_epoch(epoch if state is None else max(epoch, state["epoch"] + 1))
 
     def _is_at_its_end(self, trained: Trained) -> bool:
         """Whether Lightning is yet to end the epoch whose last step the checkpoint has."""
-        return trained.loaded is not None and trained.is_over and self._epoch <= trained.epoch
+        epoch = framework.epoch_of(self._trainer)
+        return trained.loaded is not None and trained.is_over and epoch <= trained.epoch
 
     def _num_done(self) -> int:
         """Steps that Lightning counts in the epoch under way; none where it begins one."""

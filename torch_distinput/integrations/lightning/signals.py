@@ -27,8 +27,20 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning begins something; its processes are there."""
-        del pl_module, stage
+        del stage
+        framework.check_steps(pl_module)
         self.input_progress.follow(trainer)
+
+    def on_load_checkpoint(
+        self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]
+    ) -> None:
+        """Lightning is about to load how far it was; of ours, a DataModule is loaded already."""
+        del trainer, pl_module
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state is not None:
+            self.input_progress.load_state_dict(state)
+        if self.input_progress.is_cut_off:
+            framework.reopen_epoch(checkpoint)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning has found out in which epoch it goes on."""
@@ -37,8 +49,6 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         loaders = _ours(framework.training_loaders(trainer))
         if any(loader.begins_epoch for loader in loaders):
             framework.begin_epoch_anew(trainer)
-        elif any(loader.is_cut_off for loader in loaders):
-            framework.go_on_in_epoch(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """The loaders were asked for again."""

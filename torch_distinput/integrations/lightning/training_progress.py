@@ -40,6 +40,12 @@ class Trained:
         """The dataset's state after the step trained last; None before the first."""
         return self.loaded if self._step is None else self._step.state_dict()
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of the epoch that were trained."""
+        state = self.input_state
+        return 0 if state is None else int(state["steps"])
+
     def note(self, delivered: DeliveredStep, *, epoch: int, is_over: bool) -> None:
         """A step was trained."""
         self._step, self.epoch, self.is_over, self.loaded = delivered.step, epoch, is_over, None
@@ -72,6 +78,11 @@ class TrainingProgress:
         if self._strategy is None:
             self._strategy = framework.make_strategy(self._trainer)
         return self._strategy
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether an epoch that has not ended was loaded."""
+        return any(one.loaded is not None and not one.is_over for one in self._trained.values())
 
     def trained(self, place: int, num_loaders: int) -> Trained:
         """How far the training loader at a place is."""
