@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
@@ -27,7 +27,11 @@ from torch_distinput.testing import assert_resumes_everywhere
 
 pytestmark = pytest.mark.usefixtures("paths")
 
+# The arithmetic of places is enumerated in tests/plan; here sources and readers take part.
+some = settings(max_examples=1000 if LONG else 30)
 
+
+@some
 @given(st.integers(0, 30), st.integers(1, 7), st.integers(1, 7), clusters, clusters, rules,
        st.booleans(), st.data())  # fmt: skip
 def test_one_order(count, size, other_size, cluster, other, rebatch, indexed, data):
@@ -59,6 +63,7 @@ def file_cases(draw):
     return files, reader, keywords, draw(recipes)
 
 
+@some
 @given(file_cases(), st.integers(1, 6), clusters, clusters, clusters, rules, rules,
        st.sampled_from(["file", "data"]), st.data())  # fmt: skip
 def test_files(tmp_path_factory, case, size, one, two, three, rule, other_rule, policy, data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -105,6 +106,25 @@ def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
             next(steps)
 
     simulate(work, num_workers=1)
+
+
+class OneFewer(Numbers):
+    """A reader that counts a record less than it then reads."""
+
+    def parts(self, file):
+        """All in one."""
+        (part,) = super().parts(file)
+        return [dataclasses.replace(part, num_records=part.num_records - 1)]
+
+
+def test_counted_files_do_not_go_on(tmp_path):
+    """Nor are records left out that nobody has counted."""
+    files = tdi.FileDataset(
+        write_numbers(tmp_path, [range(9)]), reader=OneFewer(counted=True, records_per_part=9)
+    )
+    steps = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=4)
+    with pytest.raises(tdi.SourceError, match="Expected 8 records, .* but there are more"):
+        list(steps)
 
 
 def stop(*_, **__):

@@ -88,8 +88,11 @@ class TestTrainDigits:
 
     @pytest.mark.parametrize(
         ("num_ranks", "arguments"),
-        [(2, ()), (3, ()), (1, ("--replicas=2",))],
-        ids=["2 ranks", "3 ranks", "2 virtual replicas"],
+        [
+            pytest.param(2, (), marks=pytest.mark.long, id="2 ranks"),  # equal shares
+            pytest.param(3, (), id="3 ranks"),  # of 100 rows 34, 33 and 33
+            pytest.param(1, ("--replicas=2",), id="2 virtual replicas"),
+        ],
     )
     def test_same_losses_on_any_replicas(
         self, alone: list[float], tmp_path: Path, num_ranks: int, arguments: tuple[str, ...]

@@ -147,7 +147,7 @@ def train(job: Job, strategy: tdi.Strategy, attempt: int) -> None:
 def be_rank(job: Job) -> None:
     """Train as a script would that torchrun has started."""
     faulthandler.dump_traceback_later(LIMIT, exit=True)
-    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type] # the platform's own
+    multiprocessing.set_start_method(None, force=True)  # the one of the platform
     torch.set_num_threads(1)
     tdi.init_distributed(60)
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

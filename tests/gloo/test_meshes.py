@@ -28,6 +28,7 @@ from tests.gloo.meshes import (
 from torch_distinput.device import prefetch
 from torch_distinput.device.backend import CpuBackend
 from torch_distinput.distribute import build
+from torch_distinput.engine import broadcast_feed
 from torch_distinput.testing import RankError, run_ranks
 from torch_distinput.testing.ranks import run_ranks_outcomes
 
@@ -182,8 +183,11 @@ class Copies(CpuBackend):
         return source.clone()
 
 
-def left_while_reading_ahead(folder, kind, _):
+def left_while_reading_ahead(folder, kind, drains, _):
     with pytest.MonkeyPatch.context() as patch:
+        if not drains:
+            patch.setattr(broadcast_feed, "_MOST_AHEAD", 0)
+            patch.setattr(broadcast_feed, "_LEAVE_SECONDS", 0.01)
         patch.setattr(prefetch, "backend_for", lambda _: Copies())
         patch.setattr(build, "host_memory", lambda _: None)
         strategy = strategy_on(*TWO_BY_TWO, replicate_input="broadcast", devices=["meta:0"])
@@ -195,10 +199,10 @@ def left_while_reading_ahead(folder, kind, _):
     return torch.distributed.get_rank() // 2, epochs, [n for n in alive if "prefetch" in n]
 
 
-@pytest.mark.parametrize("kind", SOURCES)
-def test_loops_that_were_left_while_a_thread_read_ahead(tmp_path, kind):
-    """Whatever the reader has sent by then, and nobody took."""
-    ranks = run_ranks(partial(left_while_reading_ahead, str(tmp_path), kind), 4)
+@pytest.mark.parametrize(("kind", "drains"), [("index", True), ("stream", True), ("index", False)])
+def test_loops_that_were_left_while_a_thread_read_ahead(tmp_path, kind, drains):
+    """Whatever the reader has sent by then, and nobody took: also if nobody takes it at the end."""
+    ranks = run_ranks(partial(left_while_reading_ahead, str(tmp_path), kind, drains), 4)
     workers = partners_of(ranks, 2)
     assert list(range(50)) == sorted(x for worker in workers for x in examples(worker[1][3]))
     for _, epochs, threads in workers:
@@ -237,10 +241,10 @@ def test_a_batch_that_cannot_be_sent():
         assert 'replicate_input="broadcast"' in described(outcome)
 
 
-def differs(how, rank_of_other, _):
-    """A rank that shares data has another seed."""
+def differs(how, _):
+    """All workers of the second row of ranks have another seed than those of the first."""
     strategy = strategy_on(*TWO_BY_TWO, replicate_input=how)
-    seed = int(torch.distributed.get_rank() == rank_of_other)
+    seed = torch.distributed.get_rank() % 2
     dataset = strategy.distribute_dataset(
         torch.arange(9), global_batch_size=4, shuffle=True, seed=seed
     )
@@ -251,7 +255,7 @@ def differs(how, rank_of_other, _):
 def test_partners_that_would_not_do_the_same(how):
     """Read alike, it would go unnoticed: each row of ranks by itself is sound."""
     with pytest.raises(RankError, match="the same seed on all workers"):
-        run_ranks(partial(differs, how, 3), 4)
+        run_ranks(partial(differs, how), 4)
 
 
 def killed(rank_that_dies, _):

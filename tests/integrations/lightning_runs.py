@@ -58,7 +58,7 @@ class Stream(IterableDataset):
 SOURCES = {"indexed": Indexed, "stream": Stream}
 
 
-class Model(pl.LightningModule):
+class Model(pl.LightningModule):  # type: ignore[misc] # not checked
     """One weight, and a note of each batch: of training as (rows of this rank, in sync)."""
 
     def __init__(self, *, fails_at=None):
@@ -90,7 +90,7 @@ class Validating(Model):
         self.validated.append((len(self.trained), batch.long().tolist()))
 
 
-class Saver(pl.Callback):
+class Saver(pl.Callback):  # type: ignore[misc]
     """Saves wherever a checkpoint may be saved: (where, after how many steps, file)."""
 
     HOOKS = (
@@ -141,7 +141,7 @@ def fit(model, data, *, ckpt_path=None, **arguments):
     return trainer
 
 
-class Ranks(ClusterEnvironment):
+class Ranks(ClusterEnvironment):  # type: ignore[misc]
     """Those of the test kit, which have their process group already."""
 
     creates_processes_externally = True

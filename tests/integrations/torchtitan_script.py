@@ -13,12 +13,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tempfile
 import time
 import types
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -60,7 +62,8 @@ from torchtitan.models.common import Embedding, Linear  # noqa: E402
 from torchtitan.protocols.model import BaseModel  # noqa: E402
 from torchtitan.protocols.model_spec import ModelSpec  # noqa: E402
 
-from torch_distinput.integrations.torchtitan import DistributedDataLoader  # noqa: E402
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+from torchtitan_config import use_rows  # noqa: E402
 
 
 class Bigrams(BaseModel):
@@ -106,16 +109,9 @@ def parallelize(model, *, parallel_dims, **others):
     return model
 
 
-def rows_of(count):
-    """Rows that are told apart by their tokens."""
-    rows = torch.arange(count)[:, None].expand(count, LENGTH).contiguous()
-    return {"input": rows, "labels": rows, "positions": torch.arange(LENGTH).expand(count, LENGTH)}
-
-
-def read_training(tokenizer, seq_len):
-    assert isinstance(tokenizer, NoTokenizer)
-    assert seq_len == LENGTH
-    return rows_of(ROWS)
+def write_rows(path, count):
+    """Rows that are told apart by their tokens; each rank its own file, which are all alike."""
+    np.save(path, np.arange(count)[:, None].repeat(LENGTH + 1, axis=1))
 
 
 def make_config(folder, steps, load_step):
@@ -128,20 +124,10 @@ def make_config(folder, steps, load_step):
         post_optimizer_build_fn=None,
         state_dict_adapter=None,
     )
-    training, validation = (
-        DistributedDataLoader.Config(
-            source_fn=read, global_batch_size=size, shuffle=True, infinite=False
-        )
-        for read, size in (
-            (read_training, GLOBAL_BATCH_SIZE),
-            (lambda *_: rows_of(VALIDATION_ROWS), -1),
-        )
-    )
-    return trainer.Trainer.Config(
+    config = trainer.Trainer.Config(
         model_spec=spec,
         dump_folder=str(folder),
         tokenizer=NoTokenizer.Config(),
-        dataloader=training,
         loss=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY),
         optimizer=default_adamw(lr=1e-2),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=0),
@@ -158,8 +144,13 @@ def make_config(folder, steps, load_step):
         checkpoint=CheckpointManager.Config(
             enable=True, interval=2, load_step=load_step, last_save_model_only=False
         ),
-        validator=Validator.Config(enable=True, freq=2, steps=-1, dataloader=validation),
+        validator=Validator.Config(enable=True, freq=2, steps=-1),
     )
+    folder = Path(tempfile.mkdtemp(dir=folder.parent))
+    paths = [folder / name for name in ("training.npy", "validation.npy")]
+    for path, count in zip(paths, (ROWS, VALIDATION_ROWS), strict=True):
+        write_rows(path, count)
+    return use_rows(config, *paths)
 
 
 def noting(loss_fn, note):

@@ -7,7 +7,8 @@
     main        _channel, _iteration; it posts and  all       _lock
                 receives, too, when it closes
 
-A message is a broadcast of its head, and then of its content. A broadcast that was started cannot
+A message is a broadcast of its head, and another one of its content if that does not fit behind the
+numbers in the head. A broadcast that was started cannot
 be taken back, so who stops waiting for one leaves it here, and the next to come goes on with it.
 Messages of an iteration that was left are passed over in the next one.
 """
@@ -27,6 +28,11 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.partners import Partners
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.threads import new_lock
+
+_HEAD_BYTES = 4096
+_START = 64
+"""Where the content begins in a head: behind three numbers, and where any dtype may begin."""
+_ROOM = _HEAD_BYTES - _START
 
 
 @unique
@@ -62,7 +68,7 @@ class StepBroadcast:
         self._iteration = -1
         self._outgoing: list[tuple[Transfer, torch.Tensor]] = []
         self._incoming: Transfer | None = None
-        self._head = torch.zeros(3, dtype=torch.int64, device="cpu")
+        self._head = _make_head()
         self._body: torch.Tensor | None = None
 
     @property
@@ -89,8 +95,12 @@ class StepBroadcast:
         with self._lock:
             channel = self._check(iteration)
             assert not self._outgoing, "the messages before were waited for"
-            head = torch.tensor([iteration, kind, len(content)], device="cpu")
-            parts = [head, content] if len(content) else [head]
+            head, parts = _make_head(), [content]
+            _numbers_in(head)[:] = torch.tensor([iteration, kind, len(content)], device="cpu")
+            if len(content) <= _ROOM:
+                head[_START : _START + len(content)] = content
+                parts = []
+            parts.insert(0, head)
             self._outgoing = [(channel.start_broadcast(part, root=0), part) for part in parts]
 
     def is_taken(self, iteration: int, seconds: float) -> bool:
@@ -109,15 +119,18 @@ class StepBroadcast:
             deadline = time.monotonic() + seconds
             while True:
                 if self._incoming is None:
+                    self._head = _make_head()  # what is in it is handed out
                     self._incoming = channel.start_broadcast(self._head, root=0)
                 if not self._incoming.wait(max(0.001, deadline - time.monotonic())):
                     return None
-                sender, kind, num_bytes = self._head.tolist()
-                if self._body is None and num_bytes:
+                sender, kind, num_bytes = _numbers_in(self._head).tolist()
+                if self._body is None and num_bytes > _ROOM:
                     self._body = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
                     self._incoming = channel.start_broadcast(self._body, root=0)
                     continue
-                content = self._head.new_empty(0) if self._body is None else self._body
+                content = self._head[_START : _START + num_bytes]
+                if self._body is not None:
+                    content = self._body
                 self._incoming = self._body = None
                 if sender == iteration:
                     return Message(Kind(kind), content)
@@ -128,3 +141,12 @@ class StepBroadcast:
             msg = f"iteration {iteration} is over"
             raise ChannelBrokenError(msg)
         return self._channel
+
+
+def _make_head() -> torch.Tensor:
+    return torch.empty(_HEAD_BYTES, dtype=torch.uint8, device="cpu")
+
+
+def _numbers_in(head: torch.Tensor) -> torch.Tensor:
+    """The iteration, the kind of the message, and the bytes of its content."""
+    return head[:24].view(torch.int64)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
@@ -53,6 +54,7 @@ def build_dataset(
     asked = AutoShardPolicy(options.auto_shard_policy)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     _refuse_split(source, policy)
+    pipelines.check_source(source, policy, session.topology.num_workers)
     splitter = Splitter(
         topology=session.topology,
         rebatch=_rebatch(options, opened),
@@ -114,6 +116,7 @@ def build_from_function(
     ]
     for dataset in datasets:
         _check_playable(dataset)
+        pipelines.check_replica_batches(dataset, topology.num_workers)
     steps = play_datasets(datasets, splitter)
     return DistributedDataset(
         session,

@@ -310,7 +310,7 @@ class DistributedDataset(Distributed):
     def _foresee_zero_rows(self, epoch: int) -> None:
         """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
         is_first, self._is_first = self._is_first, False
-        if is_first and self._padded_rows is None and not self._session.topology.worker_index:
+        if is_first and self._padded_rows is None and self._session.is_first:
             num_steps = self._input.num_steps(self._input.first(epoch))
             warn_of_zero_rows(self._name, epoch, self._input.idle(epoch), num_steps)
 

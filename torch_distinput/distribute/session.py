@@ -67,6 +67,12 @@ class Session:
         """Whether this rank reads data; else a partner sends it."""
         return self.partners is None or self.partners.is_reader
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks for all: the first worker, and the first of its partners."""
+        is_first_partner = self.partners is None or self.partners.meeting.rank == 0
+        return not self.topology.worker_index and is_first_partner
+
     def make_broadcast(self) -> StepBroadcast | None:
         """The way from the partner that reads to the others, for a dataset; None where all read."""
         if self.partners is None or not self.partners.broadcasts:

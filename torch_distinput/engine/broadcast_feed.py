@@ -28,6 +28,8 @@ from torch_distinput.errors import PeerFailedError, SourceError
 _POLL_SECONDS = 0.2
 """Time between two looks at the board while another rank is waited for."""
 _LEAVE_SECONDS = 1.0
+_MOST_AHEAD = 4
+"""Messages that are taken when a loop is left; what is left of more is passed over later."""
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 _CURE = (
     "Every rank must leave the loop at the same step; raise InputOptions.timeout if a source is "
@@ -91,8 +93,14 @@ class _Line:
         return self._is_taken(seconds)
 
     def receive_last(self, seconds: float) -> bool:
-        """Take what was sent until the other end is closed, too."""
-        while (message := self._broadcast.receive(self._iteration, seconds)) is not None:
+        """Take what was sent until the other end is closed, too.
+
+        No more than was read ahead: if the other end goes on, it must not go on unheard.
+        """
+        for _ in range(_MOST_AHEAD):
+            message = self._broadcast.receive(self._iteration, seconds)
+            if message is None:
+                return False
             if message.kind in (Kind.END, Kind.FAILED, Kind.CLOSED):
                 return True
         return False

@@ -6,23 +6,27 @@ Datasets and samplers that shuffle by an epoch have ``set_epoch``, and it is eas
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.errors import SourceError
 
 _log = logging.getLogger(__name__)
+_MOST_PARTS = 256
 
 
 def tell_epoch(source: Any, epoch: int) -> None:
     """Call ``set_epoch(epoch)`` of a source, or of what it is made of.
 
-    Who has ``set_epoch`` passes it on itself. In a loader, dataset, sampler or node without it we
-    look for those that have it: a DistributedSampler in a DataLoader, say.
+    Who has ``set_epoch`` passes it on itself. In a loader, dataset, sampler, node or pipeline
+    without it we look for those that have it: a DistributedSampler in a DataLoader, say. So we do
+    in the attributes of an iterable of the user's, and in what they hold.
     """
     told = []
-    for part in parts_of(source, closed=_knows_epochs):
+    for part in _parts_to_tell(source):
         if _knows_epochs(part):
             _tell(part, epoch)
             told.append(part)
@@ -31,6 +35,42 @@ def tell_epoch(source: Any, epoch: int) -> None:
     persistent = getattr(source, "persistent_workers", False)
     if persistent and any(part is source.dataset for part in told):
         _warn_of_persistence(type(source.dataset).__name__)
+
+
+def _parts_to_tell(source: Any) -> Iterator[Any]:
+    """A source, what it is made of, and what iterables of the user's hold; each once."""
+    waiting, seen = [source], {id(source)}
+    while waiting and len(seen) < _MOST_PARTS:
+        for part in parts_of(waiting.pop(), closed=_knows_epochs):
+            yield part
+            if _knows_epochs(part):
+                continue
+            new = [held for held in _held(part) if id(held) not in seen]
+            seen.update(map(id, new))
+            waiting += new
+
+
+def _held(part: Any) -> Iterator[Any]:
+    """Iterables and datasets in the attributes of an iterable that is a user's own."""
+    if hasattr(part, "__self__"):  # a method, of a dataset perhaps
+        yield part.__self__
+    values = getattr(part, "__dict__", {})
+    if not hasattr(part, "__iter__") or not isinstance(values, dict):
+        return
+    for value in list(values.values()):
+        for held in _items_of(value):
+            is_data = hasattr(held, "__iter__") or hasattr(held, "__getitem__")
+            if _knows_epochs(held) or (is_data and hasattr(held, "__dict__")):
+                yield held
+            elif isinstance(held, MethodType):
+                yield held.__self__
+
+
+def _items_of(value: Any) -> Iterable[Any]:
+    """The few values of a list, tuple or dict; or the value itself."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return value if isinstance(value, (list, tuple)) and len(value) < _MOST_PARTS else [value]
 
 
 def _knows_epochs(part: Any) -> bool:
@@ -46,10 +86,13 @@ def _tell(part: Any, epoch: int) -> None:
 
 
 def _set_counter(part: Any, epoch: int) -> None:
-    """A SamplerWrapper of torchdata counts epochs itself, and tells its sampler: let it agree.
+    """Let those agree that count epochs themselves.
 
-    It counts on when it is reset after it was started. A rule of the user's stays.
+    A SamplerWrapper of torchdata counts on when it is reset after it was started, and tells its
+    sampler; a rule of the user's stays. Stages of WebDataset count when they are started.
     """
+    if type(part).__name__ in ("detshuffle", "ResampledShards") and hasattr(part, "epoch"):
+        part.epoch = epoch - 1
     default = getattr(part, "_default_epoch_updater", None)
     if default is not None and getattr(part, "epoch_updater", None) == default:
         part.epoch = epoch - bool(getattr(part, "_started", False))

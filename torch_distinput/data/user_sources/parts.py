@@ -8,6 +8,7 @@ from typing import Any
 _INNER = (
     *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
     *("source", "source_nodes", "iterable", "root"),  # of torchdata's nodes
+    "pipeline",  # of WebDataset
 )
 
 

@@ -1,9 +1,9 @@
-"""What decides which rows a Hugging Face stream has, and their order, told without reading it.
+"""What decides which rows a stream has, and their order, told without reading it.
 
-Each rank makes such a stream by itself. If it is shuffled without a seed, or holds a part of the
-shards already, ranks deal out different lists, and rows are lost and repeated without a word. So
-what its stages were made with is compared: seeds, numbers, names of files, first rows of tables.
-Functions are not looked into.
+Each rank makes a Hugging Face stream, or a WebDataset pipeline, by itself. If it is shuffled
+without a seed, or holds a part of the shards already, ranks deal out different lists, and rows are
+lost and repeated without a word. So what its stages were made with is compared: seeds, numbers,
+names of files, first rows of tables. Functions are not looked into.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data.batch.fingerprint import fingerprint
+from torch_distinput.data.user_sources import web_pipelines
 from torch_distinput.data.user_sources.parts import parts_of
 
 _MOST = 4096
@@ -27,13 +28,23 @@ _INNER = ("ex_iterable", "ex_iterables")
 def settings_of(source: Any) -> str:
     """A digest of the settings of the stages of a stream; empty for other sources."""
     stages = [part._ex_iterable for part in parts_of(source) if hasattr(part, "_ex_iterable")]  # noqa: SLF001
-    if not stages:
+    told = [said for stage in stages for said in _stages(stage)]
+    told += [said for stage in web_pipelines.pipeline_stages(source) for said in _web_stage(stage)]
+    if not told:
         return ""
     digest = hashlib.blake2b(digest_size=8)
-    for stage in stages:
-        for said in _stages(stage):
-            digest.update(said.encode("utf-8", "surrogateescape"))
+    for said in told:
+        digest.update(said.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _web_stage(stage: Any) -> Iterator[str]:
+    """The values of a stage of WebDataset's own: shards, sizes and seeds."""
+    if type(stage).__module__.partition(".")[0] != "webdataset":
+        return
+    yield type(stage).__name__
+    values = {name: value for name, value in vars(stage).items() if name != "epoch"}
+    yield from islice(_values(values), _MOST)
 
 
 def _stages(stage: Any) -> Iterator[str]:

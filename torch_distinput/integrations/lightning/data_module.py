@@ -132,7 +132,8 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training loaders stand, after the step that was trained last."""
-        return self.input_progress.state_dict()
+        state: dict[str, Any] = self.input_progress.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""

@@ -75,6 +75,18 @@ def loaders_in_use(trainer: Any, index: int = 0) -> list[Any]:
     return [loaders[index]] if combined._mode == "sequential" else loaders  # noqa: SLF001
 
 
+def waits_for_the_longest(trainer: Any) -> bool:
+    """Whether loaders that end before others have nothing in the rest of an epoch."""
+    return bool(trainer.fit_loop._combined_loader._mode == "max_size")  # noqa: SLF001 - as above
+
+
+def show_epoch(trainer: Any, pl_module: Any) -> None:
+    """Let a progress bar know of an epoch that goes on: Lightning tells it of others only."""
+    bar = trainer.progress_bar_callback
+    if bar is not None:
+        bar.on_train_epoch_start(trainer, pl_module)
+
+
 def forget_loaders(trainer: Any) -> None:
     """Let a trainer ask for its training loaders again before it trains."""
     trainer.fit_loop._combined_loader = None  # noqa: SLF001 - as it does itself at fit()
@@ -116,7 +128,7 @@ def epoch_of(trainer: Any, *, is_cut_off: bool) -> int:
 
 def is_out_of_steps(trainer: Any) -> bool:
     """Whether ``max_steps`` ends the training."""
-    return trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps
+    return bool(trainer.max_steps != -1 and trainer.global_step >= trainer.max_steps)
 
 
 def steps_done(trainer: Any) -> int:
@@ -131,7 +143,7 @@ def steps_of_epoch(trainer: Any, num_steps: int | None) -> int | float:
     """How many steps a trainer takes in an epoch; infinity where it takes all there are."""
     # It counts them when it has asked for the loader; until then it has the number of the last one.
     is_counted = num_steps is not None or isinstance(trainer.limit_train_batches, int)
-    return trainer.num_training_batches if is_counted else math.inf  # type: ignore[no-any-return]
+    return trainer.num_training_batches if is_counted else math.inf
 
 
 def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
@@ -153,7 +165,7 @@ def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
             raise tdi.ConfigurationError(msg)
 
 
-def check_count(trainer: Any, num_steps: int) -> None:
+def check_num_steps(trainer: Any, num_steps: int) -> None:
     """Refuse to play an epoch of which the trainer would leave out the last steps, by mistake."""
     takes_all = trainer.limit_train_batches == 1.0 and len(training_loaders(trainer)) == 1
     if takes_all and trainer.num_training_batches < num_steps:

@@ -21,7 +21,7 @@ from torch_distinput.integrations.lightning.delivered_steps import (
     one_by_one,
     to_the_end,
 )
-from torch_distinput.integrations.lightning.progress import Progress, Trained
+from torch_distinput.integrations.lightning.training_progress import Trained, TrainingProgress
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +143,8 @@ class Loader:
             )
             raise tdi.UsageError(msg)
         scale = self.dataset.strategy.num_workers * num_accumulated
-        return used.step.average(per_example_loss) * scale
+        average: torch.Tensor = used.step.average(per_example_loss) * scale
+        return average
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
         """The mean of a value over the global batch of the step in use, for ``self.log``.
@@ -162,7 +163,8 @@ class Loader:
         """
         used = self._used
         scale = self.dataset.strategy.num_workers * used.num_averaged / used.step.num_examples
-        return used.step.average(per_example_value) * scale
+        average: torch.Tensor = used.step.average(per_example_value) * scale
+        return average
 
     @property
     def was_resumed(self) -> bool:
@@ -192,7 +194,7 @@ class Loader:
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
             is_over = is_last or (self._is_read and not self._delivered)
-            trained.note(used.step, epoch=self._epoch, is_over=is_over)
+            trained.note(used, epoch=self._epoch, is_over=is_over)
 
     def end_epoch(self) -> None:
         """Lightning ends its epoch: say once if that is before the end of the data.
@@ -281,9 +283,12 @@ class Loader:
 
     def _play(self) -> Iterator[Any]:
         """Deliver an epoch, or the rest of one; where nothing is left of it, the next one."""
+        trained = self._trained
+        is_over = trained is not None and self._is_at_its_end(trained)
+        if is_over and framework.waits_for_the_longest(self._trainer):
+            return
         yield from self._deliver()
         if self._is_resumed and self._in_use is None and not self._delivered:
-            trained = self._trained
             assert trained is not None, "only training goes on from a state"
             trained.is_over = True
             yield from self._deliver()
@@ -294,7 +299,7 @@ class Loader:
         self._is_under_way, self._is_read = True, False
         self._num_steps = self._count_steps()
         if self._trained is not None and self._num_steps is not None:
-            framework.check_count(self._trainer, self._num_steps)
+            framework.check_num_steps(self._trainer, self._num_steps)
         with closing(self.dataset.steps()) as steps:
             for delivered in self._group(to_the_end(steps, self._num_steps)):
                 batch = delivered.step.batch
@@ -312,11 +317,11 @@ class Loader:
         return grouped(steps, size, done=done, room=room)
 
 
-def _find_progress(trainer: Any) -> Progress:
+def _find_progress(trainer: Any) -> TrainingProgress:
     """Where a trainer keeps how far its loaders are."""
     for owner in (trainer.datamodule, *trainer.callbacks):
         progress = getattr(owner, "input_progress", None)
-        if isinstance(progress, Progress):
+        if isinstance(progress, TrainingProgress):
             return progress
     msg = (
         "Expected a trainer that keeps in its checkpoints where its loaders stand, got one with "

@@ -13,16 +13,17 @@ from typing import Any, final
 
 from torch_distinput.integrations.lightning import framework
 from torch_distinput.integrations.lightning.loader import Loader
-from torch_distinput.integrations.lightning.progress import Progress
+from torch_distinput.integrations.lightning.training_progress import TrainingProgress
 
 
 class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is not checked
     """Tells the loaders of a trainer which of their steps is in use."""
 
     def __init__(self) -> None:
-        self.input_progress = Progress()
+        self.input_progress = TrainingProgress()
         self.in_use: list[Loader] = []
         self._reloads_every: int | None = None
+        self._is_shown = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning begins something; its processes are there."""
@@ -32,6 +33,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning has found out in which epoch it goes on."""
         del pl_module
+        self._is_shown = False
         loaders = _ours(framework.training_loaders(trainer))
         if any(loader.begins_epoch for loader in loaders):
             framework.begin_epoch_anew(trainer)
@@ -41,6 +43,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """The loaders were asked for again."""
         del pl_module
+        self._is_shown = True
         if self._reloads_every is not None:
             trainer.reload_dataloaders_every_n_epochs = self._reloads_every
             self._reloads_every = None
@@ -49,8 +52,11 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """A step of each training loader goes into use."""
-        del pl_module, batch, batch_idx
+        del batch, batch_idx
         self._begin(framework.loaders_in_use(trainer))
+        if not self._is_shown:
+            self._is_shown = True
+            framework.show_epoch(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, final
 
 import torch_distinput as tdi
 from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning.delivered_steps import DeliveredStep
 
+_log = logging.getLogger(__name__)
 _KEY = "torch_distinput"
 _FORMAT = 1
 
@@ -20,6 +23,7 @@ class Trained:
         epoch: Lightning's epoch in which the last step was trained.
         is_over: whether it was the last one of its epoch.
         loaded: the dataset's state in the checkpoint; None where there was none or it is used up.
+        is_waiting: whether gradients are accumulated with which the optimizer has yet to step.
     """
 
     def __init__(self, loaded: Mapping[str, Any] | None = None) -> None:
@@ -28,6 +32,7 @@ class Trained:
         self.epoch: int = saved["epoch"]
         self.is_over: bool = saved["is_over"]
         self.loaded: dict[str, Any] | None = saved["input"]
+        self.is_waiting = False
         self._step: tdi.Step | None = None
 
     @property
@@ -35,9 +40,10 @@ class Trained:
         """The dataset's state after the step trained last; None before the first."""
         return self.loaded if self._step is None else self._step.state_dict()
 
-    def note(self, step: tdi.Step, *, epoch: int, is_over: bool) -> None:
+    def note(self, delivered: DeliveredStep, *, epoch: int, is_over: bool) -> None:
         """A step was trained."""
-        self._step, self.epoch, self.is_over, self.loaded = step, epoch, is_over, None
+        self._step, self.epoch, self.is_over, self.loaded = delivered.step, epoch, is_over, None
+        self.is_waiting = not delivered.is_trained
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint keeps of it."""
@@ -45,7 +51,7 @@ class Trained:
 
 
 @final
-class Progress:
+class TrainingProgress:
     """How far all training loaders of a trainer are, and what they share: the strategy."""
 
     def __init__(self) -> None:
@@ -53,6 +59,7 @@ class Progress:
         self._strategy: tdi.Strategy | None = None
         self._trained: dict[int, Trained] = {}
         self._num_loaded: int | None = None
+        self._has_told = False
 
     def follow(self, trainer: Any) -> None:
         """Forget what was trained by another trainer."""
@@ -78,10 +85,23 @@ class Progress:
 
     def state_dict(self) -> dict[str, Any]:
         """Where each training loader stands after the step trained last; empty before the first."""
+        if any(trained.is_waiting for trained in self._trained.values()):
+            self._tell_of_lost_gradients()
         states = [trained.state_dict() for _, trained in sorted(self._trained.items())]
         if all(state["input"] is None for state in states):
             return {}
         return {_KEY: _FORMAT, "loaders": states}
+
+    def _tell_of_lost_gradients(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "This checkpoint is saved between two steps of the optimizer: Lightning does not "
+                "save the gradients that were accumulated since the last one, and the examples "
+                "behind them are not trained again. Save after steps of the optimizer, as "
+                "ModelCheckpoint does with every_n_train_steps=..., or at the end of an epoch. "
+                "Said once."
+            )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the training loaders go on where a checkpoint was saved."""

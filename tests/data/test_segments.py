@@ -1,0 +1,38 @@
+"""What a worker reads of several assignments: segments, one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.segments import ChainReader
+from torch_distinput.plan.progress.route import ReadSegment, Shard
+
+
+class Files:
+    """A stream whose shards all hold two files of two rows, and the reader of a shard."""
+
+    def __init__(self):
+        self.row = 0
+
+    def open(self, shard, start):
+        assert start is None
+        return Files()
+
+    def take(self, num_rows):
+        assert 1 == num_rows
+        if self.row == 4:
+            return None
+        cursor = Cursor(skip=self.row, num_touched=1 + self.row // 2)
+        self.row += 1
+        return Chunk(data=torch.tensor([self.row]), ids=np.array([self.row]), place=cursor)
+
+
+def test_only_files_of_the_last_segment_count_as_touched():
+    """Who has those of earlier ones was decided when the files were assigned anew."""
+    reader = ChainReader(Files(), [ReadSegment(shard=Shard(), number=n) for n in (0, 2)])
+    cursors = [reader.take(1).place for _ in range(8)]
+    assert [0, 0, 0, 0, 1, 1, 2, 2] == [cursor.num_touched for cursor in cursors]
+    assert [0, 0, 0, 0, 2, 2, 2, 2] == [cursor.segment for cursor in cursors]
+    assert reader.take(1) is None
