@@ -12,7 +12,7 @@ from tests.integrations.accelerators import COUNT, launched, losses_of, make_mod
 from torch_distinput.integrations.transformers import DistributedInputMixin
 
 
-class DistributedTrainer(DistributedInputMixin, Trainer):  # type: ignore[misc] # as above
+class DistributedTrainer(DistributedInputMixin, Trainer):
     pass
 
 

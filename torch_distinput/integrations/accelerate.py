@@ -74,8 +74,9 @@ def check_processes(strategy: tdi.Strategy, accelerator: Accelerator) -> None:
         msg = (
             f"Expected a strategy whose worker is number {expected[1]} of {expected[0]}, as this "
             f"process of the Accelerator, got number {found[1]} of {found[0]}. Make the "
-            "Accelerator first, then tdi.MultiWorkerMirroredStrategy([accelerator.device]) on all "
-            "processes, and distribute the source again."
+            "Accelerator first (on CPUs with cpu=True, a Trainer with use_cpu=True), then "
+            "tdi.MultiWorkerMirroredStrategy([accelerator.device]) on all processes, and "
+            "distribute the source again."
         )
         raise tdi.ConfigurationError(msg)
     kinds = [torch.device(device).type for device in strategy.devices]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -276,7 +276,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """
         weight = self._weights.popleft() if self._weights else None
         if weight is None:
-            return super().training_step(model, inputs, num_items_in_batch)
+            return cast(torch.Tensor, super().training_step(model, inputs, num_items_in_batch))
         before = self.loss_is_scaled_for_ga
         self.loss_is_scaled_for_ga = False
         self.current_gradient_accumulation_steps = 1 / weight
