@@ -288,6 +288,7 @@ class Loader:
         self._delivered.clear()
         self._is_under_way, self._is_read = True, False
         self._num_steps = self._count_steps()
+        framework.check_cycle(self._trainer)
         if self._trained is not None and self._num_steps is not None:
             framework.check_num_steps(self._trainer, self._num_steps)
         with closing(self.dataset.steps()) as steps:
