@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 import torch
 from accelerate.utils import GradientAccumulationPlugin
+from torch.utils.data import DataLoader, DistributedSampler
 
 import torch_distinput as tdi
 from tests.integrations.accelerators import (
@@ -197,6 +198,10 @@ def test_prepare_of_the_accelerator_leaves_a_loader_as_it_is():
     assert list(range(COUNT)) == [number for parts in steps for part in parts for number in part]
 
 
+def distribute_again(loader):
+    return tdi.OneDeviceStrategy("cpu").distribute_dataset(loader, global_batch_size=2)
+
+
 class TestOneProcess:
     @pytest.fixture
     def strategy(self):
@@ -244,13 +249,19 @@ class TestOneProcess:
 
     def test_nothing_but_a_distributed_dataset_is_prepared(self, accelerator):
         with pytest.raises(TypeError, match="got a DataLoader"):
-            prepare(torch.utils.data.DataLoader([1]), accelerator)
+            prepare(DataLoader([1]), accelerator)
 
     def test_a_sampler_of_torch_that_deals_out_is_refused(self, strategy):
-        sampler = torch.utils.data.DistributedSampler(range(9), num_replicas=2, rank=0)
-        source = torch.utils.data.DataLoader(range(9), sampler=sampler)
+        sampler = DistributedSampler(range(9), num_replicas=2, rank=0)
+        source = DataLoader(range(9), sampler=sampler)
         with pytest.raises(ValueError, match="DistributedSampler"):
             strategy.distribute_dataset(source)
+
+    @pytest.mark.parametrize("wrap", [DataLoader, distribute_again])
+    def test_a_loader_is_not_distributed_again(self, loader, wrap):
+        errors = (tdi.UsageError, tdi.SourceError)
+        with pytest.raises(errors, match="Expected a DistributedLoader to be iterated"):
+            list(wrap(loader))
 
     def test_nothing_is_skipped_by_the_accelerator(self, loader, accelerator):
         with pytest.raises(AttributeError, match="Leave skip_first_batches out"):

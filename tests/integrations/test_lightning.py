@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities import CombinedLoader
 
+import torch_distinput as tdi
 from tests.integrations.lightning_runs import (
     SOURCES,
     Model,
@@ -143,7 +144,7 @@ class TrainingOnBoth(Model):
     ("mode", "source", "num_steps"),
     [
         *[("max_size_cycle", "indexed", 5), ("min_size", "indexed", 3)],
-        *[("max_size", "indexed", 5), ("min_size", "stream", 3)],
+        *[("max_size", "indexed", 5), ("max_size", "stream", 5), ("min_size", "stream", 3)],
     ],
 )
 def test_several_training_loaders(mode, source, num_steps, tmp_path):
@@ -160,6 +161,14 @@ def test_several_training_loaders(mode, source, num_steps, tmp_path):
         second = TrainingOnBoth()
         fit(second, Both(mode, source), ckpt_path=file, max_epochs=2)
         assert model.trained == model.trained[:count] + second.trained
+
+
+def test_loaders_that_end_nobody_knows_when_are_not_played_over_and_over():
+    """Lightning reads over the end of one before its last step is in use, and forgets the end."""
+    model = TrainingOnBoth()
+    with pytest.raises(tdi.ConfigurationError, match=r"got number\(s\) 1 \(from 0\).*min_size"):
+        fit(model, Both("max_size_cycle", "stream"), max_epochs=1)
+    assert [] == model.trained
 
 
 class Bar(TQDMProgressBar):

@@ -101,7 +101,7 @@ def test_a_dataloader_around_a_loader():
         def train_dataloader(self):
             return DataLoader(super().train_dataloader(), batch_size=2)
 
-    with pytest.raises(tdi.UsageError, match="as of a DataLoader or a sampler around it"):
+    with pytest.raises(tdi.UsageError, match="Expected a Loader to be iterated as it is"):
         fit(Model(), Wrapping(Indexed(), global_batch_size=4), max_epochs=1)
 
 

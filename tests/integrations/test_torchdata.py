@@ -320,19 +320,6 @@ def test_a_source_is_started_again_when_nobody_is_inside_of_it():
     assert [False, False] == held.starts
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda node: node, nodes.Loader, lambda node: nodes.Prefetcher(node, 2)]
-)
-def test_a_node_is_not_distributed_again(wrap):
-    """Its steps are parts of global batches already."""
-    one = tdi.OneDeviceStrategy("cpu")
-    source = wrap(DistributedNode(indexed(one, None)))
-    with pytest.raises(TypeError, match="distributed already"):
-        one.distribute_dataset(source, global_batch_size=4)
-    with pytest.raises(TypeError, match="replica batches"):
-        one.distribute_datasets_from_function(lambda _: source)
-
-
 def test_padded_and_several_replicas():
     """A node hands steps on as they are."""
     mirrored = tdi.MirroredStrategy(["cpu", "cpu"])

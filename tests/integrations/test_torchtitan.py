@@ -286,6 +286,13 @@ def test_a_state_of_another_dataloader_is_refused():
     loader.load_state_dict({})  # torchtitan's own take it for a beginning
 
 
+def test_a_dataset_that_is_distributed_already_is_no_source():
+    """By another integration, or by hand."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset([1, 2], global_batch_size=1)
+    with pytest.raises(TypeError, match="distributed already"):
+        build(config_of(source_fn=lambda *_: dataset), ROWS)
+
+
 def test_the_state_is_one_text():
     """What a checkpoint asks for does not depend on how far the epoch was."""
     (name, text), *others = build(config_of(), ROWS).state_dict().items()

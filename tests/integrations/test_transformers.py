@@ -11,6 +11,7 @@ import torch
 import torch_distinput as tdi
 from tests.integrations.accelerators import COUNT, train_alone, weights_of
 from tests.integrations.trainers import SOURCES, collate, trainer_on
+from torch_distinput.integrations import versions
 from torch_distinput.integrations.claims import claim
 from torch_distinput.testing import run_ranks
 
@@ -182,6 +183,14 @@ class TestMistakes:
     def test_a_loader_of_ours_gives_batches_outside_of_train(self, trainer):
         batches = list(trainer.get_train_dataloader())
         assert EPOCH == [int(number) for batch in batches for number in batch["numbers"]]
+
+
+def test_a_version_that_was_not_tested_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "_told", set())
+    monkeypatch.setattr(versions.metadata, "version", lambda _: "6.0")
+    told = pytest.warns(UserWarning, match=r"got transformers 6\.0")
+    with told, trainer_on(tdi.OneDeviceStrategy("cpu"), tmp_path, source=EPOCH):
+        pass
 
 
 def means_of_processes(strategy, folder):

@@ -73,15 +73,15 @@ MODELS = {
 }
 
 
-def train(strategy, folder, kind, size, accumulation):
+def train(strategy, folder, kind, size, accumulation, count=COUNT):
     """The weights after an epoch, the mean loss that was logged, and that of an evaluation."""
     make, source = MODELS[kind]
     with trainer_on(
         strategy,
         folder,
         model=make(),
-        source=list(source()),
-        evaluated=list(source()),
+        source=list(source())[:count],
+        evaluated=list(source())[:count],
         collator=pad,
         per_device_train_batch_size=size,
         per_device_eval_batch_size=4,
@@ -109,6 +109,16 @@ def test_the_loss_is_that_of_one_process(kind, tmp_path):
         assert losses == pytest.approx(found[1], abs=2e-6)
         if kind != "by token":  # a mean over the tokens of each batch, which are others
             assert evaluated == pytest.approx(found[2], abs=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["by token", "as a mean"])
+def test_a_rank_that_never_gets_an_example(kind, tmp_path):
+    """Whether the model divides by labels is found out by the one that has one."""
+    job = partial(train, folder=tmp_path, kind=kind, size=1, accumulation=1, count=1)
+    [expected] = run_ranks(job, 1, timeout=120)
+    for weights, losses, evaluated in run_ranks(job, 2, timeout=30):
+        assert expected[0] == pytest.approx(weights, abs=2e-6)
+        assert [*expected[1], expected[2]] == pytest.approx([*losses, evaluated], abs=2e-6)
 
 
 def evaluate_first(strategy, folder):

@@ -29,6 +29,7 @@ from accelerate import Accelerator
 import torch_distinput as tdi
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.versions import check_version
+from torch_distinput.integrations.wrapping import refuse_item
 
 
 def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
@@ -164,6 +165,11 @@ class DistributedLoader:
                 yield step, False
             following = next(steps, None)
             yield group[-1], following is None
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
+        del index
+        refuse_item(self)
 
     @property
     def step(self) -> tdi.Step:

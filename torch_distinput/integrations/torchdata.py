@@ -25,6 +25,8 @@ from typing import Any
 from torchdata.nodes import BaseNode
 
 import torch_distinput as tdi
+from torch_distinput.integrations.claims import claim
+from torch_distinput.integrations.versions import check_version
 
 _LEAVE_SECONDS = 5.0
 """Time for a step that is being read."""
@@ -44,11 +46,16 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
         with_info: yield pairs of the step and its :class:`StepInfo`. Nodes may read ahead, so that
             what the dataset has delivered last is not the step that trains: pass
             ``compute_average_loss(loss, num_examples=info.num_examples)``.
+
+    Raises:
+        UsageError: if another integration plays the dataset.
     """
 
     DATASET_KEY = "dataset"
 
     def __init__(self, dataset: tdi.DistributedDataset, *, with_info: bool = False) -> None:
+        check_version("torchdata", tested="0.11", stacklevel=3)
+        claim(dataset, "torchdata")
         super().__init__()
         self.dataset = dataset
         self.with_info = with_info
@@ -59,7 +66,17 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
         """Begin the next epoch, or go on from a state; on all ranks.
 
         A thread that still reads the epoch before gets an error, and is waited for.
+
+        Raises:
+            ConfigurationError: a ValueError; for a state of another node.
         """
+        if initial_state is not None and self.DATASET_KEY not in initial_state:
+            msg = (
+                f"Expected a state of {type(self).__name__}, with {self.DATASET_KEY!r}, got one of "
+                f"another node, with {sorted(map(str, initial_state))}. Load the state into the "
+                "pipeline that saved it, with the same nodes in the same order."
+            )
+            raise tdi.ConfigurationError(msg)
         super().reset(initial_state)
         run = self._run
         if run.iterator is not None:

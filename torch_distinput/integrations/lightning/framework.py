@@ -76,6 +76,35 @@ def loaders_in_use(trainer: Any, index: int = 0) -> list[Any]:
     return [loaders[index]] if combined._mode == "sequential" else loaders  # noqa: SLF001
 
 
+def check_cycle(trainer: Any) -> None:
+    """Refuse to play loaders over and over of which nobody knows when they end.
+
+    Lightning reads ahead over the end of such a loader, and does not save which have ended.
+    """
+    loop = trainer._active_loop  # noqa: SLF001 - as above
+    combined = None if loop is None else loop._combined_loader  # noqa: SLF001
+    if combined is None or combined._mode != "max_size_cycle":  # noqa: SLF001
+        return
+    loaders = list(combined.flattened)
+    unknown = [number for number, loader in enumerate(loaders) if not _has_length(loader)]
+    if unknown and len(loaders) > 1:
+        msg = (
+            f"Expected {len(loaders)} loaders whose numbers of steps are known, got number(s) "
+            f"{', '.join(map(str, unknown))} (from 0) without: Lightning plays those again that "
+            "end before others, and does not know after a restart which have ended, so examples "
+            'would come twice. Return CombinedLoader(loaders, "min_size"), or "max_size".'
+        )
+        raise tdi.ConfigurationError(msg)
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):  # both are what Lightning takes for no length
+        return False
+    return True
+
+
 def waits_for_the_longest(trainer: Any) -> bool:
     """Whether loaders that end before others have nothing in the rest of an epoch."""
     return bool(trainer.fit_loop._combined_loader._mode == "max_size")  # noqa: SLF001 - as above

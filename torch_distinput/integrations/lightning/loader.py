@@ -22,6 +22,7 @@ from torch_distinput.integrations.lightning.delivered_steps import (
     to_the_end,
 )
 from torch_distinput.integrations.lightning.training_progress import Trained, TrainingProgress
+from torch_distinput.integrations.wrapping import refuse_item
 
 if TYPE_CHECKING:
     import torch
@@ -91,12 +92,7 @@ class Loader:
     def __getitem__(self, index: object) -> NoReturn:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
         del index
-        msg = (
-            "Expected a Loader to be iterated as it is, got a request for one of its items, as of "
-            "a DataLoader or a sampler around it. Its steps are parts of global batches already, "
-            "distributed over all ranks: return it from the hook without wrapping it."
-        )
-        raise tdi.UsageError(msg)
+        refuse_item(self)
 
     @property
     def dataset(self) -> tdi.DistributedDataset:
@@ -288,6 +284,7 @@ class Loader:
         self._delivered.clear()
         self._is_under_way, self._is_read = True, False
         self._num_steps = self._count_steps()
+        framework.check_cycle(self._trainer)
         if self._trained is not None and self._num_steps is not None:
             framework.check_num_steps(self._trainer, self._num_steps)
         with closing(self.dataset.steps()) as steps:

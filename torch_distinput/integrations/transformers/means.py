@@ -30,6 +30,20 @@ def count_items(batch: Any, num_rows: int, shifts_labels: bool) -> torch.Tensor:
     return labels.ne(-100).sum().double()
 
 
+def try_losses(trainer: Any, batch: Any) -> torch.Tensor:
+    """The loss as one of 1 item, and of 2; a model that divides by them halves it."""
+    training, losses = trainer.model.training, []
+    trainer.model.eval()
+    with torch.no_grad(), trainer.compute_loss_context_manager():
+        for number in (1, 2):
+            num_items = torch.tensor(number, device=trainer.args.device)
+            inputs = trainer._prepare_inputs(dict(batch))  # noqa: SLF001 - as in its own steps
+            loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=num_items)
+            losses.append(loss.detach().float().mean())
+    trainer.model.train(training)
+    return torch.stack(losses)
+
+
 def warn_of_mean(model: nn.Module) -> None:
     """Say that the loss of a model is weighed otherwise than Trainer would."""
     _log.warning(

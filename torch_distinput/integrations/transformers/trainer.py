@@ -20,7 +20,7 @@ from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
 from torch_distinput.integrations.transformers.checks import check_means, check_wrapped
 from torch_distinput.integrations.transformers.evaluation import EvaluationLoader, RowGatherer
-from torch_distinput.integrations.transformers.means import count_items, warn_of_mean
+from torch_distinput.integrations.transformers.means import count_items, try_losses, warn_of_mean
 from torch_distinput.integrations.transformers.sources import (
     LoaderArguments,
     count_examples,
@@ -203,21 +203,24 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         batches = run.fetch(epoch_iterator, num_batches, self.state.global_step)
         if not batches:
             self.control.should_epoch_stop = True
-        if batches and run.num_rows[0]:
-            self._check_loss(batches[0])
-        _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
         rows = [*run.num_rows, *[0] * (len(batches) - len(run.num_rows))]
+        pairs = zip(batches, rows, strict=True)
+        given = [self._stand_in.fill(batch, own) for batch, own in pairs]
+        if given:
+            self._check_loss(given[0], rows[0])
+        _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
         self._weights.clear()
         if batches and not self._is_scaled(num_items):
             self._weights.extend(self._weigh_means(batches, rows, device))
         else:
             nothing = torch.zeros((), device=device)
             self._weights.extend(None if own else nothing for own in rows)
-        pairs = zip(batches, rows, strict=True)
-        return [self._stand_in.fill(batch, own) for batch, own in pairs], num_items
+        return given, num_items
 
-    def _check_loss(self, batch: Any) -> None:
+    def _check_loss(self, batch: Any, num_rows: int) -> None:
         """Find out once whether the model divides its loss by the labels of the whole update.
+
+        All processes ask together, also one whose batch stands in for no rows: it has no say.
 
         Trainer concludes so from ``**kwargs`` in its signature. Where the loss is a mean all the
         same, its gradients would be multiplied by processes and accumulated batches.
@@ -226,24 +229,12 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             return
         if self.compute_loss_func is not None or "labels" not in batch:
             return
-        found = self.accelerator.gather(self._try_losses(batch)[None]).nansum(0).tolist()
+        losses = try_losses(self, batch)
+        found = self.accelerator.gather(losses[None] * bool(num_rows)).nansum(0).tolist()
         self._is_loss_checked = found[0] != 0
         if self._is_loss_checked and math.isclose(*found, rel_tol=1e-3):
             self.model_accepts_loss_kwargs = False
             warn_of_mean(self.model)
-
-    def _try_losses(self, batch: Any) -> torch.Tensor:
-        """The loss as one of 1 item, and of 2; a model that divides by them halves it."""
-        training, losses = self.model.training, []
-        self.model.eval()
-        with torch.no_grad(), self.compute_loss_context_manager():
-            for number in (1, 2):
-                num_items = torch.tensor(number, device=self.args.device)
-                inputs = self._prepare_inputs(dict(batch))
-                loss = self.compute_loss(self.model, inputs, num_items_in_batch=num_items)
-                losses.append(loss.detach().float().mean())
-        self.model.train(training)
-        return torch.stack(losses)
 
     def _is_scaled(self, num_items: Any) -> bool:
         """Whether a loss is a part of its update's mean, and no mean of its own; Trainer's rule."""
@@ -321,7 +312,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if self._evaluated is None:
             return tuple(super().prediction_step(model, inputs, *args, **kwargs))
         given = self._stand_in.fill(inputs, self._evaluated.num_rows)
-        self._check_loss(given)
+        self._check_loss(given, self._evaluated.num_rows)
         if given is not inputs and isinstance(given, Mapping) and "labels" in given:
             given = {**given, "labels": torch.full_like(given["labels"], -100)}  # not to be counted
         loss, logits, labels = super().prediction_step(model, given, *args, **kwargs)
