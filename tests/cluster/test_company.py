@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -139,3 +140,19 @@ def test_a_failure_that_was_read_ahead_is_not_told():
     with pytest.raises(tdi.SourceError, match="Worker 0, step 3: ArithmeticError: rotten record"):
         feed.next(3)
     assert heart.failed is None
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(3, "rank 1, rank 2 wi"), (4, "but rank 2 wi")])
+def test_who_has_left_after_later_steps_broke_nothing_off(steps, expected):
+    """Ranks of a mesh that share no data with this one may come to the end before it."""
+    board = Notes()
+    board.size = 3
+    heart = Heartbeat(board, ("worker 0", "rank 1", "rank 2"))
+    heart.stop.delivered = 3
+    heart._beat(board)
+    for rank, delivered in ((1, steps), (2, 2)):
+        said = {**json.loads(board.notes[0]), "beat": 9, "steps": delivered, "has_left": True}
+        board.notes[rank] = json.dumps(said)
+    heart._beat(board)
+    with pytest.raises(tdi.PeerFailedError, match=expected):
+        PeerMonitor(heart, "iteration 0", timeout=1.0).call_roll()

@@ -91,10 +91,15 @@ class StepBroadcast:
             self._iteration = iteration
 
     def post(self, iteration: int, kind: Kind, content: torch.Tensor) -> None:
-        """Send a message, without waiting; those before it have been taken."""
+        """Send a message, without waiting; those before it have been taken.
+
+        Raises ChannelBrokenError if not: a puller and who closes may both have found them taken.
+        """
         with self._lock:
             channel = self._check(iteration)
-            assert not self._outgoing, "the messages before were waited for"
+            if self._outgoing:
+                msg = f"another thread has sent a message of iteration {iteration}"
+                raise ChannelBrokenError(msg)
             head, parts = _make_head(), [content]
             _numbers_in(head)[:] = torch.tensor([iteration, kind, len(content)], device="cpu")
             if len(content) <= _ROOM:

@@ -54,7 +54,8 @@ class _Line:
         try:
             self._broadcast.post(self._iteration, kind, content)
         except ChannelBrokenError as error:
-            self._raise_broken(error)
+            if self.is_open:  # else it was closed meanwhile, and nobody wants this message
+                self._raise_broken(error)
 
     def settle(self, index: int) -> bool:
         """Wait until the partners have taken what was posted; False if this end was closed."""

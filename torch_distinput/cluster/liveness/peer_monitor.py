@@ -161,9 +161,10 @@ class PeerMonitor:
         gone = peers.others
         while gone and time.monotonic() < started + seconds:
             self._look_for_failures()
-            check_company("the next step", peers.gone(math.inf), peers.names)
+            missed = {w: said for w, said in peers.gone(math.inf).items() if self._lacks(w)}
+            check_company("the next step", missed, peers.names)
             time.sleep(_POLL_SECONDS)
-            gone = [worker for worker in gone if not peers.is_alive(worker, started)]
+            gone = [w for w in gone if self._lacks(w) and not peers.is_alive(w, started)]
         who = "a worker died or closed the connection"
         if gone:
             who = (
@@ -175,6 +176,14 @@ class PeerMonitor:
             "job."
         )
         raise PeerFailedError(msg) from error
+
+    def _lacks(self, worker: int) -> bool:
+        """Whether the next step needs a worker: one that has left may have played it before.
+
+        As those of a mesh do with whom this one shares no data.
+        """
+        delivered = self._stop.delivered
+        return self._peers.steps_of_left.get(worker, delivered) <= delivered
 
     def _look_for_failures(self) -> None:
         if failed := self._peers.failures(self._topic):
