@@ -13,7 +13,13 @@ from torch_distinput.integrations.transformers import DistributedInputMixin
 
 
 class DistributedTrainer(DistributedInputMixin, Trainer):
-    pass
+    """Takes out of a model's notes what stood in for a batch of no rows: its loss is exactly 0."""
+
+    def training_step(self, model, *args, **arguments):
+        loss = super().training_step(model, *args, **arguments)
+        if loss == 0 and isinstance(self.model, Regression):
+            self.model.seen[-1] = []
+        return loss
 
 
 class Regression(torch.nn.Module):
