@@ -30,7 +30,7 @@ def datasets(num_steps: int) -> dict[str, tdi.DistributedDataset]:
     rows = torch.arange(BATCH * num_steps)
 
     def stream() -> Iterator[torch.Tensor]:
-        yield from rows.split(BATCH)
+        yield from torch.split(rows, BATCH)
 
     return {
         "a tensor": strategy.distribute_dataset(rows, global_batch_size=BATCH),

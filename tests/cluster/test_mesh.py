@@ -17,10 +17,13 @@ class Mesh:
 
     mesh_dim_names: tuple[str, ...] | None
     shape: tuple[int, ...] = ()
+    ranks: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self):
         shape = self.shape or (2,) * len(self.mesh_dim_names)
         self.mesh = torch.arange(torch.Size(shape).numel()).view(shape)
+        if self.ranks is not None:
+            self.mesh = torch.tensor(self.ranks)
 
     @property
     def ndim(self):
@@ -43,7 +46,7 @@ HSDP = Mesh(("replicate", "shard", "tensor"))
     [
         (["shard"], (1,)),
         ("shard", (1,)),  # one name, and not its letters
-        (("shard", "replicate"), (1, 0)),  # the first is the slowest
+        (("shard", "replicate"), (1, 0)),
         (Dims(shard="shard"), (1,)),
         (Dims(replicate="replicate"), (0,)),
         (Dims(shard="shard", replicate="replicate"), (0, 1)),
@@ -108,12 +111,20 @@ def test_dimensions_that_are_not_there(mesh, data_dims, words):
 
 
 def test_a_column_shares_its_data():
-    """The first of the data dimensions is the slowest."""
+    """Workers come in the order of their ranks, whatever the order of the dimensions."""
     assert [[0, 2], [1, 3]] == rows_of(Mesh(("dp", "tp")), (0,)).tolist()
     cube = Mesh(("a", "b", "c"))
     assert [[0, 1, 4, 5], [2, 3, 6, 7]] == rows_of(cube, (0, 2)).tolist()
-    assert [[0, 4, 1, 5], [2, 6, 3, 7]] == rows_of(cube, (2, 0)).tolist()
+    assert [[0, 1, 4, 5], [2, 3, 6, 7]] == rows_of(cube, (2, 0)).tolist()
     assert [[rank] for rank in range(8)] == rows_of(cube, ()).tolist()
+    backwards = Mesh(("tp", "dp"), ranks=((3, 2), (1, 0)))
+    assert [[2, 3], [0, 1]] == rows_of(backwards, (1,)).tolist()
+
+
+def test_columns_whose_ranks_torch_would_number_differently():
+    """In the group of 0 and 3 rank 0 is worker 0, in that of 2 and 1 rank 2 is worker 1."""
+    with pytest.raises(tdi.ConfigurationError, match=r"\[\[0, 3\], \[2, 1\]\].*different data"):
+        rows_of(Mesh(("tp", "dp"), ranks=((0, 3), (2, 1))), (1,))
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,54 @@ def test_a_request_before_the_first_step():
     assert first is not None
 
 
+def leave_at_different_steps(strategy, **keywords):
+    """A dataset to play, after each worker has left an epoch of it at a step of its own."""
+    dataset = strategy.distribute_dataset(range(3000), global_batch_size=3, **keywords)
+    state = dataset.state_dict()
+    for step, _ in enumerate(dataset):
+        if step == 4 * strategy.worker_index:
+            break
+    dataset.load_state_dict(state)
+    return dataset
+
+
+def test_workers_that_left_an_epoch_at_different_steps_stop_at_one():
+    """Each iteration begins with one count of all workers, whatever they delivered before."""
+
+    def work(strategy):
+        for step, _ in enumerate(leave_at_different_steps(strategy)):
+            strategy.reduce("sum", 1)
+            if step == 5 and strategy.worker_index == 1:
+                strategy.request_stop()
+            if strategy.stop_requested:
+                return step
+        return None
+
+    first, second = simulate(work, num_workers=2)
+    assert first is not None
+    assert first == second
+
+
+def test_who_has_left_after_the_end_of_data_has_left_nobody_alone():
+    """Though another worker has delivered more steps before."""
+    gone = threading.Event()
+
+    def work(strategy):
+        iterator = iter(leave_at_different_steps(strategy, options=options(timeout=LIMIT)))
+        next(iterator)
+        if strategy.worker_index == 0:
+            assert 999 == sum(1 for _ in iterator)
+            strategy._session.heartbeat.close()
+            gone.set()
+            return 1000
+        assert gone.wait(LIMIT)
+        while strategy._session.heartbeat.peers.steps_of_left == {}:
+            strategy._session.heartbeat.listen()
+        return 1 + sum(1 for _ in iterator)
+
+    assert [1000, 1000] == simulate(work, num_workers=2)
+
+
 def test_who_has_left_need_not_answer():
     """A worker that ended in order takes no part; the others stop together."""
     gone = threading.Event()

@@ -213,3 +213,14 @@ def test_ids_name_the_shard_and_the_row():
     starts = [sum(SIZES[:shard]) for shard, _ in names.values()]
     rows = [start + row for start, (_, row) in zip(starts, names.values(), strict=True)]
     assert list(range(COUNT)) == list(names) == rows
+
+
+@pytest.mark.parametrize("policy", ["auto", "data"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize(("name", "call"), [("take of a skip", "take"), ("drawn", "interleave_d")])
+def test_stages_that_count_in_each_part_are_named(name, call, num_ranks, policy, caplog):
+    """Said once, where a stream is dealt out to several; nothing of streams without them."""
+    for make in (EVERY_KIND[name], of_tables):
+        play(make, num_ranks, policy=policy, steps=1)
+    said = [message for message in caplog.messages if "which counts in the shards" in message]
+    assert [call in message for message in said] == [True] * (num_ranks > 1 and policy == "auto")

@@ -76,6 +76,23 @@ def test_asking_changes_nothing(make_sampler, ask):
     assert [[0], [1], [2]] == asked
 
 
+@pytest.mark.parametrize("make_sampler", [Rotating, Batches])
+def test_the_state_of_a_step_of_an_epoch_that_is_over(make_sampler):
+    """One rank asks for it, in the next epoch: it names the order that was played."""
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(loader_of(make_sampler()))
+        step, *_ = dataset.steps()
+        early = step.state_dict()
+        found = []
+        for batch in dataset:
+            late = step.state_dict() if strategy.worker_index == 0 else early
+            found += batch.tolist()
+        return found, next(iter(dataset)).tolist(), early == late
+
+    assert [([1, 3, 5], [2], True), ([2, 4, 0], [3], True)] == simulate(work, num_workers=2)
+
+
 def test_the_length_is_the_samplers():
     """Known before the first epoch; none where a sampler has none."""
 

@@ -288,3 +288,17 @@ def test_what_is_set_aside_keeps_a_position_that_was_given_back(caplog):
         assert 4 == len(list(dataset))
     assert (2, 3) == (dataset.epoch, len(list(dataset)))
     assert [] == caplog.messages
+
+
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_an_epoch_that_is_set_while_another_is_played(epoch):
+    """A state is of the epoch that was set, until the one under way delivers again."""
+    dataset = loaded_after_one_step(range(8))
+    iterator = iter(dataset)
+    next(iterator)
+    dataset.set_epoch(epoch)
+    assert (epoch, 0) == tuple(dataset.state_dict()[key] for key in ("epoch", "steps"))
+    next(iterator)
+    assert iterator.state_dict() == dataset.state_dict()
+    assert (2, 3) == tuple(dataset.state_dict()[key] for key in ("epoch", "steps"))
+    assert (epoch, 4) == (dataset.epoch, len(list(dataset)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -74,6 +76,27 @@ def test_nothing_begins_before_the_first_step_is_asked_for():
     assert 0 == dataset.epoch
     next(steps)
     assert 1 == dataset.epoch
+
+
+def test_a_replica_function_takes_a_step():
+    """It has its own part of the batch, and averages by the whole."""
+    strategy = tdi.MirroredStrategy(["cpu"] * 2)
+    step = next(make(strategy, NUMBERS.float(), 6).steps())
+    found = strategy.run(
+        lambda own: (own.batch.tolist(), own.ids.tolist(), own.average(own.batch).item()),
+        args=(step,),
+    )
+    assert [[0, 1, 2], [3, 4, 5]] == [*found[0]] == [*found[1]]
+    assert 2.5 == sum(found[2])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
+def test_a_copy_of_a_step_knows_its_state(source, copied):
+    """Without the dataset: it stays where it is."""
+    steps = list(make(tdi.OneDeviceStrategy("cpu"), source).steps())
+    found = copied(steps[1])
+    assert rows_of(steps[1].batch) == rows_of(found.batch)
+    assert (steps[1].state_dict(), steps[1].info.index) == (found.state_dict(), found.index)
 
 
 def test_closing_the_steps_closes_the_iterator():
@@ -165,6 +188,13 @@ class TestAccumulate:
         """Refused where it is called, not at the first group."""
         with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
             tdi.accumulate(iter(()), 0)
+
+
+    @pytest.mark.parametrize("wrong", [iter, lambda d: tdi.accumulate(d.steps(), 2)])
+    def test_what_is_no_step_is_refused(self, wrong):
+        groups = tdi.accumulate(wrong(make(tdi.OneDeviceStrategy("cpu"))), 2)
+        with pytest.raises(TypeError, match=r"got (Tensor|StepGroup)\. Pass accumulate\(dataset"):
+            next(groups)
 
 
 class TestLength:

@@ -15,7 +15,7 @@ from tests.distribute.stateful_sources import COUNT, Keyed, Shuffled, mapped, or
 from tests.distribute.test_source_states import check_every_stop, played
 
 
-class Counted(nodes.BaseNode):  # type: ignore[misc] # torchdata has no types
+class Counted(nodes.BaseNode):
     """A node as torchdata's documentation describes one: it is never asked for more."""
 
     def __init__(self):

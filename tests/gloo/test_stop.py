@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.gloo.meshes import TWO_BY_TWO, strategy_on
 from torch_distinput.testing import run_ranks
 
 
@@ -89,3 +90,19 @@ def test_torchrun_passes_the_signal_on(tmp_path):
     saved = re.findall(r"saved at \d+", out)  # two ranks may share a line
     assert 2 == len(saved), (out, err)
     assert 1 == len(set(saved))
+
+
+def counted(how, _):
+    """One rank has delivered more, to a thread that read ahead of an epoch that was left."""
+    strategy = strategy_on(*TWO_BY_TWO, replicate_input=how)
+    dataset = strategy.distribute_dataset(torch.arange(8), global_batch_size=4)
+    stop = strategy._session.heartbeat.stop
+    stop.delivered += torch.distributed.get_rank() == 3
+    list(dataset)
+    return stop.delivered
+
+
+@pytest.mark.parametrize("how", ["read", "broadcast"])
+def test_all_ranks_of_a_mesh_count_steps_from_one_number(how):
+    """Or a stop would be taken for another step."""
+    assert 1 == len(set(run_ranks(partial(counted, how), 4)))

@@ -54,7 +54,8 @@ def shake_hands(
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
         meeting.exchange(topic, text, timeout=timeout, gone=gone)
         raise
-    text = json.dumps({"facts": dict(facts), "share": share}, default=repr)
+    shown_here = {"facts": dict(facts), "share": share, "delivered": heartbeat.stop.delivered}
+    text = json.dumps(shown_here, default=repr)
     now = time.monotonic()
     heartbeat.outside = Activity(
         "waiting for the others at the start of", topic, None, now, timeout
@@ -73,6 +74,10 @@ def shake_hands(
     _check_prepared(shown, [named_workers([number], peers.names) for number in who])
     names = peers.names and [peers.names[number] for number in who]
     _check_equal([worker["facts"] for worker in shown], name, names)
+    delivered = [worker["delivered"] for worker in shown]
+    # Partners count as the first of them, which by now counts as its fellow workers do: the most
+    # of some partners need not be the most of all.
+    heartbeat.stop.catch_up(max(delivered) if numbers is None else delivered[0])
     return [worker["share"] for worker in shown]
 
 

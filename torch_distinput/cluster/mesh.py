@@ -24,7 +24,7 @@ _FOLDED = "fsdp"
 
 
 def find_data_dims(mesh: DeviceMesh, data_dims: DataDims | None) -> tuple[int, ...]:
-    """The axes of a mesh over which data is parallel, the slowest first.
+    """The axes of a mesh over which data is parallel, in the order in which they were named.
 
     Raises:
         ConfigurationError: a name is not one of the mesh's; or none was given, and the mesh does
@@ -49,10 +49,25 @@ def rows_of(mesh: DeviceMesh, axes: Sequence[int]) -> torch.Tensor:
 
     A 2 x 2 mesh ("dp", "tp") of the ranks [[0, 1], [2, 3]] over "dp": [[0, 2], [1, 3]]. A part of
     a mesh has only those that its own ranks see.
+
+    Workers come in the order of their ranks, as torch numbers those of a group.
+
+    Raises:
+        ConfigurationError: ranks of a column would be numbered differently, and share no data.
     """
     rest = [axis for axis in range(mesh.ndim) if axis not in axes]
     size = int(torch.tensor([mesh.mesh.shape[axis] for axis in axes]).prod())
-    return mesh.mesh.permute(*rest, *axes).reshape(-1, size)
+    rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size)
+    rows = rows[:, rows[0].argsort()]
+    if not torch.equal(rows, rows.sort(dim=1).values):
+        msg = (
+            "Expected a mesh whose ranks come in one order over the data, got these ranks, each "
+            f"row a group that shards the data: {rows.tolist()}. torch numbers the ranks of each "
+            "group from the lowest, so ranks of one column would get different data. Use "
+            "init_device_mesh, which numbers ranks in order."
+        )
+        raise ConfigurationError(msg)
+    return rows
 
 
 def _names_of(data_dims: DataDims) -> tuple[str, ...]:

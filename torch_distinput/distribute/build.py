@@ -20,6 +20,7 @@ from torch_distinput.data.sources.source import (
 )
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
+from torch_distinput.data.user_sources.stages import find_counting_stage
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.engine.indexed import IndexedInput
@@ -62,6 +63,8 @@ def build_dataset(
         shared=SHARES_STREAM[policy],
     )
     opened, dealing = _deal_by_shard(opened, policy)
+    if policy is AutoShardPolicy.FILE and session.topology.num_workers > 1:
+        _warn_of_counting(source, session)
     recipe: dict[str, object] = {
         "source": opened.kind,
         "shuffle": opened.request.shuffle,
@@ -176,6 +179,20 @@ def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dic
         raise ConfigurationError(msg)
     assert isinstance(source, StreamSource), "no other has shards"
     return replace(source, prepare=lambda: by_shard), {DEALING: BY_SHARD}
+
+
+def _warn_of_counting(source: Any, session: Session) -> None:
+    """Nothing of a part is lost; but the parts of such a stream are not the stream."""
+    if session.is_first and (call := find_counting_stage(source)) is not None:
+        _log.warning(
+            "The %s has a %s(), which counts in the shards of each of %d workers by itself "
+            "(AutoShardPolicy.FILE): an epoch has other examples than the stream read by one "
+            'worker, and perhaps not as many. For those of the stream use auto_shard_policy="data",'
+            " under which each worker reads all of it.",
+            type(source).__name__,
+            call,
+            session.topology.num_workers,
+        )
 
 
 def _check_seed(seed: int) -> int:

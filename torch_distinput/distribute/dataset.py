@@ -261,7 +261,7 @@ class DistributedDataset(Distributed):
         return iterator
 
     def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
-        options, position = self._options, record.position
+        options, position, static = self._options, record.position, self._static_recipe
         prepared, shares = self._shake_hands(iteration, position)
         opening = Opening(
             shares=shares,
@@ -278,7 +278,7 @@ class DistributedDataset(Distributed):
         run = EpochRun(
             feed=feed,
             record=record,
-            recipe=self._recipe,
+            recipe=lambda after: {**static, **prepared.recipe(after)},
             monitor=opening.monitor,
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,

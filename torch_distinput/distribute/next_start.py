@@ -20,7 +20,7 @@ class NextStart:
     """What a dataset remembers between its iterators.
 
     Attributes:
-        shown: what was delivered by the last iterator, for a state; None if another epoch was set.
+        shown: what was delivered by the last iterator, for a state; None before there was one.
         played: the same; None if a state was loaded.
     """
 
@@ -30,6 +30,7 @@ class NextStart:
         self._epoch = 0
         self._loaded: dict[str, Any] | None = None
         self._resumed: EpochRecord | None = None  # the iterator that went on from what was loaded
+        self._hidden_at: int | None = None  # steps of what is shown when another epoch was set
         self.shown: EpochRecord | None = None
         self.played: EpochRecord | None = None
 
@@ -58,14 +59,20 @@ class NextStart:
 
     @property
     def position_shown(self) -> Position:
-        """Where the epoch stands, for a state."""
-        return self.position if self.shown is None else self.shown.position
+        """Where the epoch stands, for a state.
+
+        After set_epoch() the epoch to come; but an iterator that goes on delivering counts again.
+        """
+        if self.shown is None or self.shown.steps == self._hidden_at:
+            return self.position
+        return self.shown.position
 
     def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
         self._loaded = self.loaded
         self._resumed = None if self._loaded is None else record
         self.shown = self.played = record
+        self._hidden_at = None
         self._epoch = record.before.epoch + 1
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -86,7 +93,8 @@ class NextStart:
                 self.loaded["epoch"],
             )
         self._epoch = epoch
-        self._loaded = self.shown = None
+        self._loaded = None
+        self._hidden_at = None if self.shown is None else self.shown.steps
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

@@ -79,9 +79,14 @@ class IndexedInput:
 
         At the beginning of an epoch any order will do: nothing of it has been delivered.
         """
-        if self._source.sampler is None or not position.steps:
+        is_told = self._source.sampler is not None and position.steps
+        return self.name_order(self._batches.of(position.epoch) if is_told else None)
+
+    def name_order(self, sampled: GlobalBatches | None) -> Recipe:
+        """The number of examples, and the order of what a sampler has given."""
+        if sampled is None:
             return self._counts
-        return {**self._counts, "order of the sampler": self._batches.of(position.epoch).digest}
+        return {**self._counts, "order of the sampler": sampled.digest}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it."""
@@ -89,7 +94,8 @@ class IndexedInput:
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
         facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
-        return PreparedIndices(self, position, facts)
+        sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
+        return PreparedIndices(self, position, facts, sampled)
 
     def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
@@ -232,11 +238,22 @@ class IndexedInput:
 class PreparedIndices:
     """An epoch of a source with an index, whose order is known."""
 
-    def __init__(self, owner: IndexedInput, position: Position, facts: dict[str, object]) -> None:
+    def __init__(
+        self,
+        owner: IndexedInput,
+        position: Position,
+        facts: dict[str, object],
+        sampled: GlobalBatches | None,
+    ) -> None:
         """Made by :meth:`IndexedInput.prepare`."""
         self.facts = facts
         self._owner = owner
         self._position = position
+        self._sampled = sampled
+
+    def recipe(self, position: Position) -> Recipe:
+        """The order that was sampled: a sampler asked again might give another."""
+        return self._owner.name_order(self._sampled if position.steps else None)
 
     def share(self) -> None:
         """All know all."""

@@ -57,6 +57,9 @@ class PreparedEpoch(Protocol):
     def facts(self) -> dict[str, object]:
         """What must be equal on all workers."""
 
+    def recipe(self, position: Position) -> Recipe:
+        """As :meth:`Input.recipe`, of this epoch, whatever is played after it."""
+
     def share(self) -> object:
         """What this worker finds out for all, as plain values."""
 

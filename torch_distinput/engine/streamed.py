@@ -135,6 +135,10 @@ class PreparedStream:
         """The files or shards that were found."""
         return self.steps.facts()
 
+    def recipe(self, position: Position) -> Recipe:  # noqa: ARG002
+        """The files or shards, and what is done with them."""
+        return self.steps.recipe()
+
     def share(self) -> object:
         """What this worker found in its share of the files."""
         share, self._notes = self.steps.share() or (None, None)

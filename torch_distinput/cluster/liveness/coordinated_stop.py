@@ -64,6 +64,14 @@ class CoordinatedStop:
         """Main thread: there was no step to deliver."""
         self.claimed = self.delivered
 
+    def catch_up(self, delivered: int) -> None:
+        """Main thread, where all workers meet: count on from the same number as all of them.
+
+        Iterators that were abandoned by threads which read ahead have delivered different numbers.
+        """
+        self.claimed = delivered
+        self.delivered = delivered
+
     def hear(self, votes: Collection[int | None]) -> None:
         """Heartbeat's thread: the votes of the workers that are still there, None for no vote."""
         if not self.is_requested and all(vote is None for vote in votes):

@@ -35,6 +35,12 @@ _ROW_BY_ROW = {
 }
 _JOINED = {"VerticallyConcatenatedMultiSourcesExamplesIterable"}
 _SINGLE = _READERS | _ROW_BY_ROW | _JOINED
+_COUNTING = {
+    "TakeExamplesIterable": "take",
+    "SkipExamplesIterable": "skip",
+    "CyclingMultiSourcesExamplesIterable": "interleave_datasets",
+    "RandomlyCyclingMultiSourcesExamplesIterable": "interleave_datasets",
+}
 _EXACT = _SINGLE | {
     *("TakeExamplesIterable", "SkipExamplesIterable", "RepeatExamplesIterable"),
     *("CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable"),
@@ -67,6 +73,18 @@ def has_single_shards(source: Any) -> bool:
     """Whether its shards, one by one, have all of its examples, as they are in the whole."""
     stages = list(find_stages(source))
     return bool(stages) and deals_shards(source) and all(map(_is_single, stages))
+
+
+def find_counting_stage(source: Any) -> str | None:
+    """The call of a stage that has other examples in the parts of a stream than in the whole.
+
+    In each part ``take`` and ``skip`` count a part of their number, and turns end by themselves.
+    """
+    for stage in find_stages(source):
+        is_whole = getattr(stage, "stopping_strategy", "").endswith("without_replacement")
+        if (call := _COUNTING.get(type(stage).__name__)) and not is_whole:
+            return call
+    return None
 
 
 def has_buffer(source: Any) -> bool:

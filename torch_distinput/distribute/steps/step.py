@@ -103,6 +103,11 @@ class Step:
         num_examples = self.num_examples if self._num_averaged is None else self._num_averaged
         return average_step_loss(per_example_loss, self.info, num_examples)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle what it knows; what tells it of its epoch stays in this process."""
+        recipe = _Known(self._recipe(self._end.position))
+        return _remake, (self.batch, self.info, self._end, recipe, self._num_averaged)
+
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after this step, for :meth:`DistributedDataset.load_state_dict`.
 
@@ -110,6 +115,23 @@ class Step:
         """
         position = self._end.position
         return to_state(position, self._recipe(position))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The recipe of one position, where that is the only one to be asked for."""
+
+    recipe: Recipe
+
+    def __call__(self, position: Position) -> Recipe:  # noqa: ARG002
+        return self.recipe
+
+
+def _remake(
+    batch: Any, info: StepInfo, end: StepEnd, recipe: _Known, num_averaged: int | None
+) -> Step:
+    return Step(batch=batch, info=info, _end=end, _recipe=recipe, _num_averaged=num_averaged)
 
 
 @final
@@ -146,6 +168,7 @@ def accumulate(steps: Iterable[Step], num_steps: int) -> Iterator[StepGroup]:
 
     Raises:
         ValueError: if ``num_steps`` is less than 1.
+        TypeError: for what is no step, as the batches of ``iter(dataset)`` are.
     """
     num_steps = check_count("num_steps", num_steps, minimum=1)
     return _group(iter(steps), num_steps)
@@ -153,5 +176,12 @@ def accumulate(steps: Iterable[Step], num_steps: int) -> Iterator[StepGroup]:
 
 def _group(steps: Iterator[Step], num_steps: int) -> Iterator[StepGroup]:
     while group := StepGroup(islice(steps, num_steps)):
+        for step in group:
+            if type(step) is not Step:
+                msg = (
+                    "accumulate() groups the steps of dataset.steps(), which know their examples, "
+                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
+                )
+                raise TypeError(msg)
         total = group.num_examples
         yield StepGroup(replace(step, _num_averaged=total) for step in group)
