@@ -29,13 +29,9 @@ class Regression(torch.nn.Module):
         super().__init__()
         self.linear = make_model()
         self.seen = []
-        self.last = None
 
     def forward(self, numbers, labels=None):
-        # For no rows stands the batch before, which counts nothing.
-        stands_in = self.last is not None and torch.equal(numbers, self.last)
-        self.seen.append([] if stands_in else numbers.int().tolist())
-        self.last = numbers
+        self.seen.append(numbers.int().tolist())
         logits = self.linear(torch.stack([numbers / COUNT, torch.cos(numbers)], 1))
         if labels is None:
             return {"logits": logits}
