@@ -42,7 +42,7 @@ def train(folder: Path, stop_after: int | None = None) -> torch.Tensor:
         for batch in loader:
             with accelerator.accumulate(model):
                 losses = criterion(model(batch["features"]), batch["label"])  # one per example
-                accelerator.backward(loader.average(losses))
+                accelerator.backward(loader.average_loss(losses))
                 optimizer.step()
                 optimizer.zero_grad()
             counts[epoch, batch["number"]] += 1

@@ -58,7 +58,7 @@ def train(accelerator, loader, *, epochs, stop_after=None, folder=None):
         for number, (numbers, targets) in enumerate(loader, 1):
             with accelerator.accumulate(model):
                 losses = losses_of(model, numbers, targets)
-                accelerator.backward(loader.average(losses))
+                accelerator.backward(loader.average_loss(losses))
                 optimizer.step()
                 optimizer.zero_grad()
             group += numbers.int().tolist()

@@ -175,6 +175,13 @@ def test_a_version_that_was_not_tested(monkeypatch):
     assert "got lightning 2.9.1" in str(warning.message)
 
 
+def test_a_trainer_that_would_not_go_on_in_an_epoch(monkeypatch):
+    """A version that has given another name to what is set."""
+    monkeypatch.delattr(type(make_trainer().fit_loop), "restarted_on_epoch_end")
+    with pytest.raises(tdi.ConfigurationError, match="restarted_on_epoch_end in its _FitLoop"):
+        fit(Model(), data("indexed", 4), max_epochs=1)
+
+
 OTHER_NAME = """
 import pytorch_lightning as pl, torch
 from torch_distinput.integrations.lightning import DataModule

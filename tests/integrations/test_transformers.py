@@ -7,6 +7,7 @@ from itertools import chain, islice
 
 import pytest
 import torch
+from transformers import Trainer
 
 import torch_distinput as tdi
 from tests.integrations.accelerators import COUNT, train_alone, weights_of
@@ -189,6 +190,15 @@ def test_a_version_that_was_not_tested_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "_told", set())
     monkeypatch.setattr(versions.metadata, "version", lambda _: "6.0")
     told = pytest.warns(UserWarning, match=r"got transformers 6\.0")
+    with told, trainer_on(tdi.OneDeviceStrategy("cpu"), tmp_path, source=EPOCH):
+        pass
+
+
+@pytest.mark.parametrize("name", ["_run_epoch", "_get_dataloader"])
+def test_a_trainer_that_would_not_ask_is_refused(name, tmp_path, monkeypatch):
+    """A version that has given another name to what the mixin overrides."""
+    monkeypatch.delattr(Trainer, name)
+    told = pytest.raises(tdi.ConfigurationError, match=f"to have {name} in its Trainer")
     with told, trainer_on(tdi.OneDeviceStrategy("cpu"), tmp_path, source=EPOCH):
         pass
 

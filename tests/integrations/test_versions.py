@@ -8,8 +8,9 @@ from importlib import metadata
 
 import pytest
 
+import torch_distinput as tdi
 from torch_distinput.integrations import versions
-from torch_distinput.integrations.versions import check_version
+from torch_distinput.integrations.versions import check_names, check_version
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +56,12 @@ def test_it_is_said_once_and_where_the_caller_is(monkeypatch):
 
 def test_a_library_under_another_name_is_passed_over():
     check_version("no-such-library", tested="1")
+
+
+def test_a_name_that_is_gone_is_told_with_the_version(monkeypatch):
+    """Before an override is passed by without a word."""
+    install(monkeypatch, "9")
+    check_names("lightning", metadata, ["version", "metadata"])
+    message = "to have start, stop in its Loop, .* got lightning 9 without. Install"
+    with pytest.raises(tdi.ConfigurationError, match=message):
+        check_names("lightning", type("Loop", (), {"run": None}), ["start", "run", "stop"])

@@ -13,7 +13,13 @@ from torch_distinput.integrations.transformers import DistributedInputMixin
 
 
 class DistributedTrainer(DistributedInputMixin, Trainer):
-    pass
+    """Takes out of a model's notes what stood in for a batch of no rows: its loss is exactly 0."""
+
+    def training_step(self, model, *args, **arguments):
+        loss = super().training_step(model, *args, **arguments)
+        if loss == 0 and isinstance(self.model, Regression):
+            self.model.seen[-1] = []
+        return loss
 
 
 class Regression(torch.nn.Module):
@@ -23,13 +29,9 @@ class Regression(torch.nn.Module):
         super().__init__()
         self.linear = make_model()
         self.seen = []
-        self.last = None
 
     def forward(self, numbers, labels=None):
-        # For no rows stands the batch before, which counts nothing.
-        stands_in = self.last is not None and torch.equal(numbers, self.last)
-        self.seen.append([] if stands_in else numbers.int().tolist())
-        self.last = numbers
+        self.seen.append(numbers.int().tolist())
         logits = self.linear(torch.stack([numbers / COUNT, torch.cos(numbers)], 1))
         if labels is None:
             return {"logits": logits}

@@ -4,7 +4,7 @@
     for features, labels in loader:
         with accelerator.accumulate(model):
             losses = criterion(model(features), labels)    # one per example
-            accelerator.backward(loader.average(losses))
+            accelerator.backward(loader.average_loss(losses))
             optimizer.step()
             optimizer.zero_grad()
 
@@ -179,7 +179,7 @@ class DistributedLoader:
             raise tdi.UsageError(msg)
         return self._step
 
-    def average(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+    def average_loss(self, per_example_loss: torch.Tensor) -> torch.Tensor:
         """The loss for ``accelerator.backward``: gradients become those of one large batch.
 
         Accelerate averages gradients over processes, and over the steps that it accumulates. The

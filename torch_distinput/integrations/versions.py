@@ -1,10 +1,13 @@
-"""Says once where another library has a version that an integration was not tested with."""
+"""What an integration needs of another library: a version it was tested with, and its names."""
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterable
 from importlib import metadata
+
+import torch_distinput as tdi
 
 _told: set[str] = set()
 
@@ -35,6 +38,30 @@ def check_version(package: str, *, tested: str, stacklevel: int = 2) -> None:
         "version."
     )
     warnings.warn(msg, UserWarning, stacklevel=stacklevel)
+
+
+def check_names(package: str, owner: object, names: Iterable[str]) -> None:
+    """Refuse a version without names that an integration overrides or sets.
+
+    Nothing would tell of an override that is never called, or of an attribute that nobody reads.
+
+    Args:
+        package: the name by which it is installed.
+        owner: the class or object of the package.
+        names: attributes that it must have.
+
+    Raises:
+        ConfigurationError: if one is missing.
+    """
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing:
+        shown = owner if isinstance(owner, type) else type(owner)
+        msg = (
+            f"Expected {package} to have {', '.join(missing)} in its {shown.__name__}, which this "
+            f"integration builds on, got {package} {metadata.version(package)} without. Install a "
+            f"tested version: pip install 'torch_distinput[{package}]'."
+        )
+        raise tdi.ConfigurationError(msg)
 
 
 def _is_between(version: str, lowest: str, highest: str) -> bool:

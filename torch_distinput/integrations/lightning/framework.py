@@ -14,7 +14,7 @@ import sys
 from typing import Any, NoReturn
 
 import torch_distinput as tdi
-from torch_distinput.integrations.versions import check_version
+from torch_distinput.integrations.versions import check_names, check_version
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 _TESTED = "2.6"
@@ -40,10 +40,24 @@ pytorch: Any = importlib.import_module(NAME)
 """``lightning.pytorch`` or ``pytorch_lightning``."""
 
 
+_PACKAGE = NAME.partition(".")[0].replace("_", "-")
+
+
 def check_lightning() -> None:
     """Warn once of a version that is not tested."""
-    package = NAME.partition(".")[0].replace("_", "-")
-    check_version(package, tested=_TESTED, stacklevel=4)
+    check_version(_PACKAGE, tested=_TESTED, stacklevel=4)
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse a version whose loops are told in vain where an epoch goes on."""
+    loop = trainer.fit_loop
+    for owner, names in (
+        (trainer, ("_active_loop", "reload_dataloaders_every_n_epochs")),
+        (loop, ("_combined_loader", "epoch_progress", "epoch_loop", "restarting")),
+        (loop, ("restarted_on_epoch_end", "restarted_mid_epoch", "reset_restart_stage")),
+        (loop.epoch_loop, ("batch_progress", "restarting")),
+    ):
+        check_names(_PACKAGE, owner, names)
 
 
 def make_strategy(trainer: Any) -> tdi.Strategy:

@@ -28,6 +28,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Lightning begins something; its processes are there."""
         del stage
+        framework.check_trainer(trainer)
         framework.check_steps(pl_module)
         self.input_progress.follow(trainer)
 

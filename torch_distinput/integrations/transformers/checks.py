@@ -6,11 +6,25 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer
 
 import torch_distinput as tdi
+from torch_distinput.integrations.versions import check_names, check_version
 
 _WRAPS = {"MULTI_CPU", "MULTI_GPU"}
 """Kinds of Accelerate in which DDP adds up the gradients."""
+
+_OVERRIDDEN = (
+    *("_get_dataloader", "set_initial_training_values", "_init_training_state", "_run_epoch"),
+    *("get_batch_samples", "training_step", "_save_checkpoint", "_get_output_dir"),
+    *("evaluation_loop", "prediction_step"),
+)
+
+
+def check_transformers() -> None:
+    """Warn once of a version that is not tested, and refuse one that would pass the mixin by."""
+    check_version("transformers", tested="5.23", stacklevel=4)
+    check_names("transformers", Trainer, _OVERRIDDEN)
 
 
 def check_means(args: Any) -> None:

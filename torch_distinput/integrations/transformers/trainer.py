@@ -18,7 +18,11 @@ import torch_distinput as tdi
 from torch_distinput.integrations.accelerate import check_processes
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
-from torch_distinput.integrations.transformers.checks import check_means, check_wrapped
+from torch_distinput.integrations.transformers.checks import (
+    check_means,
+    check_transformers,
+    check_wrapped,
+)
 from torch_distinput.integrations.transformers.evaluation import EvaluationLoader, RowGatherer
 from torch_distinput.integrations.transformers.means import count_items, try_losses, warn_of_mean
 from torch_distinput.integrations.transformers.sources import (
@@ -29,7 +33,7 @@ from torch_distinput.integrations.transformers.sources import (
 )
 from torch_distinput.integrations.transformers.stand_in import StandIn
 from torch_distinput.integrations.transformers.training import TrainLoader, TrainRun
-from torch_distinput.integrations.versions import check_version
+from torch_distinput.integrations.versions import check_names
 
 
 class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is not type-checked
@@ -54,7 +58,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """As of Trainer."""
-        check_version("transformers", tested="5.23", stacklevel=3)
+        check_transformers()
         self._strategy: tdi.Strategy | None = None
         self._resumed: SavedPosition | None = None
         self._run: TrainRun | None = None  # while train() runs
@@ -63,6 +67,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         self._is_loss_checked = False
         self._evaluated: EvaluationLoader | None = None
         super().__init__(*args, **kwargs)
+        check_names("transformers", self, ("gather_function", "loss_is_scaled_for_ga"))
 
     def _get_dataloader(
         self,
@@ -268,6 +273,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         weight = self._weights.popleft() if self._weights else None
         if weight is None:
             return cast(torch.Tensor, super().training_step(model, inputs, num_items_in_batch))
+        check_names("transformers", self, ("current_gradient_accumulation_steps",))  # before we do
         before = self.loss_is_scaled_for_ga
         self.loss_is_scaled_for_ga = False
         self.current_gradient_accumulation_steps = 1 / weight
