@@ -123,8 +123,9 @@ def _alone() -> Alone:
     started = os.environ.get("WORLD_SIZE", "1")
     if started != "1":
         msg = (
-            f"Expected a process group, because torchrun started {started} ranks (WORLD_SIZE), but "
-            "torch.distributed is not initialized. Call torch_distinput.init_distributed() first."
+            f"Expected a process group, because {started} ranks were started (WORLD_SIZE), but "
+            "torch.distributed is not initialized. Call torch_distinput.init_distributed() first; "
+            "a trainer makes the group itself: let its integration make the strategy."
         )
         raise UsageError(msg)
     return Alone(on_purpose=False)
