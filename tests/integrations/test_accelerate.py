@@ -295,6 +295,12 @@ class TestOneProcess:
         ):
             prepare(distribute(strategy), accelerator)
 
+    def test_an_accelerator_that_would_not_ask_is_refused(self, strategy, accelerator, monkeypatch):
+        """A version that finds out otherwise which step is the last one."""
+        monkeypatch.delattr(type(accelerator.gradient_state), "end_of_dataloader")
+        with pytest.raises(tdi.ConfigurationError, match="to have end_of_dataloader in its Grad"):
+            prepare(distribute(strategy), accelerator)
+
     def test_a_version_that_was_not_tested_is_named(self, strategy, accelerator, monkeypatch):
         monkeypatch.setattr(versions, "_told", set())
         monkeypatch.setattr("importlib.metadata.version", lambda _: "9.0")

@@ -11,6 +11,7 @@ from importlib import metadata
 import lightning.pytorch as pl
 import pytest
 from lightning.fabric import Fabric
+from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -23,6 +24,7 @@ from tests.integrations.lightning_runs import (
     examples,
     fit,
     make_trainer,
+    silence,
     whole_epochs,
 )
 from torch_distinput.integrations import versions
@@ -142,6 +144,15 @@ def test_a_step_before_there_is_one():
 
     with pytest.raises(tdi.UsageError, match="Expected a step in use, got none"):
         fit(Asking(), data("indexed", 4), max_epochs=1)
+
+
+def test_a_tuner_that_takes_the_callbacks_away(tmp_path):
+    class Tuned(Model):
+        lr = 0.1
+
+    trainer = make_trainer(max_epochs=1, default_root_dir=tmp_path)
+    with silence(), pytest.raises(tdi.UsageError, match="got none.*find a learning rate with a"):
+        Tuner(trainer).lr_find(Tuned(), datamodule=data("indexed", 4), num_training=2)
 
 
 def test_a_step_that_reads_by_itself():

@@ -116,7 +116,7 @@ def test_a_rank_that_never_gets_an_example(kind, tmp_path):
     """Whether the model divides by labels is found out by the one that has one."""
     job = partial(train, folder=tmp_path, kind=kind, size=1, accumulation=1, count=1)
     [expected] = run_ranks(job, 1, timeout=120)
-    for weights, losses, evaluated in run_ranks(job, 2, timeout=30):
+    for weights, losses, evaluated in run_ranks(job, 2, timeout=120):
         assert expected[0] == pytest.approx(weights, abs=2e-6)
         assert [*expected[1], expected[2]] == pytest.approx([*losses, evaluated], abs=2e-6)
 

@@ -28,7 +28,7 @@ from accelerate import Accelerator
 
 import torch_distinput as tdi
 from torch_distinput.integrations.claims import claim
-from torch_distinput.integrations.versions import check_version
+from torch_distinput.integrations.versions import check_names, check_version
 from torch_distinput.integrations.wrapping import refuse_item
 
 
@@ -55,6 +55,8 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         raise TypeError(msg)
     check_processes(dataset.strategy, accelerator)
     state = accelerator.gradient_state
+    check_names("accelerate", accelerator, ("step", "sync_gradients"))
+    check_names("accelerate", state, ("end_of_dataloader", "remainder", "_add_dataloader"))
     if state.num_steps > 1 and not state.sync_with_dataloader:
         msg = (
             f"Expected sync_with_dataloader=True with {state.num_steps} steps to accumulate, got "

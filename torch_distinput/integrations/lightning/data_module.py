@@ -106,9 +106,17 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         """The loader whose step is in use: of training, or of the evaluation that is under way.
 
         Raises:
-            UsageError: where several train at once: ask ``trainer.train_dataloader`` for each.
+            UsageError: before the first step; where several train at once: ask
+                ``trainer.train_dataloader`` for each.
         """
         loaders = self._signals.in_use
+        if not loaders:
+            msg = (
+                "Expected a step in use, got none: Lightning has begun none, or has told nobody, "
+                "as in Tuner.lr_find, which takes all callbacks away for its time. Ask in "
+                "training_step or another step; find a learning rate with a DataLoader."
+            )
+            raise tdi.UsageError(msg)
         if len(loaders) != 1:
             msg = (
                 f"Expected one loader, got {len(loaders)} whose steps make up a batch together. "
