@@ -16,6 +16,7 @@ from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
+from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
@@ -23,7 +24,7 @@ from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
-from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
+from torch_distinput.engine.zero_rows import Shapes, element_spec
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_current, to_state
 from torch_distinput.values import Distributed
@@ -79,7 +80,13 @@ class DistributedDataset(Distributed):
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
-        self._is_first = True
+        self._warnings = EpochWarnings(
+            name,
+            source,
+            speaks=session.is_first,
+            num_workers=session.topology.num_workers,
+            allows_zero_rows=padded_rows is None,
+        )
 
     def __repr__(self) -> str:
         """Show the source and how it is cut."""
@@ -274,7 +281,7 @@ class DistributedDataset(Distributed):
         )
         feed = iteration.open(prepared, opening, self._broadcast)
         record.open(feed.origin)
-        self._foresee_zero_rows(position.epoch)
+        self._warnings.begin(position.epoch)
         run = EpochRun(
             feed=feed,
             record=record,
@@ -283,6 +290,7 @@ class DistributedDataset(Distributed):
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padded_rows),
+            warnings=self._warnings,
         )
         return DistributedIterator(
             self._session,
@@ -306,13 +314,6 @@ class DistributedDataset(Distributed):
 
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
-
-    def _foresee_zero_rows(self, epoch: int) -> None:
-        """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
-        is_first, self._is_first = self._is_first, False
-        if is_first and self._padded_rows is None and self._session.is_first:
-            num_steps = self._input.num_steps(self._input.first(epoch))
-            warn_of_zero_rows(self._name, epoch, self._input.idle(epoch), num_steps)
 
     def _audit(
         self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
