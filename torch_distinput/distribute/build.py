@@ -8,6 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
+_MOST_LISTED_COLUMNS = 8
 
 
 def build_dataset(
@@ -63,6 +67,8 @@ def build_dataset(
         shared=SHARES_STREAM[policy],
     )
     opened, dealing = _deal_by_shard(opened, policy)
+    if session.is_first:
+        _warn_of_listed_columns(source)
     if policy is AutoShardPolicy.FILE and session.topology.num_workers > 1:
         _warn_of_counting(source, session)
     recipe: dict[str, object] = {
@@ -192,6 +198,23 @@ def _warn_of_counting(source: Any, session: Session) -> None:
             type(source).__name__,
             call,
             session.topology.num_workers,
+        )
+
+
+def _warn_of_listed_columns(source: Any) -> None:
+    """A list holds examples, however much those look like columns: they would be stacked."""
+    if type(source) is not list or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
+        return
+    if not all(isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source):
+        return
+    num_rows = {len(item) for item in source}
+    if len(num_rows) == 1 and max(num_rows) > len(source):
+        _log.warning(
+            "A list holds examples, got one of %d tensors or arrays with %d rows each, which are "
+            "played as %d examples. If they are columns, pass a tuple or a dict of them.",
+            len(source),
+            *num_rows,
+            len(source),
         )
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
-from torch_distinput.cluster.handshake import NOT_KNOWN
+from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, NOT_KNOWN, POSITION
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
     from torch_distinput.values import ReplayedStep
-
-
-_LEFT_AT = "step at which the epoch before was left"
-"""What all workers compare: one that breaks out of its loop alone has left at another."""
 
 
 class DistributedDataset(Distributed):
@@ -73,6 +69,7 @@ class DistributedDataset(Distributed):
         self._static_recipe = recipe
         self._facts = {**recipe, **facts}
         self._number = next(session.datasets)
+        self._title = f"dataset {self._number} ({name})"  # there may be a second of its class
         self._options = options
         self._padded_rows = padded_rows
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
@@ -81,7 +78,7 @@ class DistributedDataset(Distributed):
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
         self._warnings = EpochWarnings(
-            name,
+            self._title,
             source,
             speaks=session.is_first,
             num_workers=session.topology.num_workers,
@@ -258,7 +255,7 @@ class DistributedDataset(Distributed):
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        iteration = Iteration(self._session, self._name, timeout=self._options.timeout)
+        iteration = Iteration(self._session, self._title, timeout=self._options.timeout)
         try:
             iterator = self._open(iteration, record)
         except BaseException as error:
@@ -335,9 +332,9 @@ class DistributedDataset(Distributed):
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            **({} if played is None else {_LEFT_AT: played.steps_to_compare}),
-            "epoch": position.epoch,
-            "position": _describe(position),
+            **({} if played is None else {LEFT_AT: played.steps_to_compare}),
+            EPOCH: position.epoch,
+            POSITION: _describe(position),
             **prepared.facts,
             **example,
         }
