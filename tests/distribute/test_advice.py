@@ -84,3 +84,23 @@ def test_datasets_of_one_class_are_told_apart(caplog):
     with caplog.at_level(logging.WARNING):
         play(torch.arange(1), 2, 2)
     assert "dataset 0 (Tensor): in 1 of the 1 steps" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe", "expected"),
+    [
+        ("a.csv", tdi.FileDataset, 1),
+        ("a.csv.gz", tdi.FileDataset, 1),
+        ("a.txt", tdi.FileDataset, 0),
+        ("a.csv", lambda name: tdi.FileDataset(name, reader="csv"), 0),
+        ("a.csv", lambda name: tdi.FileDataset(name).map(len), 0),
+    ],
+)
+def test_a_table_that_is_read_as_text(caplog, name, recipe, expected):
+    """Said once, on one worker, unless the lines are mapped."""
+    with caplog.at_level(logging.WARNING):
+        simulate(
+            lambda strategy: strategy.distribute_dataset(recipe(name), global_batch_size=2),
+            num_workers=2,
+        )
+    assert expected == caplog.text.count("Pass reader='csv'")

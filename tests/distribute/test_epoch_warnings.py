@@ -56,7 +56,7 @@ def test_split_files_is_advised_where_it_cuts(tmp_path, reader, splits):
     with pytest.raises(tdi.TooFewFilesError) as caught:
         play(files, 4, 2)
     assert splits == ("split_files=True" in str(caught.value))
-    assert "write files, 2 or more." in str(caught.value)
+    assert "write 2 or more files." in str(caught.value)
 
 
 def test_more_shards_are_advised_for_shards():

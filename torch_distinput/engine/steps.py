@@ -141,7 +141,7 @@ def check_shards(
     num_workers = route.splitter.topology.num_workers
     again = position.assignment or position.layout.num_workers != num_workers
     if route.policy is AutoShardPolicy.FILE and not again:
-        cure = f"{source.more_shards} {num_workers} or more"
+        cure = source.more_shards.format(num_workers)
         check_enough_shards(num_shards, num_workers, what=source.name, cure=cure)
 
 

@@ -205,14 +205,17 @@ def _way_to_more_files(dataset: FileDataset) -> str:
     from torch_distinput.data.formats.reader import Reader  # noqa: PLC0415 - as in _from_files
 
     if type(dataset.reader).parts is Reader.parts:  # split_files=True would cut nothing
-        return "write files,"
-    return "FileDataset(..., split_files=True), which deals out parts of files; or write files,"
+        return "write {} or more files"
+    return (
+        "FileDataset(..., split_files=True), which deals out parts of files; or write {} or more "
+        "files"
+    )
 
 
 def _way_to_more_shards(source: Any) -> str:
     if type(source).__module__.partition(".")[0] == "datasets":
-        return "make it with num_shards= (of to_iterable_dataset, or more data files),"
-    return "give it num_shards of"
+        return "make it with to_iterable_dataset(num_shards={}), or of as many data files"
+    return "give it num_shards of {} or more"
 
 
 def _no_shuffle(source: Any, name: str) -> ConfigurationError:
