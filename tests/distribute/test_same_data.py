@@ -263,7 +263,7 @@ def test_a_dataset_that_begins_slowly_is_named():
         return ""
 
     (_, said) = simulate(work, num_workers=2)
-    assert "the first example of Noisy" in said
+    assert "the first example of dataset 0 (Noisy)" in said
     assert "Raise InputOptions.timeout" in said
 
 

@@ -40,11 +40,11 @@ def test_file_policy_needs_files():
 
 def test_too_few_files_names_the_counts():
     """Expected, got, and what to do."""
-    with pytest.raises(TooFewFilesError, match="has 3 for 8 workers.*DATA.*8 or more files"):
-        check_enough_shards(3, 8, what="'train-*'")
-    check_enough_shards(8, 8, what="'train-*'")
+    with pytest.raises(TooFewFilesError, match='has 3 for 8 workers.*"data".*write 8 files'):
+        check_enough_shards(3, 8, what="'train-*'", cure="write 8 files")
+    check_enough_shards(8, 8, what="'train-*'", cure="")
     with pytest.raises(TooFewFilesError):
-        check_enough_shards(0, 1, what="nothing")
+        check_enough_shards(0, 1, what="nothing", cure="")
 
 
 def test_every_item_is_assigned_once():

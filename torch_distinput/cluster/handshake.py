@@ -18,6 +18,28 @@ Facts = Mapping[str, object]
 NOT_KNOWN = "not known"
 """The value of a fact that a worker does not know: it is not compared with that of others."""
 
+LEFT_AT = "step at which the epoch before was left"
+"""What tells of a worker that broke out of its loop alone."""
+EPOCH, POSITION = "epoch", "position"
+_CURES = {
+    LEFT_AT: (
+        "Did one rank leave its loop, or load a state, alone? Leave a loop on all ranks at the "
+        "same step, and call load_state_dict() on all of them."
+    ),
+    EPOCH: (
+        "Was a state loaded, or an epoch set, on some ranks only? Call load_state_dict() and "
+        "set_epoch() on all ranks, with the same value."
+    ),
+    POSITION: (
+        "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the "
+        "same state."
+    ),
+}
+_CURE = (
+    "Every worker must run the same code on the same data, which must not have been split by rank "
+    "before, nor shuffled by random numbers that are not seeded alike."
+)
+
 
 def shake_hands(
     meeting: Meeting,
@@ -113,8 +135,6 @@ def _check_equal(shown: list[dict[str, object]], name: str, names: Sequence[str]
             msg = (
                 f"Expected the same {fact} on all workers when {name} is iterated, got "
                 f"{values[first]!r} on {named_workers([first], names)} and {values[odd[0]]!r} on "
-                f"{named_workers(odd, names)}. "
-                "Every worker must run the same code on the same data, which must not have been "
-                "split by rank before, nor shuffled by random numbers that are not seeded alike."
+                f"{named_workers(odd, names)}. {_CURES.get(fact, _CURE)}"
             )
             raise MismatchError(msg)

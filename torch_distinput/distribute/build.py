@@ -8,8 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from torch_distinput.data.sources import pipelines
-from torch_distinput.data.sources.classify import is_stream
+from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
+_MOST_LISTED_COLUMNS = 8
 
 
 def build_dataset(
@@ -63,8 +67,8 @@ def build_dataset(
         shared=SHARES_STREAM[policy],
     )
     opened, dealing = _deal_by_shard(opened, policy)
-    if policy is AutoShardPolicy.FILE and session.topology.num_workers > 1:
-        _warn_of_counting(source, session)
+    if session.is_first:
+        _warn_of_source(source, policy, session.topology.num_workers)
     recipe: dict[str, object] = {
         "source": opened.kind,
         "shuffle": opened.request.shuffle,
@@ -181,9 +185,17 @@ def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dic
     return replace(source, prepare=lambda: by_shard), {DEALING: BY_SHARD}
 
 
-def _warn_of_counting(source: Any, session: Session) -> None:
+def _warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:
+    """Say, on one worker, what is allowed and seldom meant."""
+    _warn_of_listed_columns(source)
+    _warn_of_text(source)
+    if policy is AutoShardPolicy.FILE and num_workers > 1:
+        _warn_of_counting(source, num_workers)
+
+
+def _warn_of_counting(source: Any, num_workers: int) -> None:
     """Nothing of a part is lost; but the parts of such a stream are not the stream."""
-    if session.is_first and (call := find_counting_stage(source)) is not None:
+    if (call := find_counting_stage(source)) is not None:
         _log.warning(
             "The %s has a %s(), which counts in the shards of each of %d workers by itself "
             "(AutoShardPolicy.FILE): an epoch has other examples than the stream read by one "
@@ -191,7 +203,39 @@ def _warn_of_counting(source: Any, session: Session) -> None:
             " under which each worker reads all of it.",
             type(source).__name__,
             call,
-            session.topology.num_workers,
+            num_workers,
+        )
+
+
+def _warn_of_listed_columns(source: Any) -> None:
+    """A list holds examples, however much those look like columns: they would be stacked."""
+    if type(source) is not list or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
+        return
+    if not all(isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source):
+        return
+    num_rows = {len(item) for item in source}
+    if len(num_rows) == 1 and max(num_rows) > len(source):
+        _log.warning(
+            "A list holds examples, got one of %d tensors or arrays with %d rows each, which are "
+            "played as %d examples. If they are columns, pass a tuple or a dict of them.",
+            len(source),
+            *num_rows,
+            len(source),
+        )
+
+
+def _warn_of_text(source: Any) -> None:
+    """Lines of a table would be delivered as they are, its header too."""
+    if classify(source) is not SourceKind.FILES:
+        return
+    from torch_distinput.data.files.dataset import find_format_read_as_text  # noqa: PLC0415 - as in _input
+
+    if (reader := find_format_read_as_text(source)) is not None:
+        _log.warning(
+            'FileDataset(%r, ...) expects a reader for its format, got reader="text", which '
+            "delivers each line as it is. Pass reader=%r.",
+            source.patterns[0],
+            reader,
         )
 
 

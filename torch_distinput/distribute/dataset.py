@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
-from torch_distinput.cluster.handshake import NOT_KNOWN
+from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, NOT_KNOWN, POSITION
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
+from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
@@ -23,7 +24,7 @@ from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
-from torch_distinput.engine.zero_rows import Shapes, element_spec, warn_of_zero_rows
+from torch_distinput.engine.zero_rows import Shapes, element_spec
 from torch_distinput.options import InputOptions, check_count
 from torch_distinput.plan.progress.state import check_recipe, from_state, to_current, to_state
 from torch_distinput.values import Distributed
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
     from torch_distinput.values import ReplayedStep
-
-
-_LEFT_AT = "step at which the epoch before was left"
-"""What all workers compare: one that breaks out of its loop alone has left at another."""
 
 
 class DistributedDataset(Distributed):
@@ -72,6 +69,7 @@ class DistributedDataset(Distributed):
         self._static_recipe = recipe
         self._facts = {**recipe, **facts}
         self._number = next(session.datasets)
+        self._title = f"dataset {self._number} ({name})"  # there may be a second of its class
         self._options = options
         self._padded_rows = padded_rows
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
@@ -79,7 +77,13 @@ class DistributedDataset(Distributed):
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
-        self._is_first = True
+        self._warnings = EpochWarnings(
+            self._title,
+            source,
+            speaks=session.is_first,
+            num_workers=session.topology.num_workers,
+            allows_zero_rows=padded_rows is None,
+        )
 
     def __repr__(self) -> str:
         """Show the source and how it is cut."""
@@ -251,7 +255,7 @@ class DistributedDataset(Distributed):
                 "a newer iter() of its dataset",
                 "Distribute a dataset twice to have two iterators at once.",
             )
-        iteration = Iteration(self._session, self._name, timeout=self._options.timeout)
+        iteration = Iteration(self._session, self._title, timeout=self._options.timeout)
         try:
             iterator = self._open(iteration, record)
         except BaseException as error:
@@ -274,7 +278,7 @@ class DistributedDataset(Distributed):
         )
         feed = iteration.open(prepared, opening, self._broadcast)
         record.open(feed.origin)
-        self._foresee_zero_rows(position.epoch)
+        self._warnings.begin(position.epoch)
         run = EpochRun(
             feed=feed,
             record=record,
@@ -283,6 +287,7 @@ class DistributedDataset(Distributed):
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padded_rows),
+            warnings=self._warnings,
         )
         return DistributedIterator(
             self._session,
@@ -307,13 +312,6 @@ class DistributedDataset(Distributed):
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
 
-    def _foresee_zero_rows(self, epoch: int) -> None:
-        """Say before the first epoch, on one worker, what the plan knows of zero-row batches."""
-        is_first, self._is_first = self._is_first, False
-        if is_first and self._padded_rows is None and self._session.is_first:
-            num_steps = self._input.num_steps(self._input.first(epoch))
-            warn_of_zero_rows(self._name, epoch, self._input.idle(epoch), num_steps)
-
     def _audit(
         self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
     ) -> Audit:
@@ -334,9 +332,9 @@ class DistributedDataset(Distributed):
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            **({} if played is None else {_LEFT_AT: played.steps_to_compare}),
-            "epoch": position.epoch,
-            "position": _describe(position),
+            **({} if played is None else {LEFT_AT: played.steps_to_compare}),
+            EPOCH: position.epoch,
+            POSITION: _describe(position),
             **prepared.facts,
             **example,
         }

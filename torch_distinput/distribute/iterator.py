@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
     from torch_distinput.data.stream.bad_records import ReadCounter
+    from torch_distinput.distribute.epoch_warnings import EpochWarnings
     from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
     from torch_distinput.engine.epoch_record import EpochRecord
@@ -57,6 +58,7 @@ class EpochRun:
         read_counter: what was skipped and asked for again.
         audit: sums what is delivered, if the user wants to know.
         shapes: completes steps.
+        warnings: hears how it ends.
     """
 
     feed: Feed
@@ -66,6 +68,7 @@ class EpochRun:
     read_counter: ReadCounter
     audit: Audit | None
     shapes: Shapes
+    warnings: EpochWarnings
 
 
 class DistributedIterator(Distributed, Iterator[Any]):
@@ -159,6 +162,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
             return step
         if self._run.audit is not None and self._ending is None:
             self._run.audit.finish(self._run.record.examples - self._run.record.before.examples)
+        if self._ending is None:
+            self._run.warnings.end(self._run.record)
         raise StopIteration
 
     def get_next(self) -> Any:

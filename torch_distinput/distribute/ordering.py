@@ -18,6 +18,14 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
     Raises:
         ValueError: for other shapes than ``(rows,)`` and ``(rows, 2)``, or other numbers.
     """
+    for value in values:
+        if isinstance(value, list) and any(getattr(item, "ndim", 0) for item in value):
+            msg = (
+                "Expected one tensor or array of indices, got a list of "
+                f"{len(value)} of them. Concatenate those of several steps, and their values: "
+                "torch.cat(...), np.concatenate(...)."
+            )
+            raise ValueError(msg)
     indices = [torch.as_tensor(value) for value in values]
     for index in indices:
         has_places = index.ndim == 1 or (index.ndim == 2 and index.shape[1] == 2)

@@ -187,7 +187,10 @@ class Strategy(ABC):
         """
         current.check_cross_replica(self._session, "Strategy.run")
         if not isinstance(args, (tuple, list)):
-            msg = f"positional args must be a list or tuple, got {type(args).__name__}."
+            msg = (
+                f"positional args must be a list or tuple, got {type(args).__name__}. One argument "
+                "goes into args=(batch,); of a step it is args=(step.batch,)."
+            )
             raise TypeError(msg)
         if not isinstance(kwargs, (dict, NoneType)):
             msg = (

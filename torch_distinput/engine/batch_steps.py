@@ -50,6 +50,10 @@ class ReadySteps(Steps):
         """As many as the splitter says."""
         return self.route.splitter.steps_per_batch
 
+    @property
+    def num_parts(self) -> None:
+        """No files are split."""
+
     def recipe(self) -> Recipe:
         """The shards."""
         return self.facts()
@@ -61,7 +65,7 @@ class ReadySteps(Steps):
 
     def check(self, position: Position) -> None:
         """Refuse too few shards."""
-        check_shards(self.route, position, self.source.num_shards or 0, self.source.name)
+        check_shards(self.route, position, self.source.num_shards or 0, self.source)
 
     def share(self) -> None:
         """Nothing is found out beforehand."""
@@ -147,6 +151,10 @@ class PlayedSteps(Steps):
     def steps_per_batch(self) -> int:
         """Every step takes new batches."""
         return 1
+
+    @property
+    def num_parts(self) -> None:
+        """No files are split."""
 
     def recipe(self) -> Recipe:
         """The number of datasets."""

@@ -60,6 +60,12 @@ class ExampleSteps(Steps):
         """As many as the splitter says."""
         return self.route.splitter.steps_per_batch
 
+    @property
+    def num_parts(self) -> int | None:
+        """Of files that are split and dealt out, once all workers have looked into them."""
+        dealt = self._counted is not None and assigns_shards(self.route)
+        return self._counted.num_parts if dealt else None
+
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
         return {**self._stream.recipe, **self.facts()}
@@ -73,7 +79,7 @@ class ExampleSteps(Steps):
     def check(self, position: Position) -> None:
         """Refuse too few files or shards."""
         if self.found.num_shards is not None:
-            check_shards(self.route, position, self.found.num_shards, self.source.name)
+            check_shards(self.route, position, self.found.num_shards, self.source)
 
     def share(self) -> tuple[Any, ReadReport | None] | None:
         """What this worker found in its share of the files."""

@@ -226,6 +226,9 @@ class IndexedInput:
         idle_steps = (count_idle(self._splitter, (run.size,)) * run.count for run in runs)
         return sum(idle_steps, Idle())
 
+    def num_parts(self) -> None:
+        """It has an index, and no files."""
+
     def spec(self) -> Any:
         """Fetch one example; None if there is none."""
         if self._source.num_examples == 0:

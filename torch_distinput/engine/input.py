@@ -108,5 +108,8 @@ class Input(Protocol):
     def idle(self, epoch: int) -> Idle | None:
         """The zero-row batches of an epoch; None where they are not known beforehand."""
 
+    def num_parts(self) -> int | None:
+        """Parts of files that are dealt out instead of files; None: there are none, or unknown."""
+
     def spec(self) -> Any:
         """The spec of a batch with ids where it needs no other worker, else None."""

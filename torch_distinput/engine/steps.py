@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from torch_distinput.data.batch.fingerprint import fingerprint
+from torch_distinput.data.sources.source import ReadySource, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
@@ -39,6 +40,11 @@ class Steps(ABC):
     @abstractmethod
     def steps_per_batch(self) -> int:
         """Steps that one batch is played in."""
+
+    @property
+    @abstractmethod
+    def num_parts(self) -> int | None:
+        """Parts of files that are dealt out instead of files; None where there are none."""
 
     @abstractmethod
     def recipe(self) -> Recipe:
@@ -128,12 +134,15 @@ def describe_settings(source: Any, route: Route) -> dict[str, object]:
     return {SETTINGS: settings} if settings else {}
 
 
-def check_shards(route: Route, position: Position, num_shards: int, what: str) -> None:
+def check_shards(
+    route: Route, position: Position, num_shards: int, source: StreamSource | ReadySource
+) -> None:
     """Refuse FILE with too few files or shards, unless an epoch goes on with other workers."""
     num_workers = route.splitter.topology.num_workers
     again = position.assignment or position.layout.num_workers != num_workers
     if route.policy is AutoShardPolicy.FILE and not again:
-        check_enough_shards(num_shards, num_workers, what=what)
+        cure = source.more_shards.format(num_workers)
+        check_enough_shards(num_shards, num_workers, what=source.name, cure=cure)
 
 
 def assigns_shards(route: Route) -> bool:

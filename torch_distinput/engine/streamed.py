@@ -101,6 +101,11 @@ class StreamedInput:
         known = self._schedule(self.first(epoch))
         return None if known is None else known.idle
 
+    def num_parts(self) -> int | None:
+        """Those of the files that were split."""
+        steps = self._known_steps
+        return None if steps is None else steps.num_parts
+
     def spec(self) -> None:
         """Unknown before it is read."""
 

@@ -9,7 +9,7 @@ from torch_distinput.cluster.agreement.agreement_queue import Agreed, Ending
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
-from torch_distinput.data.batch.spec import merge_specs, same_kinds
+from torch_distinput.data.batch.spec import merge_specs, name_difference, same_kinds
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
@@ -97,10 +97,11 @@ class VotedFeed:
         odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
         if odd:
             first, expected = known[0]
+            one, other = name_difference(expected[0], introduced[odd[0]][0])
             msg = (
-                f"Expected batches of one structure and dtype on all workers, got {expected[0]!r} "
-                f"on worker {first} and {introduced[odd[0]][0]!r} on {named_workers(odd)}. Give "
-                "the files or the sources of all workers the same columns and types."
+                f"Expected batches of one structure and dtype on all workers, got {one} on worker "
+                f"{first} and {other} on {named_workers(odd)}. Give the files or the sources of "
+                "all workers the same columns and types; look for values that are of another."
             )
             raise MismatchError(msg)
 

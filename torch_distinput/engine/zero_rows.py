@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +14,6 @@ from torch_distinput.data.batch.tree import flatten, leaf_names
 from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import make_blank, order_of, pad_batch, pad_spec
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.batching import Idle
-
-_log = logging.getLogger(__name__)
 
 _NUMBERS = {torch.bool, torch.int64, torch.float64}
 
@@ -108,23 +104,6 @@ def _check_numbers(before: Any, now: Any) -> None:
 def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
     """What a step looks like to the user, from the spec of a batch with its ids."""
     return part_spec[0] if padded_rows is None else pad_spec(part_spec[0], padded_rows)
-
-
-def warn_of_zero_rows(name: str, epoch: int, idle: Idle | None, num_steps: int | None) -> None:
-    """Say that replicas will get no rows, where that is known: some models cannot take it."""
-    if idle is not None and idle.steps:
-        _log.warning(
-            "%s: in %d of the %s steps of epoch %d some replicas have no examples and get batches "
-            "of zero rows (%d of them). Layers of torch and compute_average_loss take them; models "
-            "of transformers and some metrics raise. For these: "
-            'InputOptions(partial_batch="pad"), drop_last=True, or a look at '
-            "iterator.last_step.is_empty.",
-            name,
-            idle.steps,
-            num_steps,
-            epoch,
-            idle.batches,
-        )
 
 
 def make_spec_error() -> SourceError:

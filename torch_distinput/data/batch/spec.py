@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
-from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, unflatten
+from torch_distinput.data.batch.tree import Batch, flatten, leaf_names, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
 
 
@@ -42,6 +42,23 @@ def same_kinds(one: Any, other: Any) -> bool:
     leaves, structure = flatten(one)
     others, other_structure = flatten(other)
     return structure == other_structure and all(map(same_kind, leaves, others))
+
+
+def name_difference(one: Any, other: Any) -> tuple[str, str]:
+    """What each of two specs has where their kinds differ first: a leaf, or all their leaves."""
+    leaves, structure = flatten(one)
+    others, other_structure = flatten(other)
+    names = leaf_names(structure, "batch")
+    if structure != other_structure:
+        return f"the leaves {names}", f"{leaf_names(other_structure, 'batch')}"
+    for name, left, right in zip(names, leaves, others, strict=True):
+        if not same_kind(left, right):
+            return f"{_shown(left)} at {name}", _shown(right)
+    return repr(one), repr(other)
+
+
+def _shown(spec: TensorSpec) -> str:
+    return spec.dtype.__name__ if isinstance(spec.dtype, type) else str(spec.dtype)
 
 
 def same_kind(one: TensorSpec, other: TensorSpec) -> bool:

@@ -49,6 +49,11 @@ class FileCounts:
         survey = self._survey or Survey.whole(len(self._listing))
         return survey.partitions(split=self._dataset.split_files)
 
+    @property
+    def num_partitions(self) -> int:
+        """Files, or parts of them, that can be dealt out."""
+        return len(self._partitions)
+
     @LazyProperty
     def _counts(self) -> NDArray[np.int64] | None:
         """Records of each partition, before all operations; None if one of them is not counted."""

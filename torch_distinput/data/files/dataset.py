@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from torch_distinput.data.files import operations as file_ops
@@ -20,6 +21,17 @@ from torch_distinput.data.storage import filesystem
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".tar": "tar",
+    ".npy": "npy",
+    ".npz": "npz",
+    ".tfrecord": "tfrecord",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
@@ -164,6 +176,20 @@ class FileDataset:
             value = changes.get(field.name, getattr(self, field.name))
             object.__setattr__(copy, field.name, value)
         return copy
+
+
+def find_format_read_as_text(dataset: FileDataset) -> str | None:
+    """The reader that the name of a file asks for, where its lines are delivered as they are.
+
+    Who maps the lines knows what they are.
+    """
+    if type(dataset.reader).__name__ != "Text" or dataset.operations:
+        return None
+    for pattern in dataset.patterns:
+        for suffix in PurePosixPath(pattern).suffixes:
+            if suffix in _SUFFIXES:
+                return _SUFFIXES[suffix]
+    return None
 
 
 def with_shuffled_files(dataset: FileDataset) -> FileDataset:

@@ -106,6 +106,13 @@ class FileStream(CountedStream):
         """Return the stream with what all workers found out."""
         return replace(self, survey=join_surveys(shares, len(self.listing)))
 
+    @property
+    def num_parts(self) -> int | None:
+        """How many the survey found where files are split."""
+        if self.survey is None or not self.dataset.split_files:
+            return None
+        return self.counts.num_partitions
+
     def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """How many records each shard has after all operations; None if that is not known."""
         return self.counts.lengths(shards)

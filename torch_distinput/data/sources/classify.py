@@ -92,6 +92,8 @@ def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
     if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
+    if _is_data_frame(source):
+        return False
     if is_node(source):
         return True
     if isinstance(source, IterableDataset):  # its __iter__ may well return itself, started anew
@@ -110,6 +112,10 @@ def not_a_source(source: Any) -> TypeError:
         hint = ", which can be iterated only once; pass the function that makes it"
     elif isinstance(source, (str, os.PathLike)):
         hint = "; wrap paths in a FileDataset"
+    elif type(source).__name__.endswith("DatasetDict") and source:  # of Hugging Face
+        hint = f" of {len(source)} splits; pass one of them, such as source[{next(iter(source))!r}]"
+    elif _is_data_frame(source):
+        hint = "; pass its columns: {name: frame[name].to_numpy() for name in frame.columns}"
     expected = "; ".join(kind.value for kind in SourceKind)
     return TypeError(f"Expected a source: {expected}. Got {type(source).__name__}{hint}.")
 
@@ -129,8 +135,13 @@ def _has_columns(source: Any) -> bool:
     return columns_of(source) is not None
 
 
+def _is_data_frame(source: Any) -> bool:
+    """Of pandas or polars: its ``[i]`` is no row, and iterating it gives names of columns."""
+    return type(source).__name__ == "DataFrame" and hasattr(source, "columns")
+
+
 def _is_indexable(source: Any) -> bool:
-    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)):
+    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)) or _is_data_frame(source):
         return False
     return hasattr(source, "__getitem__") and hasattr(source, "__len__")
 

@@ -127,6 +127,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         has_shards=True,
         request=request,
         read_version_1=partial(read_flat_place_of_files, source),
+        more_shards=_way_to_more_files(dataset),
         loader=LoaderOptions(num_workers=request.num_workers),
     )
 
@@ -195,8 +196,26 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
         by_shard=replace(prepared, stream=single) if by_shard else None,
+        more_shards=_way_to_more_shards(source),
         loader=options,
     )
+
+
+def _way_to_more_files(dataset: FileDataset) -> str:
+    from torch_distinput.data.formats.reader import Reader  # noqa: PLC0415 - as in _from_files
+
+    if type(dataset.reader).parts is Reader.parts:  # split_files=True would cut nothing
+        return "write {} or more files"
+    return (
+        "FileDataset(..., split_files=True), which deals out parts of files; or write {} or more "
+        "files"
+    )
+
+
+def _way_to_more_shards(source: Any) -> str:
+    if type(source).__module__.partition(".")[0] == "datasets":
+        return "make it with to_iterable_dataset(num_shards={}), or of as many data files"
+    return "give it num_shards of {} or more"
 
 
 def _no_shuffle(source: Any, name: str) -> ConfigurationError:
@@ -227,6 +246,7 @@ def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> R
         stream=ReadyStream(source),
         num_shards=num_shards,
         request=request,
+        more_shards=_way_to_more_shards(source),
         loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 

@@ -101,6 +101,7 @@ class StreamSource:
         read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
         by_shard: the same source, read shard by shard; None where that is not the same.
+        more_shards: how to make a source with more files or shards; ``{}``: how many.
     """
 
     name: str
@@ -110,6 +111,7 @@ class StreamSource:
     read_version_1: ReadFlat
     made_of: Any = None
     by_shard: Prepared | None = None
+    more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     @property
@@ -121,12 +123,17 @@ class StreamSource:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadySource:
-    """Global batches in order."""
+    """Global batches in order.
+
+    Attributes:
+        more_shards: how to make a source with more shards; ``{}``: how many.
+    """
 
     name: str
     stream: ReadyStream
     num_shards: int | None
     request: Request
+    more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
     kind = "ready batches"

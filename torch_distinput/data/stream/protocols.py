@@ -75,6 +75,11 @@ class CountedStream(Stream):
     def with_shares(self, shares: Sequence[Any]) -> CountedStream:
         """Return the stream with what all workers found out."""
 
+    @property
+    @abstractmethod
+    def num_parts(self) -> int | None:
+        """Parts that files were split into; None where they are not split, or it is not known."""
+
     @abstractmethod
     def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """The number of rows of each of some shards of an epoch, where all are known beforehand."""

@@ -8,7 +8,7 @@ from torch_distinput.distribute import context as current
 from torch_distinput.distribute.replicas.replica import get_replica_context
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
-from torch_distinput.values import StepInfo
+from torch_distinput.values import PerReplica, StepInfo
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -91,6 +91,14 @@ def average_step_loss(
 
 
 def _check_per_example(loss: torch.Tensor, call: str) -> None:
+    if not isinstance(loss, torch.Tensor):
+        is_grouped = isinstance(loss, PerReplica)
+        cure = "Call it inside strategy.run, for each replica" if is_grouped else "Stack the losses"
+        msg = (
+            f"{call} needs a tensor with one loss per example, shape (rows, ...), got "
+            f"{type(loss).__name__}. {cure}."
+        )
+        raise TypeError(msg)
     if loss.ndim == 0:
         msg = (
             f"{call} needs one loss per example, shape (rows, ...), got a 0-dim tensor. "

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from torch_distinput.distribute.steps.loss import average_step_loss
 from torch_distinput.options import check_count
@@ -49,6 +49,14 @@ class Step:
     def __repr__(self) -> str:
         """Show the numbers, not the batch."""
         return f"Step(index={self.index}, num_examples={self.num_examples})"
+
+    def __iter__(self) -> NoReturn:
+        """Refuse to be unpacked like a batch."""
+        msg = (
+            f"Expected a batch to iterate or unpack, got step {self.index}, which holds one. "
+            "Write step.batch: x, y = step.batch."
+        )
+        raise TypeError(msg)
 
     @property
     def index(self) -> int:

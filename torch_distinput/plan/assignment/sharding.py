@@ -27,14 +27,17 @@ def resolve_policy(policy: AutoShardPolicy, *, has_shards: bool, source: str) ->
     return policy
 
 
-def check_enough_shards(num_shards: int, num_workers: int, *, what: str) -> None:
-    """Refuse to assign fewer files or shards than workers; the same on every rank."""
+def check_enough_shards(num_shards: int, num_workers: int, *, what: str, cure: str) -> None:
+    """Refuse to assign fewer files or shards than workers; the same on every rank.
+
+    ``cure``: how to have more of them.
+    """
     if num_shards < max(1, num_workers):
         msg = (
             f"AutoShardPolicy.FILE needs at least one file or shard per worker: {what} has "
             f"{num_shards} for {num_workers} workers (AUTO means FILE where there are files or "
-            "shards). Use AutoShardPolicy.DATA; or split_files=True, if it is a FileDataset; or "
-            f"write {num_workers} or more files."
+            'shards). Pass options=tdi.InputOptions(auto_shard_policy="data"), under which all '
+            f"workers read all of it; or {cure}."
         )
         raise TooFewFilesError(msg)
 

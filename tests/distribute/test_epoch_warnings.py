@@ -1,0 +1,94 @@
+"""What a dataset warns of, once and on one worker: parts too few, and epochs without a step."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.distribute.street import Shards, options, play, stream_of, write_files
+
+
+def said(caplog, words, source, workers=2, **keywords):
+    """The warnings with some words of two epochs."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        play(source, 4, workers, epochs=2, **keywords)
+    found = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    return [message for message in found if words in message]
+
+
+def make_csv(folder, num_files):
+    """CSV files, which are not cut."""
+    for number in range(num_files):
+        (folder / f"{number}.csv").write_text("id\n" + "1\n" * 9)
+    return tdi.FileDataset(str(folder / "*.csv"), reader="csv", split_files=True).map(
+        lambda row: row["id"]
+    )
+
+
+def test_split_files_with_fewer_parts_than_workers(tmp_path, caplog):
+    """One CSV file is one part: the other workers get zero rows throughout."""
+    (words,) = said(caplog, "a part of a file", make_csv(tmp_path, 1), 3)
+    assert "for each of 3 workers, got 1" in words
+    assert 'auto_shard_policy="data"' in words
+
+
+def test_split_files_with_enough_parts(tmp_path, caplog):
+    """Nothing is said of as many files as workers, of lines, or under DATA."""
+    files = make_csv(tmp_path, 2)
+    assert [] == said(caplog, "a part of a file", files, 2)
+    shared = options(auto_shard_policy="data")
+    assert [] == said(caplog, "a part of a file", files, 3, options=shared)
+    lines = tdi.FileDataset(write_files(tmp_path, [range(9000)]), split_files=True).map(int)
+    assert [] == said(caplog, "a part of a file", lines, 3)
+
+
+@pytest.mark.parametrize(
+    ("reader", "splits"), [("csv", False), ("jsonl", True), ("text", True)]
+)
+def test_split_files_is_advised_where_it_cuts(tmp_path, reader, splits):
+    """Not for CSV."""
+    (tmp_path / "one").write_text("1\n")
+    files = tdi.FileDataset(str(tmp_path / "one"), reader=reader)
+    with pytest.raises(tdi.TooFewFilesError) as caught:
+        play(files, 4, 2)
+    assert splits == ("split_files=True" in str(caught.value))
+    assert "write 2 or more files." in str(caught.value)
+
+
+def test_more_shards_are_advised_for_shards():
+    """A source of shards is no FileDataset."""
+    with pytest.raises(tdi.TooFewFilesError, match="num_shards of 2 or more") as caught:
+        play(Shards([[1, 2]]), 4, 2)
+    assert "split_files" not in str(caught.value)
+    assert 'options=tdi.InputOptions(auto_shard_policy="data")' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "keywords"),
+    [
+        (torch.arange(3), {"drop_last": True}),
+        (torch.empty(0), {}),
+        ([], {}),
+        (stream_of([]), {}),
+        (stream_of(torch.arange(3)), {"drop_last": True}),
+    ],
+)
+def test_an_epoch_without_a_step(caplog, source, keywords):
+    """Said once, on one worker."""
+    (words,) = said(caplog, "at least one step", source, **keywords)
+    assert "epoch 0, got none" in words
+
+
+def test_the_empty_rest_of_an_epoch(caplog):
+    """It had its steps before."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(torch.arange(8), global_batch_size=4)
+    assert 2 == len(list(dataset))
+    dataset.load_state_dict(dataset.state_dict())
+    with caplog.at_level(logging.WARNING):
+        assert [] == list(dataset)
+    assert "at least one step" not in caplog.text

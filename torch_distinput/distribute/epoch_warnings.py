@@ -1,0 +1,83 @@
+"""What a dataset warns of at the start and at the end of its epochs: once, on one worker."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from torch_distinput.engine.epoch_record import EpochRecord
+    from torch_distinput.engine.input import Input
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class EpochWarnings:
+    """The warnings of one dataset.
+
+    Args:
+        name: what the dataset is called.
+        source: what it plays.
+        speaks: this rank speaks for all.
+        num_workers: workers that the source is dealt out to.
+        allows_zero_rows: batches of zero rows may be delivered.
+    """
+
+    def __init__(
+        self, name: str, source: Input, *, speaks: bool, num_workers: int, allows_zero_rows: bool
+    ) -> None:
+        """Nothing has been said."""
+        self._name = name
+        self._input = source
+        self._num_workers = num_workers
+        self._foresees = speaks and allows_zero_rows
+        self._tells_empty = speaks
+
+    def begin(self, epoch: int) -> None:
+        """Foresee batches of zero rows before the first epoch: some models cannot take them."""
+        foresees, self._foresees = self._foresees, False
+        if not foresees:
+            return
+        idle = self._input.idle(epoch)
+        if idle is None:
+            self._warn_of_few_parts()
+        elif idle.steps:
+            _log.warning(
+                "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
+                "batches of zero rows (%d of them). Layers of torch and compute_average_loss take "
+                "them; models of transformers and some metrics raise. For these: "
+                'InputOptions(partial_batch="pad"), drop_last=True, or a look at '
+                "iterator.last_step.is_empty.",
+                self._name,
+                idle.steps,
+                self._input.num_steps(self._input.first(epoch)),
+                epoch,
+                idle.batches,
+            )
+
+    def end(self, record: EpochRecord) -> None:
+        """Tell of an epoch that had no step; the rest of a resumed one may well be empty."""
+        if self._tells_empty and not record.steps:
+            self._tells_empty = False
+            _log.warning(
+                "%s: expected at least one step in epoch %d, got none, and nothing was trained on: "
+                "the source is empty, or drop_last=True left out all of it, because it has fewer "
+                "examples than a global batch. Check the source, or choose a smaller batch.",
+                self._name,
+                record.before.epoch,
+            )
+
+    def _warn_of_few_parts(self) -> None:
+        num_parts = self._input.num_parts()
+        if num_parts is not None and num_parts < self._num_workers:
+            _log.warning(
+                "%s: expected a part of a file for each of %d workers, got %d: workers without one "
+                "get batches of zero rows in every step. split_files=True does not cut CSV, "
+                "compressed or very small files. Use "
+                'InputOptions(auto_shard_policy="data"), or write %d or more files.',
+                self._name,
+                self._num_workers,
+                num_parts,
+                self._num_workers,
+            )
