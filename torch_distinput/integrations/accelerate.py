@@ -35,6 +35,9 @@ from torch_distinput.integrations.wrapping import refuse_item
 def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
     """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
 
+    It registers the loader for checkpointing: ``save_state`` and ``load_state`` of the accelerator
+    take care of it. A dataset that was prepared before gets the loader that it has.
+
     Args:
         dataset: of a strategy over the accelerator's processes, with one device each. While the
             loader plays it, nobody else iterates it.
@@ -63,7 +66,12 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         )
         raise tdi.ConfigurationError(msg)
     claim(dataset, "Accelerate")
-    return DistributedLoader(dataset, accelerator)
+    for known in accelerator._custom_objects:  # noqa: SLF001 - those registered for checkpointing
+        if isinstance(known, DistributedLoader) and known.dataset is dataset:
+            return known
+    loader = DistributedLoader(dataset, accelerator)
+    accelerator.register_for_checkpointing(loader)
+    return loader
 
 
 def check_processes(strategy: tdi.Strategy, accelerator: Accelerator) -> None:
@@ -102,8 +110,8 @@ def _count_alike(accelerator: Accelerator) -> int:
 class DistributedLoader:
     """Plays a distributed dataset as Accelerate's own loaders play theirs, epoch by epoch.
 
-    ``accelerator.register_for_checkpointing(loader)`` puts its state into each ``save_state``;
-    ``load_state`` goes on from there, on any number of processes.
+    Its state is in each ``accelerator.save_state``; ``load_state`` goes on from there, on any
+    number of processes.
 
     Attributes:
         dataset: what it plays.
