@@ -41,7 +41,7 @@ def distribute(strategy, kind="known length", *, global_batch_size=GLOBAL_BATCH,
     return strategy.distribute_dataset(source, global_batch_size=global_batch_size, **arguments)
 
 
-def train(accelerator, loader, *, epochs, stop_after=None, folder=None):
+def train(accelerator, loader, *, epochs, stop_after=None, folder=None, registers=False):
     """Train; what each optimizer step took on this rank, and the weights at the end.
 
     Saves, and stops, after ``stop_after`` micro-steps of an epoch. Goes on from a folder that is
@@ -50,7 +50,8 @@ def train(accelerator, loader, *, epochs, stop_after=None, folder=None):
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     model, optimizer = accelerator.prepare(model, optimizer)
-    accelerator.register_for_checkpointing(loader)
+    if registers:
+        accelerator.register_for_checkpointing(loader)
     if folder is not None and folder.exists():
         accelerator.load_state(folder)
     taken, group = [], []
@@ -117,6 +118,18 @@ def test_an_epoch_goes_on_after_a_restart(kind, accumulation, before, after, tmp
     assert epoch * 2 == first + taken_together(results)
     for _, weights in results:
         assert train_alone(epoch * 2) == pytest.approx(weights, abs=1e-12)
+
+
+def test_a_loader_may_be_registered_again(tmp_path):
+    """It is saved twice then, and goes on all the same."""
+    folder = tmp_path / "state"
+    job = partial(train_on, kind="known length", accumulation=2, epochs=1, folder=folder)
+    job = partial(job, registers=True)
+    first = taken_together(run_ranks(partial(job, stop_after=4), 2))
+    rest = taken_together(run_ranks(job, 2))
+
+    assert 2 == len(list(folder.glob("custom_checkpoint_*")))
+    assert batches(range(COUNT), [GLOBAL_BATCH * 2] * COUNT) == first + rest
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -238,6 +251,15 @@ class TestOneProcess:
         dataset = distribute(strategy)
         assert [step.state_dict() for step in dataset.steps()] == states
 
+    def test_examples_that_come_again_are_told_once(self, strategy, caplog):
+        with accelerator_on(strategy, gradient_accumulation_steps=3) as accelerator:
+            loader = prepare(distribute(strategy), accelerator)
+            for _ in loader:
+                with accelerator.accumulate():
+                    loader.state_dict()
+        (told,) = [record for record in caplog.records if "between two updates" in record.message]
+        assert (4,) == told.args
+
     def test_a_length_counts_the_steps_of_the_epoch_to_come(self, loader):
         assert 6 == len(loader)
         assert loader
@@ -278,9 +300,9 @@ class TestOneProcess:
         with pytest.raises(tdi.UsageError, match="Distribute the source twice"):
             prepare(dataset, accelerator)
 
-    def test_a_dataset_may_be_prepared_again(self, loader, accelerator):
-        again = prepare(loader.dataset, accelerator)
-        assert 6 == len(list(again))
+    def test_a_dataset_that_is_prepared_again_has_its_loader(self, loader, accelerator):
+        assert loader is prepare(loader.dataset, accelerator)
+        assert [loader] == accelerator._custom_objects
 
     def test_several_devices_of_one_process_are_refused(self, accelerator):
         mirrored = tdi.MirroredStrategy(["cpu", "cpu"])
@@ -306,6 +328,20 @@ class TestOneProcess:
         monkeypatch.setattr("importlib.metadata.version", lambda _: "9.0")
         with pytest.warns(UserWarning, match=r"got accelerate 9\.0"):
             prepare(distribute(strategy), accelerator)
+
+
+def log_averages(strategy):
+    """The mean of each batch, of 2 steps that accumulate."""
+    with accelerator_on(strategy, gradient_accumulation_steps=2) as accelerator:
+        loader, found = prepare(distribute(strategy), accelerator), []
+        for numbers, _ in loader:
+            found.append(accelerator.reduce(loader.average(numbers), "mean").item())
+        return found
+
+
+def test_an_average_is_that_of_the_global_batch_of_its_step():
+    """The last one has 2 examples on 3 processes, one of which has none."""
+    assert [[1.5, 5.5, 9.5, 13.5, 17.5, 20.5]] * 3 == run_ranks(log_averages, 3)
 
 
 def prepare_alone(strategy):

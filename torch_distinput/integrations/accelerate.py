@@ -19,6 +19,7 @@ together, so it reads these first. With three steps to accumulate and five in th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NoReturn, final
@@ -31,9 +32,14 @@ from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.versions import check_names, check_version
 from torch_distinput.integrations.wrapping import refuse_item
 
+_log = logging.getLogger(__name__)
+
 
 def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
     """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
+
+    It registers the loader for checkpointing: ``save_state`` and ``load_state`` of the accelerator
+    take care of it. A dataset that was prepared before gets the loader that it has.
 
     Args:
         dataset: of a strategy over the accelerator's processes, with one device each. While the
@@ -65,7 +71,12 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         )
         raise tdi.ConfigurationError(msg)
     claim(dataset, "Accelerate")
-    return DistributedLoader(dataset, accelerator)
+    for known in accelerator._custom_objects:  # noqa: SLF001 - those registered for checkpointing
+        if isinstance(known, DistributedLoader) and known.dataset is dataset:
+            return known
+    loader = DistributedLoader(dataset, accelerator)
+    accelerator.register_for_checkpointing(loader)
+    return loader
 
 
 def check_processes(strategy: tdi.Strategy, accelerator: Accelerator) -> None:
@@ -104,8 +115,8 @@ def _count_alike(accelerator: Accelerator) -> int:
 class DistributedLoader:
     """Plays a distributed dataset as Accelerate's own loaders play theirs, epoch by epoch.
 
-    ``accelerator.register_for_checkpointing(loader)`` puts its state into each ``save_state``;
-    ``load_state`` goes on from there, on any number of processes.
+    Its state is in each ``accelerator.save_state``; ``load_state`` goes on from there, on any
+    number of processes.
 
     Attributes:
         dataset: what it plays.
@@ -122,6 +133,9 @@ class DistributedLoader:
         self._accelerator = accelerator
         self._step: tdi.Step | None = None
         self._before: dict[str, Any] | tdi.Step | None = None  # what the optimizer has not taken
+        self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
+        self._num_averaged = 0  # examples of all steps that it takes together
+        self._has_told = False
 
     def __repr__(self) -> str:
         """Show the dataset."""
@@ -142,6 +156,7 @@ class DistributedLoader:
         """
         accelerator = self._accelerator
         self._step, self._before = None, self.dataset.state_dict()
+        self._num_waiting = 0
         steps = self.dataset.steps()
         accelerator.gradient_state._add_dataloader(self)  # noqa: SLF001 - as its own loaders do
         try:
@@ -149,7 +164,9 @@ class DistributedLoader:
                 self._step, self.end_of_dataloader = step, is_last
                 yield step.batch
                 if accelerator.sync_gradients:
-                    self._before = step
+                    self._before, self._num_waiting = step, 0
+                else:
+                    self._num_waiting += step.num_examples
         finally:
             self.end_of_dataloader = False
             accelerator.gradient_state._remove_dataloader(self)  # noqa: SLF001
@@ -163,6 +180,7 @@ class DistributedLoader:
             num_steps = accelerator.gradient_accumulation_steps
             ahead = chain([following], steps)
             group = next(iter(tdi.accumulate(ahead, num_steps - accelerator.step % num_steps)))
+            self._num_averaged = group.num_examples
             for step in group[:-1]:
                 yield step, False
             following = next(steps, None)
@@ -199,6 +217,24 @@ class DistributedLoader:
         average: torch.Tensor = self.step.average(per_example_loss)
         return average * float(self.dataset.strategy.num_workers * num_steps)
 
+    def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
+        """The mean of a value over the global batch of the step in use, for what is logged.
+
+        ``accelerator.reduce(loader.average(losses), "mean")`` is the mean of the batch, and each of
+        its examples counts the same.
+
+        Args:
+            per_example_value: shape ``(rows, ...)``: a value for each example of the batch.
+
+        Returns:
+            A 0-dim tensor; exactly 0 for a batch of zero rows.
+        """
+        step = self.step
+        average: torch.Tensor = step.average(per_example_value)
+        return average * (
+            self.dataset.strategy.num_workers * self._num_averaged / step.num_examples
+        )
+
     @property
     def epoch(self) -> int:
         """The epoch that the next ``iter()`` plays, from 0."""
@@ -212,13 +248,25 @@ class DistributedLoader:
         """Where the epoch stands after the step in use; the same on all processes.
 
         Between the steps of one accumulation, where it stands after the accumulation before: no
-        checkpoint holds gradients, so what they are of is to come again.
+        checkpoint holds gradients, so what they are of is to come again. That is logged once.
         """
         if self._step is None or self._before is None:
             return self.dataset.state_dict()
         if self._accelerator.sync_gradients:
             return self._step.state_dict()
+        self._tell_of_repeats(self._num_waiting + self._step.num_examples)
         return self._before.state_dict() if isinstance(self._before, tdi.Step) else self._before
+
+    def _tell_of_repeats(self, num_examples: int) -> None:
+        if self._has_told or self.dataset.strategy.worker_index != 0:
+            return
+        self._has_told = True
+        _log.warning(
+            "A state was taken between two updates of the optimizer: a checkpoint holds no "
+            "gradients, so the %d examples since the last update come again after a restart. Save "
+            "where accelerator.sync_gradients is True, and none does. (Told once.)",
+            num_examples,
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next ``iter()`` go on where a state was taken, with a new accumulation.
