@@ -63,8 +63,9 @@ class ExampleSteps(Steps):
     @property
     def num_parts(self) -> int | None:
         """Of files that are split and dealt out, once all workers have looked into them."""
-        dealt = self._counted is not None and assigns_shards(self.route)
-        return self._counted.num_parts if dealt else None
+        if self._counted is None or not assigns_shards(self.route):
+            return None
+        return self._counted.num_parts
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
