@@ -205,18 +205,19 @@ class Loader:
     def _leave_the_rest(self, trained: Trained) -> None:
         """Lightning goes on to the next epoch; say once how much of this one it leaves."""
         trained.end_epoch()
-        if self._was_cut_short:
+        if self._was_cut_short or not self._trainer.is_global_zero:
             return
         self._was_cut_short = True
         known = "" if self._num_steps is None else f" of {self._num_steps}"
         _log.warning(
-            "The trainer has ended epoch %d after %d%s steps of %r (limit_train_batches or "
-            "another reason). It does not train the other examples in this epoch; the next one "
-            "begins from the beginning, in an order of its own. Said once.",
+            "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
+            "reason). It does not train the other examples of its source (%s) in this epoch. The "
+            "next one begins from the beginning of the source: in another order with shuffle=True, "
+            "else with the same examples again. Said once.",
             trained.last.epoch,
             trained.last.num_steps,
             known,
-            self._dataset,
+            getattr(self._source, "__name__", type(self._source).__name__),
         )
 
     @property
