@@ -22,7 +22,7 @@ from torch_distinput.integrations.lightning.delivered_steps import (
     to_the_end,
 )
 from torch_distinput.integrations.lightning.training_progress import (
-    Position,
+    LoaderPosition,
     Trained,
     TrainingProgress,
 )
@@ -97,6 +97,16 @@ class Loader:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
         del index
         refuse_item(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the DataModule or InputState keeps where it stands, also between loaders.
+
+        Lightning looks for this method, and without it warns that the loader cannot be resumed.
+        """
+        return {}
+
+    def load_state_dict(self, state_dict: object) -> None:
+        """Nothing, as in :meth:`state_dict`."""
 
     @property
     def dataset(self) -> tdi.DistributedDataset:
@@ -191,7 +201,7 @@ class Loader:
             is_last = used.step.index + 1 == self._num_steps
             is_over = is_last or (self._is_read and not self._delivered)
             epoch = framework.epoch_of(self._trainer)
-            position = Position(epoch=epoch, is_over=is_over, step=used.step)
+            position = LoaderPosition(epoch=epoch, is_over=is_over, step=used.step)
             trained.note(position, is_waiting=is_waiting)
 
     def end_epoch(self) -> None:

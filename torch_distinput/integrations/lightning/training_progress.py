@@ -14,7 +14,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
+class LoaderPosition:
     """How far a training loader is, after one of its steps.
 
     Attributes:
@@ -62,14 +62,14 @@ class Trained:
 
     def __init__(self, loaded: Mapping[str, Any] | None = None) -> None:
         """Begin at the beginning, or where a checkpoint was saved."""
-        self.last = Position()
+        self.last = LoaderPosition()
         if loaded is not None:
-            self.last = Position(
+            self.last = LoaderPosition(
                 epoch=loaded["epoch"], is_over=loaded["is_over"], loaded=loaded["input"]
             )
         self.kept = self.last
 
-    def note(self, position: Position, *, is_waiting: bool) -> None:
+    def note(self, position: LoaderPosition, *, is_waiting: bool) -> None:
         """A step was trained; if it is waiting, the optimizer has yet to step with it."""
         self.last = position
         if not is_waiting:
