@@ -242,7 +242,7 @@ def test_a_state_is_stored_once(source, tmp_path):
     fit(Model(), data(source, 4), callbacks=[saver], max_epochs=1)
     checkpoint = torch.load(saver.saved[1][2], weights_only=False)
     assert 8 == checkpoint["DataModule"]["loaders"][0]["input"]["examples"]
-    assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
+    assert [{}] == checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert {} == checkpoint["callbacks"]
 
 
