@@ -81,8 +81,8 @@ def main() -> None:
         enable_model_summary=False,
     )
     checkpoint = folder / "last.ckpt"
-    resume = {"ckpt_path": checkpoint, "weights_only": False} if arguments.resume else {}
-    trainer.fit(Classifier(folder), datamodule=data, **resume)
+    resumed = checkpoint if arguments.resume else None
+    trainer.fit(Classifier(folder), datamodule=data, ckpt_path=resumed)
     trainer.save_checkpoint(checkpoint)
     if trainer.is_global_zero:
         report(trainer, folder)

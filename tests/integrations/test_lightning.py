@@ -58,6 +58,8 @@ def test_a_limit_ends_an_epoch_and_says_what_it_leaves_out(source, tmp_path, cap
     (told,) = [record.getMessage() for record in caplog.records]
     known = " of 3" if source == "indexed" else ""
     assert f"ended epoch 0 after 2{known} steps" in told
+    assert f"its source ({SOURCES[source].__name__})" in told
+    assert "in another order with shuffle=True, else with the same examples again" in told
     for _, count, file in saver.saved:
         second = Model()
         fit(second, data(source, 4), ckpt_path=file, **limits)
@@ -240,7 +242,7 @@ def test_a_state_is_stored_once(source, tmp_path):
     fit(Model(), data(source, 4), callbacks=[saver], max_epochs=1)
     checkpoint = torch.load(saver.saved[1][2], weights_only=False)
     assert 8 == checkpoint["DataModule"]["loaders"][0]["input"]["examples"]
-    assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
+    assert [{}] == checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert {} == checkpoint["callbacks"]
 
 

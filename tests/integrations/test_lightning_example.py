@@ -33,3 +33,13 @@ def test_the_page_shows_the_script():
     assert blocks
     for block in blocks:
         assert block in script
+
+
+def test_the_loaders_of_your_own(tmp_path):
+    """The page's script trains, validates with two loaders, and predicts in order."""
+    script = tmp_path / "own_loaders.py"
+    script.write_text(PAGE.partition("# own_loaders.py\n")[2].partition("```")[0])
+    start = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path({str(script)!r})"
+    printed = output_of([sys.executable, "-W", "ignore", "-c", start], timeout=100)
+    assert "['loss/dataloader_idx_0', 'loss/dataloader_idx_1']" in printed
+    assert "200 predictions" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import warnings
@@ -162,15 +161,6 @@ def test_a_step_that_reads_by_itself():
 
     with pytest.raises(tdi.UsageError, match="Expected training_step.*with dataloader_iter"):
         fit(Reading(), data("indexed", 4), max_epochs=1)
-
-
-def test_gradients_that_a_checkpoint_loses_are_told_of(tmp_path, caplog):
-    caplog.set_level(logging.WARNING, "torch_distinput")
-    saver = Saver(tmp_path, ["on_train_batch_end"])
-    arguments = {"max_epochs": 1, "accumulate_grad_batches": 2}
-    fit(Model(), data("indexed", 4), callbacks=[saver], **arguments)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "saved between two steps of the optimizer" in told
 
 
 def test_a_version_that_was_not_tested(monkeypatch):

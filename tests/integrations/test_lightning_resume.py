@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.integrations.lightning_runs import (
     data,
     examples,
     fit,
+    make_trainer,
     whole_epochs,
 )
 
@@ -118,3 +120,14 @@ def test_several_times(tmp_path, source, nth):
         num_runs += 1
     assert num_runs >= 4
     assert whole_epochs(0, 1, 2) == examples(trained)
+
+
+def test_lightning_knows_that_the_loader_goes_on(tmp_path):
+    """It warns of others that they cannot be resumed in the middle of an epoch."""
+    saver, model = Saver(tmp_path, ["on_train_batch_end"]), Model()
+    fit(model, data("indexed", 4), callbacks=[saver], max_epochs=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        trainer = make_trainer(max_epochs=1)
+        trainer.fit(Model(), datamodule=data("indexed", 4), ckpt_path=saver.saved[0][-1])
+    assert not [one for one in told if "not resumable" in str(one.message)]

@@ -18,13 +18,11 @@ class DeliveredStep:
         step: the step; the loader leaves out its batch.
         num_accumulated: ``accumulate_grad_batches`` for which its group was made.
         num_averaged: examples of its group.
-        is_trained: whether the optimizer steps with it: it is the last one of its group.
     """
 
     step: tdi.Step
     num_accumulated: int
     num_averaged: int
-    is_trained: bool = True
 
 
 def to_the_end(steps: Iterator[tdi.Step], num_steps: int | None) -> Iterator[tdi.Step]:
@@ -65,9 +63,4 @@ def grouped(
     for group in groups:
         total = group.num_examples
         for step in group:
-            yield DeliveredStep(
-                step=step,
-                num_accumulated=size,
-                num_averaged=total,
-                is_trained=step is group[-1],
-            )
+            yield DeliveredStep(step=step, num_accumulated=size, num_averaged=total)

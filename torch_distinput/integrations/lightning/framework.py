@@ -55,7 +55,8 @@ def check_trainer(trainer: Any) -> None:
         (trainer, ("_active_loop", "reload_dataloaders_every_n_epochs")),
         (loop, ("_combined_loader", "epoch_progress", "epoch_loop", "restarting")),
         (loop, ("restarted_on_epoch_end", "restarted_mid_epoch", "reset_restart_stage")),
-        (loop.epoch_loop, ("batch_progress", "restarting")),
+        (loop.epoch_loop, ("batch_progress", "restarting", "_batches_that_stepped")),
+        (loop.epoch_loop, ("_accumulated_batches_reached", "_num_ready_batches_reached")),
     ):
         check_names(_PACKAGE, owner, names)
 
@@ -147,6 +148,8 @@ def begin_epoch_anew(trainer: Any) -> None:
         loop.epoch_progress.increment_completed()
     if loop.restarted_on_epoch_end or loop.restarted_mid_epoch:
         loop.reset_restart_stage()  # so that it counts the epoch as begun, and calls its hooks
+        for counts in (loop.epoch_progress.current, loop.epoch_progress.total):
+            counts.ready = counts.started = counts.processed  # and does not count it twice
     loop.epoch_loop.restarting = False
     forget_loaders(trainer)
 
@@ -166,7 +169,36 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     """
     progress = checkpoint["loops"]["fit_loop"]["epoch_progress"]
     for counts in (progress["total"], progress["current"]):
+        # Lightning forgets that one is ready where it goes on from the beginning of an epoch.
+        counts["ready"] = max(counts["ready"], counts["started"])
         counts["processed"] = counts["completed"] = counts["ready"] - 1
+
+
+def put_back(checkpoint: dict[str, Any], num_steps: int) -> None:
+    """Let a trainer that will load a checkpoint train its last steps of an epoch once more.
+
+    It counts as though it was saved those steps earlier: where the optimizer stepped, in
+    ``on_train_batch_end``, or where the epoch began, in ``on_train_epoch_start``.
+    """
+    loop = checkpoint["loops"]["fit_loop"]
+    progress = loop["epoch_loop.batch_progress"]
+    progress["is_last_batch"] = False
+    is_begun = progress["current"]["processed"] > num_steps
+    for counts in (progress["total"], progress["current"]):
+        done = counts["processed"] - num_steps
+        counts.update(ready=done, started=done, processed=done, completed=done - is_begun)
+    if is_begun:
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+        return
+    for counts in (loop["epoch_progress"]["total"], loop["epoch_progress"]["current"]):
+        counts["started"] = counts["ready"] - 1
+
+
+def has_gradients_left(trainer: Any) -> bool:
+    """Whether the optimizer has yet to step with the batch that was trained last."""
+    loop = trainer.fit_loop.epoch_loop
+    is_full = loop._accumulated_batches_reached()  # noqa: SLF001 - as it decides itself
+    return not (is_full or loop._num_ready_batches_reached())  # noqa: SLF001
 
 
 def epoch_of(trainer: Any) -> int:

@@ -21,7 +21,11 @@ from torch_distinput.integrations.lightning.delivered_steps import (
     one_by_one,
     to_the_end,
 )
-from torch_distinput.integrations.lightning.training_progress import Trained, TrainingProgress
+from torch_distinput.integrations.lightning.training_progress import (
+    LoaderPosition,
+    Trained,
+    TrainingProgress,
+)
 from torch_distinput.integrations.wrapping import refuse_item
 
 if TYPE_CHECKING:
@@ -76,8 +80,8 @@ class Loader:
             self._num_steps = self._count_steps()
             trained = self._trained
             if self._num_steps is not None and trained is not None and self._is_at_its_end(trained):
-                assert trained.loaded is not None
-                self._num_steps, self._is_resumed = trained.loaded["steps"], True
+                assert trained.last.loaded is not None
+                self._num_steps, self._is_resumed = trained.last.loaded["steps"], True
         if self._num_steps is None:
             is_training = self._trained is not None
             framework.check_limits(self._trainer, self.dataset, is_training=is_training)
@@ -93,6 +97,16 @@ class Loader:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
         del index
         refuse_item(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the DataModule or InputState keeps where it stands, also between loaders.
+
+        Lightning looks for this method, and without it warns that the loader cannot be resumed.
+        """
+        return {}
+
+    def load_state_dict(self, state_dict: object) -> None:
+        """Nothing, as in :meth:`state_dict`."""
 
     @property
     def dataset(self) -> tdi.DistributedDataset:
@@ -170,44 +184,50 @@ class Loader:
     @property
     def begins_epoch(self) -> bool:
         """Whether the checkpoint is of an epoch before the one that Lightning begins."""
-        trained = self._trained
-        epoch = framework.epoch_of(self._trainer)
-        return trained is not None and trained.loaded is not None and trained.epoch < epoch
+        if self._trained is None:
+            return False
+        last, epoch = self._trained.last, framework.epoch_of(self._trainer)
+        return last.loaded is not None and last.epoch < epoch
 
     def begin_step(self) -> None:
         """The oldest of the steps delivered goes into use."""
         if self._delivered:
             self._in_use = self._delivered.popleft()
 
-    def end_step(self) -> None:
-        """The step in use was trained."""
+    def end_step(self, *, is_waiting: bool) -> None:
+        """The step in use was trained; if it is waiting, the optimizer has yet to step with it."""
         trained, used = self._trained, self._in_use
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
             is_over = is_last or (self._is_read and not self._delivered)
-            trained.note(used, epoch=framework.epoch_of(self._trainer), is_over=is_over)
+            epoch = framework.epoch_of(self._trainer)
+            position = LoaderPosition(epoch=epoch, is_over=is_over, step=used.step)
+            trained.note(position, is_waiting=is_waiting)
 
     def end_epoch(self) -> None:
         """Lightning ends its epoch, or stops: what stopped it may go on from a checkpoint."""
         trained = self._trained
-        if trained is not None and not trained.is_over and framework.takes_no_more(self._trainer):
+        if trained is None or trained.last.is_over:
+            return
+        if framework.takes_no_more(self._trainer):
             self._leave_the_rest(trained)
 
     def _leave_the_rest(self, trained: Trained) -> None:
         """Lightning goes on to the next epoch; say once how much of this one it leaves."""
-        trained.is_over = True
-        if self._was_cut_short:
+        trained.end_epoch()
+        if self._was_cut_short or not self._trainer.is_global_zero:
             return
         self._was_cut_short = True
         known = "" if self._num_steps is None else f" of {self._num_steps}"
         _log.warning(
-            "The trainer has ended epoch %d after %d%s steps of %r (limit_train_batches or "
-            "another reason). It does not train the other examples in this epoch; the next one "
-            "begins from the beginning, in an order of its own. Said once.",
-            trained.epoch,
-            trained.num_steps,
+            "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
+            "reason). It does not train the other examples of its source (%s) in this epoch. The "
+            "next one begins from the beginning of the source: in another order with shuffle=True, "
+            "else with the same examples again. Said once.",
+            trained.last.epoch,
+            trained.last.num_steps,
             known,
-            self._dataset,
+            getattr(self._source, "__name__", type(self._source).__name__),
         )
 
     @property
@@ -235,14 +255,14 @@ class Loader:
         if trained is None:
             self.dataset.set_epoch(epoch)
             return
-        state = trained.input_state
+        last, state = trained.last, trained.last.input_state
         if state is None and framework.steps_done(self._trainer):
             framework.refuse_a_lost_state(self._trainer, self.dataset)
-        if trained.loaded is not None and epoch <= trained.epoch and not trained.is_over:
-            self.dataset.load_state_dict(trained.loaded)
+        if last.loaded is not None and epoch <= last.epoch and not last.is_over:
+            self.dataset.load_state_dict(last.loaded)
             self._is_resumed = True
             return
-        if state is not None and epoch > trained.epoch and not trained.is_over:
+        if state is not None and epoch > last.epoch and not last.is_over:
             self._leave_the_rest(trained)
         if self._trainer.overfit_batches:
             self.dataset.set_epoch(0)  # the same batches again
@@ -251,13 +271,13 @@ class Loader:
 
     def _is_at_its_end(self, trained: Trained) -> bool:
         """Whether Lightning is yet to end the epoch whose last step the checkpoint has."""
-        epoch = framework.epoch_of(self._trainer)
-        return trained.loaded is not None and trained.is_over and epoch <= trained.epoch
+        last, epoch = trained.last, framework.epoch_of(self._trainer)
+        return last.loaded is not None and last.is_over and epoch <= last.epoch
 
     def _num_done(self) -> int:
         """Steps that Lightning counts in the epoch under way; none where it begins one."""
         trained = self._trained
-        if trained is not None and trained.loaded is not None and not self._is_resumed:
+        if trained is not None and trained.last.loaded is not None and not self._is_resumed:
             return 0
         return framework.steps_done(self._trainer)
 
@@ -276,7 +296,7 @@ class Loader:
         yield from self._deliver()
         if self._is_resumed and self._in_use is None and not self._delivered:
             assert trained is not None, "only training goes on from a state"
-            trained.is_over = True
+            trained.end_epoch()
             yield from self._deliver()
 
     def _deliver(self) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 Lightning                          here
 asks a loader for a step           it is delivered: perhaps one ahead of use
 on_..._batch_start                 the oldest of those delivered goes into use
-on_train_batch_end                 it was trained: a state stands after it
+on_train_batch_end                 it was trained: a state stands after it if the optimizer stepped
 on_train_start, on_train_epoch_end the epoch to come may have another number of steps
 """
 
@@ -40,8 +40,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         state = checkpoint["callbacks"].get(self.state_key)
         if state is not None:
             self.input_progress.load_state_dict(state)
-        if self.input_progress.is_cut_off:
-            framework.reopen_epoch(checkpoint)
+        self.input_progress.repair(checkpoint)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Lightning has found out in which epoch it goes on."""
@@ -54,6 +53,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """The loaders were asked for again."""
         del pl_module
+        self.input_progress.count(is_waiting=False)  # gradients of an epoch left early are lost
         self._is_shown = True
         if self._reloads_every is not None:
             trainer.reload_dataloaders_every_n_epochs = self._reloads_every
@@ -73,9 +73,11 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """The steps in use were trained."""
-        del trainer, pl_module, outputs, batch, batch_idx
+        del pl_module, outputs, batch, batch_idx
+        is_waiting = framework.has_gradients_left(trainer)
         for loader in self.in_use:
-            loader.end_step()
+            loader.end_step(is_waiting=is_waiting)
+        self.input_progress.count(is_waiting=is_waiting)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Have Lightning count again where the next epoch has another number of steps."""

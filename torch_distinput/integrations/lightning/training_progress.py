@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch_distinput as tdi
 from torch_distinput.integrations.lightning import framework
-from torch_distinput.integrations.lightning.delivered_steps import DeliveredStep
 
-_log = logging.getLogger(__name__)
 _KEY = "torch_distinput"
 _FORMAT = 1
 
 
-@final
-class Trained:
-    """How far a training loader is. It outlives the loader, which Lightning may ask for again.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderPosition:
+    """How far a training loader is, after one of its steps.
 
     Attributes:
-        epoch: Lightning's epoch in which the last step was trained.
+        epoch: Lightning's epoch in which the step was trained.
         is_over: whether it was the last one of its epoch.
-        loaded: the dataset's state in the checkpoint; None where there was none or it is used up.
-        is_waiting: whether gradients are accumulated with which the optimizer has yet to step.
+        loaded: the dataset's state, where a checkpoint has it; None where ``step`` has it, or none.
+        step: the step; None before the first one.
     """
 
-    def __init__(self, loaded: Mapping[str, Any] | None = None) -> None:
-        """Begin at the beginning, or where a checkpoint was saved."""
-        saved = loaded or {"epoch": -1, "is_over": False, "input": None}
-        self.epoch: int = saved["epoch"]
-        self.is_over: bool = saved["is_over"]
-        self.loaded: dict[str, Any] | None = saved["input"]
-        self.is_waiting = False
-        self._step: tdi.Step | None = None
+    epoch: int = -1
+    is_over: bool = False
+    loaded: dict[str, Any] | None = None
+    step: tdi.Step | None = None
 
     @property
     def input_state(self) -> dict[str, Any] | None:
-        """The dataset's state after the step trained last; None before the first."""
-        return self.loaded if self._step is None else self._step.state_dict()
+        """The dataset's state after the step; None before the first."""
+        return self.loaded if self.step is None else self.step.state_dict()
 
     @property
     def num_steps(self) -> int:
@@ -46,14 +40,44 @@ class Trained:
         state = self.input_state
         return 0 if state is None else int(state["steps"])
 
-    def note(self, delivered: DeliveredStep, *, epoch: int, is_over: bool) -> None:
-        """A step was trained."""
-        self._step, self.epoch, self.is_over, self.loaded = delivered.step, epoch, is_over, None
-        self.is_waiting = not delivered.is_trained
-
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint keeps of it."""
         return {"epoch": self.epoch, "is_over": self.is_over, "input": self.input_state}
+
+
+@final
+class Trained:
+    """How far a training loader is. It outlives the loader, which Lightning may ask for again.
+
+    Checkpoints lose gradients with which the optimizer has not stepped yet. So they keep a position
+    of their own. With three batches to a step of the optimizer:
+
+        trained             0 1 2 | 3 4
+        for a checkpoint        2          3 and 4 come again
+
+    Attributes:
+        last: after the step trained last.
+        kept: after the last one with which the optimizer has stepped.
+    """
+
+    def __init__(self, loaded: Mapping[str, Any] | None = None) -> None:
+        """Begin at the beginning, or where a checkpoint was saved."""
+        self.last = LoaderPosition()
+        if loaded is not None:
+            self.last = LoaderPosition(
+                epoch=loaded["epoch"], is_over=loaded["is_over"], loaded=loaded["input"]
+            )
+        self.kept = self.last
+
+    def note(self, position: LoaderPosition, *, is_waiting: bool) -> None:
+        """A step was trained; if it is waiting, the optimizer has yet to step with it."""
+        self.last = position
+        if not is_waiting:
+            self.kept = position
+
+    def end_epoch(self) -> None:
+        """Leave out what is left of the epoch."""
+        self.last = self.kept = replace(self.last, is_over=True)
 
 
 @final
@@ -65,12 +89,13 @@ class TrainingProgress:
         self._strategy: tdi.Strategy | None = None
         self._trained: dict[int, Trained] = {}
         self._num_loaded: int | None = None
-        self._has_told = False
+        self._num_waiting = self._num_lost = 0
 
     def follow(self, trainer: Any) -> None:
         """Forget what was trained by another trainer."""
         if trainer is not self._trainer:
             self._trainer, self._strategy, self._trained, self._num_loaded = trainer, None, {}, None
+            self._num_waiting = self._num_lost = 0
 
     @property
     def strategy(self) -> tdi.Strategy:
@@ -79,10 +104,13 @@ class TrainingProgress:
             self._strategy = framework.make_strategy(self._trainer)
         return self._strategy
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether an epoch that has not ended was loaded."""
-        return any(one.loaded is not None and not one.is_over for one in self._trained.values())
+    def repair(self, checkpoint: dict[str, Any]) -> None:
+        """Have a trainer count, from a checkpoint that was loaded here, what was trained."""
+        loaded = [trained.last for trained in self._trained.values()]
+        if self._num_lost or any(one.loaded is not None and not one.is_over for one in loaded):
+            framework.reopen_epoch(checkpoint)
+        if self._num_lost:
+            framework.put_back(checkpoint, self._num_lost)
 
     def trained(self, place: int, num_loaders: int) -> Trained:
         """How far the training loader at a place is."""
@@ -94,25 +122,19 @@ class TrainingProgress:
             raise tdi.ConfigurationError(msg)
         return self._trained.setdefault(place, Trained())
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where each training loader stands after the step trained last; empty before the first."""
-        if any(trained.is_waiting for trained in self._trained.values()):
-            self._tell_of_lost_gradients()
-        states = [trained.state_dict() for _, trained in sorted(self._trained.items())]
-        if all(state["input"] is None for state in states):
-            return {}
-        return {_KEY: _FORMAT, "loaders": states}
+    def count(self, *, is_waiting: bool) -> None:
+        """A step of each loader was trained; if it is waiting, the optimizer has yet to step."""
+        self._num_waiting = self._num_waiting + 1 if is_waiting else 0
 
-    def _tell_of_lost_gradients(self) -> None:
-        if not self._has_told:
-            self._has_told = True
-            _log.warning(
-                "This checkpoint is saved between two steps of the optimizer: Lightning does not "
-                "save the gradients that were accumulated since the last one, and the examples "
-                "behind them are not trained again. Save after steps of the optimizer, as "
-                "ModelCheckpoint does with every_n_train_steps=..., or at the end of an epoch. "
-                "Said once."
-            )
+    def state_dict(self) -> dict[str, Any]:
+        """Where each training loader stood when the optimizer stepped last; empty before it trains.
+
+        ``waiting`` is how many steps Lightning counts since then.
+        """
+        states = [trained.kept.state_dict() for _, trained in sorted(self._trained.items())]
+        if not self._num_waiting and all(state["input"] is None for state in states):
+            return {}
+        return {_KEY: _FORMAT, "loaders": states, "waiting": self._num_waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the training loaders go on where a checkpoint was saved."""
@@ -127,6 +149,7 @@ class TrainingProgress:
         loaded = state["loaders"]
         self._num_loaded = len(loaded)
         self._trained = {place: Trained(one) for place, one in enumerate(loaded)}
+        self._num_lost, self._num_waiting = state["waiting"], 0
         if self._trainer is not None:
             # estimated_stepping_batches may have asked for lengths and steps, which are others now
             framework.forget_loaders(self._trainer)

@@ -1,0 +1,103 @@
+"""A checkpoint that is saved between two steps of the optimizer loses no examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.integrations.lightning_runs import (
+    NUM_EXAMPLES,
+    SOURCES,
+    Model,
+    Saver,
+    Validating,
+    data,
+    examples,
+    fit,
+    whole_epochs,
+)
+
+NUM_EPOCHS = 2
+ACCUMULATED = 3
+
+
+class Stepping(Model):
+    """Notes which batches reached the optimizer: all since its last step, when it steps."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.reached, self.num_optimizer_steps, self.num_joined = [], 0, 0
+
+    def on_before_optimizer_step(self, optimizer):
+        self.num_optimizer_steps += 1
+        self.reached += self.trained[self.num_joined :]
+        self.num_joined = len(self.trained)
+
+
+class ValidatingStepping(Stepping, Validating):
+    pass
+
+
+class NotingSaver(Saver):
+    """Notes with each file what has reached the optimizer."""
+
+    def saving(self, hook, folder):
+        def save(trainer, model, *_):
+            file = str(folder / f"{hook}-{len(model.trained)}.ckpt")
+            trainer.save_checkpoint(file)
+            self.saved.append((list(model.reached), model.num_optimizer_steps, file))
+
+        return save
+
+
+def num_optimizer_steps(size):
+    return math.ceil(math.ceil(NUM_EXAMPLES / size) / ACCUMULATED)
+
+
+@pytest.mark.parametrize("model", [Stepping, ValidatingStepping])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_example_reaches_the_optimizer_once(tmp_path, model, source, size):
+    """Saved at each place where Lightning lets one save; the last group is ragged."""
+    saver, first = NotingSaver(tmp_path), model()
+    val = {"val": range(3)} if model is ValidatingStepping else {}
+    limits = {"max_epochs": NUM_EPOCHS, "accumulate_grad_batches": ACCUMULATED}
+    if val and source == "indexed":
+        limits["val_check_interval"] = 2  # also in the middle of a group
+    fit(first, data(source, size, **val), callbacks=[saver], **limits)
+    assert NUM_EPOCHS * num_optimizer_steps(size) == first.num_optimizer_steps
+
+    for reached, num_steps, file in saver.saved:
+        second = model()
+        trainer = fit(second, data(source, size, **val), ckpt_path=file, **limits)
+        assert first.reached == reached + second.reached, file
+        assert first.num_optimizer_steps == num_steps + second.num_optimizer_steps, file
+        assert first.num_optimizer_steps == trainer.global_step, file
+        assert first.reached[len(reached) :] == second.trained, file
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_goes_on_with_other_batches(tmp_path, source):
+    saver, first = NotingSaver(tmp_path, ["on_train_batch_end"]), Stepping()
+    limits = {"max_epochs": NUM_EPOCHS, "accumulate_grad_batches": ACCUMULATED}
+    fit(first, data(source, 1), callbacks=[saver], **limits)
+    for reached, _, file in saver.saved:
+        second = Stepping()
+        fit(second, data(source, 4), ckpt_path=file, **limits)
+        assert whole_epochs(0, 1) == examples(reached + second.reached), file
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("count", [1, 4, 5, 6])
+def test_it_was_interrupted_and_saved_behind_the_training(tmp_path, source, count):
+    """Twice: the second run saves before the optimizer has stepped, and counts nothing twice."""
+    limits = {"max_epochs": NUM_EPOCHS, "accumulate_grad_batches": ACCUMULATED}
+    reached, file = [], None
+    for fails_at in (count, 1, None):
+        model = Stepping(fails_at=fails_at)
+        saver = Saver(tmp_path, ["on_exception"])
+        fit(model, data(source, 2), callbacks=[saver], ckpt_path=file, **limits)
+        reached += model.reached
+        file = saver.saved[0][-1] if saver.saved else None
+    assert whole_epochs(0, 1) == examples(reached)
