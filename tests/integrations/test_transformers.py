@@ -146,6 +146,12 @@ class TestMistakes:
         with pytest.raises(ValueError, match="ignore_data_skip=True"):
             trainer.train(resume_from_checkpoint=True)
 
+    @pytest.mark.parametrize(("name", "kind"), [("model.bin", "a file"), ("none", "nothing there")])
+    def test_a_checkpoint_that_is_no_folder(self, name, kind, trainer, tmp_path):
+        (tmp_path / "model.bin").touch()
+        with pytest.raises(ValueError, match=f"{name}: {kind}. Pass a folder"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / name))
+
     def test_a_state_of_something_else(self, saved, trainer):
         (saved / "checkpoint-2/torch_distinput.json").write_text('{"_num_yielded": 3}')
         with pytest.raises(ValueError, match="got something else there"):

@@ -88,7 +88,15 @@ SOURCES = {
 
 @contextmanager
 def trainer_on(
-    strategy, folder, *, model=None, source=None, evaluated=None, collator=collate, **arguments
+    strategy,
+    folder,
+    *,
+    model=None,
+    source=None,
+    evaluated=None,
+    collator=collate,
+    trainer_class=None,
+    **arguments,
 ):
     """A Trainer of plain SGD."""
     with launched(strategy):
@@ -109,7 +117,7 @@ def trainer_on(
                 **arguments,
             }
         )
-        trainer = DistributedTrainer(
+        trainer = (trainer_class or DistributedTrainer)(
             model=Regression() if model is None else model,
             args=args,
             data_collator=collator,

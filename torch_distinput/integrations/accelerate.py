@@ -230,10 +230,9 @@ class DistributedLoader:
             A 0-dim tensor; exactly 0 for a batch of zero rows.
         """
         step = self.step
-        average: torch.Tensor = step.average(per_example_value)
-        return average * (
-            self.dataset.strategy.num_workers * self._num_averaged / step.num_examples
-        )
+        scale = self.dataset.strategy.num_workers * self._num_averaged / step.num_examples
+        average: torch.Tensor = step.average(per_example_value) * scale
+        return average
 
     @property
     def epoch(self) -> int:

@@ -42,6 +42,13 @@ class SavedPosition:
         Raises:
             ValueError: if there is none.
         """
+        if not folder.is_dir():
+            kind = "a file" if folder.exists() else "nothing there"
+            msg = (
+                f"Expected the folder of a checkpoint, got {folder}: {kind}. Pass a folder such as "
+                "output_dir/checkpoint-500, or True for the last one of output_dir."
+            )
+            raise ValueError(msg)
         path = folder / FILE_NAME
         try:
             return cls(**json.loads(path.read_text()))

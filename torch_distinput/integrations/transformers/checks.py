@@ -38,6 +38,16 @@ def check_means(args: Any) -> None:
         raise tdi.ConfigurationError(msg)
 
 
+def check_gathering(args: Any) -> None:
+    """Refuse to gather pickled rows in evaluation."""
+    if args.eval_use_gather_object:
+        msg = (
+            "Expected eval_use_gather_object=False, got True: rows are gathered as tensors, of "
+            "any number on each process. Leave it out of TrainingArguments."
+        )
+        raise tdi.ConfigurationError(msg)
+
+
 def check_wrapped(model: nn.Module, trainer: Any) -> None:
     """Refuse a model that no DDP wraps: an evaluate() before train() leaves it so (5.23)."""
     accelerator = trainer.accelerator

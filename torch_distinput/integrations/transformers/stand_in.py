@@ -7,7 +7,7 @@ divided by infinity: exactly 0, and so are its gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -26,6 +26,25 @@ class StandIn:
             self._last = batch
             return batch
         return _map_tensors(_one_row, batch) if self._last is None else self._last
+
+
+@final
+class FilledBatches(list[Any]):
+    """The batches of an update, as Trainer iterates them.
+
+    Attributes:
+        is_stand_in: whether the one that was iterated last stands in for no examples.
+    """
+
+    def __init__(self, batches: Iterable[Any] = (), num_rows: Sequence[int] = ()) -> None:
+        super().__init__(batches)
+        self.is_stand_in = False
+        self._num_rows = num_rows
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, own in zip(super().__iter__(), self._num_rows, strict=True):
+            self.is_stand_in = own == 0
+            yield batch
 
 
 def without_rows(batch: Any) -> Any:

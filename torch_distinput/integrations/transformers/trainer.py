@@ -19,6 +19,7 @@ from torch_distinput.integrations.accelerate import check_processes
 from torch_distinput.integrations.claims import claim
 from torch_distinput.integrations.transformers.checkpoint import SavedPosition
 from torch_distinput.integrations.transformers.checks import (
+    check_gathering,
     check_means,
     check_transformers,
     check_wrapped,
@@ -31,7 +32,7 @@ from torch_distinput.integrations.transformers.sources import (
     distribute,
     has_index,
 )
-from torch_distinput.integrations.transformers.stand_in import StandIn
+from torch_distinput.integrations.transformers.stand_in import FilledBatches, StandIn
 from torch_distinput.integrations.transformers.training import TrainLoader, TrainRun
 from torch_distinput.integrations.versions import check_names
 
@@ -64,10 +65,18 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         self._run: TrainRun | None = None  # while train() runs
         self._weights: deque[torch.Tensor | None] = deque()  # of the losses to come
         self._stand_in = StandIn()
+        self._given = FilledBatches()
         self._is_loss_checked = False
         self._evaluated: EvaluationLoader | None = None
         super().__init__(*args, **kwargs)
         check_names("transformers", self, ("gather_function", "loss_is_scaled_for_ga"))
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether the step in use has no examples on this process, and its loss counts nothing."""
+        if self._evaluated is not None:
+            return not self._evaluated.num_rows
+        return self._given.is_stand_in
 
     def _get_dataloader(
         self,
@@ -209,8 +218,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if not batches:
             self.control.should_epoch_stop = True
         rows = [*run.num_rows, *[0] * (len(batches) - len(run.num_rows))]
-        pairs = zip(batches, rows, strict=True)
-        given = [self._stand_in.fill(batch, own) for batch, own in pairs]
+        self._given = given = FilledBatches(map(self._stand_in.fill, batches, rows), rows)
         if given:
             self._check_loss(given[0], rows[0])
         _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
@@ -297,12 +305,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """As of Trainer; batches may differ in size, and each example counts once."""
         if not isinstance(dataloader, EvaluationLoader):
             return super().evaluation_loop(dataloader, *args, **kwargs)
-        if self.args.eval_use_gather_object:
-            msg = (
-                "Expected eval_use_gather_object=False, got True: rows are gathered as tensors, of "
-                "any number on each process. Leave it out of TrainingArguments."
-            )
-            raise tdi.ConfigurationError(msg)
+        check_gathering(self.args)
         before: Any = self.gather_function
         self._evaluated = dataloader
         self.gather_function = RowGatherer(dataloader, self.accelerator)
