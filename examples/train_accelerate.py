@@ -33,6 +33,7 @@ def train(folder: Path, stop_after: int | None = None) -> torch.Tensor:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     model, optimizer = accelerator.prepare(model, optimizer)
+    accelerator.register_for_checkpointing(loader)
     if folder.exists():
         accelerator.load_state(folder)
     criterion = nn.CrossEntropyLoss(reduction="none")

@@ -41,7 +41,7 @@ def distribute(strategy, kind="known length", *, global_batch_size=GLOBAL_BATCH,
     return strategy.distribute_dataset(source, global_batch_size=global_batch_size, **arguments)
 
 
-def train(accelerator, loader, *, epochs, stop_after=None, folder=None, registers=False):
+def train(accelerator, loader, *, epochs, stop_after=None, folder=None):
     """Train; what each optimizer step took on this rank, and the weights at the end.
 
     Saves, and stops, after ``stop_after`` micro-steps of an epoch. Goes on from a folder that is
@@ -50,8 +50,7 @@ def train(accelerator, loader, *, epochs, stop_after=None, folder=None, register
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     model, optimizer = accelerator.prepare(model, optimizer)
-    if registers:
-        accelerator.register_for_checkpointing(loader)
+    accelerator.register_for_checkpointing(loader)
     if folder is not None and folder.exists():
         accelerator.load_state(folder)
     taken, group = [], []
@@ -118,18 +117,6 @@ def test_an_epoch_goes_on_after_a_restart(kind, accumulation, before, after, tmp
     assert epoch * 2 == first + taken_together(results)
     for _, weights in results:
         assert train_alone(epoch * 2) == pytest.approx(weights, abs=1e-12)
-
-
-def test_a_loader_may_be_registered_again(tmp_path):
-    """It is saved twice then, and goes on all the same."""
-    folder = tmp_path / "state"
-    job = partial(train_on, kind="known length", accumulation=2, epochs=1, folder=folder)
-    job = partial(job, registers=True)
-    first = taken_together(run_ranks(partial(job, stop_after=4), 2))
-    rest = taken_together(run_ranks(job, 2))
-
-    assert 2 == len(list(folder.glob("custom_checkpoint_*")))
-    assert batches(range(COUNT), [GLOBAL_BATCH * 2] * COUNT) == first + rest
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -300,9 +287,15 @@ class TestOneProcess:
         with pytest.raises(tdi.UsageError, match="Distribute the source twice"):
             prepare(dataset, accelerator)
 
-    def test_a_dataset_that_is_prepared_again_has_its_loader(self, loader, accelerator):
-        assert loader is prepare(loader.dataset, accelerator)
-        assert [loader] == accelerator._custom_objects
+    def test_an_epoch_that_no_checkpoint_would_know_is_refused(self, loader, accelerator, tmp_path):
+        """Not one that has ended, nor one of evaluation."""
+        for _ in loader:
+            with pytest.raises(tdi.UsageError, match="register_for_checkpointing"):
+                accelerator.save_state(tmp_path)
+        accelerator.save_state(tmp_path / "ended")
+        with torch.no_grad():
+            next(iter(loader))
+            accelerator.save_state(tmp_path / "evaluated")
 
     def test_several_devices_of_one_process_are_refused(self, accelerator):
         mirrored = tdi.MirroredStrategy(["cpu", "cpu"])

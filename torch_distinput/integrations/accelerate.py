@@ -38,8 +38,7 @@ _log = logging.getLogger(__name__)
 def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
     """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
 
-    It registers the loader for checkpointing: ``save_state`` and ``load_state`` of the accelerator
-    take care of it. A dataset that was prepared before gets the loader that it has.
+    A loader that trains is to be registered: ``accelerator.register_for_checkpointing(loader)``.
 
     Args:
         dataset: of a strategy over the accelerator's processes, with one device each. While the
@@ -71,11 +70,8 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         )
         raise tdi.ConfigurationError(msg)
     claim(dataset, "Accelerate")
-    for known in accelerator._custom_objects:  # noqa: SLF001 - those registered for checkpointing
-        if isinstance(known, DistributedLoader) and known.dataset is dataset:
-            return known
     loader = DistributedLoader(dataset, accelerator)
-    accelerator.register_for_checkpointing(loader)
+    accelerator.register_save_state_pre_hook(loader.check_saved)
     return loader
 
 
@@ -115,8 +111,8 @@ def _count_alike(accelerator: Accelerator) -> int:
 class DistributedLoader:
     """Plays a distributed dataset as Accelerate's own loaders play theirs, epoch by epoch.
 
-    Its state is in each ``accelerator.save_state``; ``load_state`` goes on from there, on any
-    number of processes.
+    ``accelerator.register_for_checkpointing(loader)`` puts its state into each ``save_state``;
+    ``load_state`` goes on from there, on any number of processes.
 
     Attributes:
         dataset: what it plays.
@@ -136,6 +132,7 @@ class DistributedLoader:
         self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
         self._num_averaged = 0  # examples of all steps that it takes together
         self._has_told = False
+        self._is_training = False  # inside of an epoch, with gradients
 
     def __repr__(self) -> str:
         """Show the dataset."""
@@ -162,11 +159,13 @@ class DistributedLoader:
         try:
             for step, is_last in self._look_ahead(steps):
                 self._step, self.end_of_dataloader = step, is_last
+                self._is_training = torch.is_grad_enabled()
                 yield step.batch
                 if accelerator.sync_gradients:
                     self._before, self._num_waiting = step, 0
                 else:
                     self._num_waiting += step.num_examples
+            self._is_training = False
         finally:
             self.end_of_dataloader = False
             accelerator.gradient_state._remove_dataloader(self)  # noqa: SLF001
@@ -190,6 +189,21 @@ class DistributedLoader:
         """Refuse: a DataLoader around this one would sample it, and distribute it once more."""
         del index
         refuse_item(self)
+
+    def check_saved(self, *_: object) -> None:
+        """Refuse a checkpoint that would not know where the epoch stands that is trained.
+
+        Accelerate calls it before it saves. Not for evaluation: its loaders begin anew.
+        """
+        saved = self._accelerator._custom_objects  # noqa: SLF001 - those that were registered
+        if self._is_training and not any(one is self for one in saved):
+            msg = (
+                f"Expected a loader that is saved with the rest, got one inside of epoch "
+                f"{self.dataset.epoch - 1} that the Accelerator does not know: after load_state() "
+                "its examples would come again. Call "
+                "accelerator.register_for_checkpointing(loader) once, before load_state()."
+            )
+            raise tdi.UsageError(msg)
 
     @property
     def step(self) -> tdi.Step:
