@@ -154,14 +154,6 @@ def begin_epoch_anew(trainer: Any) -> None:
     forget_loaders(trainer)
 
 
-def go_on_in_epoch(trainer: Any) -> None:
-    """Let a trainer whose epoch ``max_steps`` has cut off count it once, not as two."""
-    loop = trainer.fit_loop
-    if loop.restarted_on_epoch_end:
-        for progress in (loop.epoch_progress.current, loop.epoch_progress.total):
-            progress.processed -= 1
-
-
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     """Let a trainer that will load a checkpoint count its last epoch as begun, and not as ended.
 
