@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -82,6 +83,10 @@ class Subject:
     def leave(self):
         sys.stdout.flush()
         os._exit(7)
+
+    def start_child(self):
+        """The id of a process that ends by itself long after the test."""
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid
 
     def ask(self, remote, method, *args):
         """Call an object of another process."""
