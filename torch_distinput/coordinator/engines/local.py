@@ -68,7 +68,7 @@ class LocalEngine:
 
         The first call waits for the fork server.
         """
-        pickled = pickling.dumps(make)
+        pickled = pickling.dumps(make, f"the object of {name}")
         with self._lock:
             if self._closed:
                 msg = f"{name} was to be started by an engine that is closed. Make a new engine."
