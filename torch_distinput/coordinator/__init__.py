@@ -7,3 +7,19 @@ processes. A room at the edge: the workers' input comes from the public names, a
     ClusterCoordinator  -------> fn(iterator, parameters) ----> parameters, optimizer
     closures, retries            datasets, iterators, values    placed by bytes and by rows
 """
+
+from torch_distinput.coordinator.closures.coordinator import ClusterCoordinator, CoordinatorStats
+from torch_distinput.coordinator.closures.dataset_record import Visits
+from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset, PerWorkerIterator
+from torch_distinput.coordinator.closures.remote_value import RemoteValue
+from torch_distinput.coordinator.closures.strategy import ParameterServerStrategy
+
+__all__ = [
+    "ClusterCoordinator",
+    "CoordinatorStats",
+    "ParameterServerStrategy",
+    "PerWorkerDataset",
+    "PerWorkerIterator",
+    "RemoteValue",
+    "Visits",
+]

@@ -1,0 +1,88 @@
+"""The processes of a strategy, and the threads that serve them: one thing to close.
+
+    thread             writes                         reads     guarded by
+    any of the user's  dispatcher, coordinator        the same  lock
+
+Threads hold this and not the strategy, so that a strategy that is dropped can be closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+from torch_distinput.coordinator.closures.queue import ClosureQueue
+from torch_distinput.coordinator.closures.worker_thread import WorkerThread
+from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
+from torch_distinput.errors import UsageError
+from torch_distinput.threads import Thread, new_lock, start_thread
+
+_JOIN_SECONDS = 10.0
+
+
+@final
+class Cluster:
+    """Servers and workers that were started, and the one coordinator that they get.
+
+    Attributes:
+        servers: the objects in the servers' processes.
+        queue: of the coordinator's closures.
+        unused_datasets: numbers of datasets that nobody has any more, by worker.
+    """
+
+    def __init__(
+        self, engine: Engine, servers: Sequence[RemoteObject], workers: Sequence[RemoteObject]
+    ) -> None:
+        """Take over what the engine has started."""
+        self._engine = engine
+        self.servers = servers
+        self.queue = ClosureQueue(len(workers))
+        self._served = [
+            WorkerThread(index, remote, engine, self.queue, self._note_death)
+            for index, remote in enumerate(workers)
+        ]
+        self.unused_datasets = [worker.unused_datasets for worker in self._served]
+        self._lock = new_lock()
+        self._threads: list[Thread] = []
+        self._coordinator: Any = None
+
+    def find_coordinator(self, make: Callable[[], Any]) -> Any:
+        """The coordinator; the first time it is made, and the workers are served from then on."""
+        with self._lock:
+            if self._coordinator is None:
+                self._coordinator = make()
+                self._threads += [
+                    start_thread(worker.serve, name=worker.name, stop=self._end)
+                    for worker in self._served
+                ]
+            return self._coordinator
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """While inside, no closure runs."""
+        with self.queue.hold():
+            yield
+
+    def close(self) -> None:
+        """End the queue, the processes and the threads; may be called twice."""
+        self._end()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+
+    def close_soon(self) -> None:
+        """The same for whoever collects garbage, who may hold the lock of the queue."""
+        start_thread(self.close, name="close", stop=self._end)
+
+    def _end(self) -> None:
+        msg = (
+            "Expected an open ParameterServerStrategy, got one that was closed: its workers are "
+            "gone. Make a strategy and a ClusterCoordinator anew."
+        )
+        self.queue.end(UsageError(msg))
+        self._engine.close()
+
+    def _note_death(self, worker: int) -> None:
+        """Let the servers know that what a worker pulled will not be pushed."""

@@ -1,0 +1,242 @@
+"""``ClusterCoordinator``: what a user schedules, waits for and fetches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, final
+
+import torch_distinput as tdi
+from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
+from torch_distinput.coordinator.closures.handles import packing, refuse
+from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset
+from torch_distinput.coordinator.closures.remote_value import RemoteValue, fetch_all
+from torch_distinput.coordinator.closures.strategy import (
+    ParameterServerStrategy,
+    cluster_of,
+)
+from torch_distinput.coordinator.engines.pickling import dumps
+from torch_distinput.coordinator.workers.messages import DatasetRecipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorStats:
+    """Counters of a coordinator, from ``ClusterCoordinator.stats``.
+
+    Attributes:
+        done: closures that returned.
+        failed: closures that raised, or were given up.
+        cancelled: closures that were not run, because another one failed before.
+        given_back: how often a closure went back into the queue, because its worker died.
+        worker_restarts: how often a worker's process was started again.
+        lost_workers: workers that could not be started again.
+    """
+
+    done: int
+    failed: int
+    cancelled: int
+    given_back: int
+    worker_restarts: int
+    lost_workers: tuple[int, ...]
+
+
+@final
+class ClusterCoordinator:
+    """Hands functions to workers (``tf.distribute.coordinator.ClusterCoordinator``).
+
+    One for each strategy: asked for again, it is the same object. Its methods may be called from
+    any thread of the process that made it.
+    """
+
+    def __new__(cls, strategy: ParameterServerStrategy) -> ClusterCoordinator:
+        """The coordinator of a strategy."""
+        if not isinstance(strategy, ParameterServerStrategy):
+            msg = (
+                "ClusterCoordinator needs a ParameterServerStrategy, got "
+                f"{type(strategy).__name__}. Other strategies have no coordinator: every rank runs "
+                "the same script."
+            )
+            raise TypeError(msg)
+        cluster = cluster_of(strategy)
+
+        def make() -> ClusterCoordinator:
+            coordinator = super(ClusterCoordinator, cls).__new__(cls)
+            coordinator._strategy = strategy
+            coordinator._cluster = cluster
+            coordinator._queue = cluster.queue
+            coordinator._numbers = itertools.count()
+            return coordinator
+
+        found: ClusterCoordinator = cluster.find_coordinator(make)
+        return found
+
+    def __repr__(self) -> str:
+        """Show the strategy."""
+        return f"ClusterCoordinator({self._strategy!r})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to travel to a worker."""
+        refuse(
+            TypeError(
+                "Expected a closure that any worker can run, got one with the ClusterCoordinator "
+                "in it, which belongs to this process. Schedule from here, and pass values only."
+            )
+        )
+
+    @property
+    def strategy(self) -> ParameterServerStrategy:
+        """The strategy whose workers run the closures."""
+        return self._strategy
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Let any worker that is free call ``fn(*args, **kwargs)``, and return at once.
+
+        Function and arguments are pickled here and now: what changes later does not reach the
+        worker. A worker that dies gives its closures back, so a function may run more than once, or
+        partly. Any plain function will do.
+
+        Args:
+            fn: called on a worker, where ``tdi.get_strategy()`` is the worker's own strategy.
+            args: with iterators of per-worker datasets, and parameters, among them.
+            kwargs: likewise.
+
+        Raises:
+            TypeError: something in them cannot be pickled; the message says what.
+            UsageError: the strategy is closed, or they hold a handle that cannot travel.
+            Exception: that of an earlier closure, which nobody has raised yet; this one is not
+                scheduled then.
+        """
+        args, kwargs = tuple(_checked(args, (list, tuple), "args")), dict(kwargs or {})
+        if not callable(fn):
+            msg = (
+                f"schedule needs a function, got {type(fn).__name__}. Write schedule(fn, "
+                "args=(...,)), not schedule(fn(...))."
+            )
+            raise TypeError(msg)
+        with packing(self) as packed:
+            payload = dumps((fn, args, kwargs))
+        name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+        return RemoteValue(self._queue, self._queue.put(name, payload, [*packed.datasets.values()]))
+
+    def join(self) -> None:
+        """Wait until all closures have ended; nothing runs when this returns or raises.
+
+        Raises:
+            Exception: what the first closure raised that failed, with the traceback from its worker
+                as its cause. All that waited were cancelled then; scheduling may go on.
+            WorkerLostError: a closure killed its worker three times, or no worker is left.
+            ServerLostError: a parameter server died; restore from a checkpoint.
+            UsageError: the strategy is closed.
+        """
+        self._queue.join()
+
+    def done(self) -> bool:
+        """Whether all closures have ended; raises what :meth:`join` does."""
+        return self._queue.is_done()
+
+    def fetch(self, structure: Any) -> Any:
+        """Wait for each RemoteValue in lists, tuples and dicts, and put its value in its place.
+
+        Raises:
+            ClosureCancelledError: one was not run, because another one failed before.
+            WorkerLostError: one was in a worker that died.
+            Exception: what one of the functions raised.
+        """
+        return fetch_all(structure)
+
+    def create_per_worker_dataset(
+        self,
+        dataset: Any,
+        *,
+        resume: Literal["start", "state"] = "start",
+        ids: Callable[[Any], Iterable[Any]] | None = None,
+    ) -> PerWorkerDataset:
+        """Let each worker make a dataset for itself; nothing is sharded.
+
+        The workers make it as soon as they are free, under ``tdi.get_strategy()``, their own
+        strategy of one worker. So a function may distribute what it reads over the worker's
+        replicas. Workers take closures as they come: let datasets repeat, and shuffle each in its
+        own way.
+
+        Args:
+            dataset: an iterable; a function that makes one, which takes an InputContext (with the
+                number of this worker among all) or nothing; or a :class:`DatasetCreator`.
+            resume: where the iterator of a worker goes on that died: ``"start"`` of its data, as in
+                TensorFlow, or ``"state"``: after the last closure that returned, by the dataset's
+                ``state_dict()``, which then travels with every closure.
+            ids: the names of the examples of an element, for ``visits()``; without it those of our
+                own datasets, else the numbers of the elements. ``lambda _: ()`` counts none.
+
+        Raises:
+            SourceError: from the next call of the coordinator; a function raised on a worker.
+            ConfigurationError: likewise; ``resume="state"``, and the dataset has no state.
+            TypeError: it is neither an iterable nor a function, or cannot be pickled.
+        """
+        if resume not in ("start", "state"):
+            msg = f"resume must be 'start' or 'state', got {resume!r}."
+            raise ValueError(msg)
+        made, is_function = _recipe_of(dataset)
+        with packing(self):
+            payload = dumps((made, ids))
+        recipe = DatasetRecipe(
+            number=next(self._numbers),
+            name=getattr(made, "__qualname__", None) or type(made).__qualname__,
+            payload=payload,
+            is_function=is_function,
+            keeps_state=resume == "state",
+        )
+        record = DatasetRecord(recipe, self._cluster.unused_datasets)
+        self._queue.add_dataset(record)
+        return PerWorkerDataset(self, record)
+
+    def stats(self) -> CoordinatorStats:
+        """Counters since the coordinator was made."""
+        counts = self._queue.counts()
+        return CoordinatorStats(
+            done=counts["returned"] + counts["kept"],
+            failed=counts["failed"],
+            cancelled=counts["cancelled"],
+            given_back=counts["given_back"],
+            worker_restarts=counts["restarts"],
+            lost_workers=self._queue.lost_workers(),
+        )
+
+
+def _checked(args: Any, kinds: tuple[type, ...], name: str) -> Any:
+    if args is None:
+        return ()
+    if not isinstance(args, kinds):
+        msg = (
+            f"{name} must be a list or tuple, got {type(args).__name__}. One argument goes into "
+            f"{name}=(argument,)."
+        )
+        raise TypeError(msg)
+    return args
+
+
+def _recipe_of(dataset: Any) -> tuple[Any, bool]:
+    """What travels to the workers, and whether it is a function."""
+    if isinstance(dataset, tdi.DatasetCreator):
+        return dataset.dataset_fn, True
+    if isinstance(dataset, (tdi.DistributedDataset, tdi.Strategy)):
+        msg = (
+            f"Expected a dataset that each worker can have, got a {type(dataset).__name__} of this "
+            "process. Pass a function that makes it on the worker: def dataset_fn(context): return "
+            "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
+        )
+        raise TypeError(msg)
+    if hasattr(dataset, "__iter__"):
+        return dataset, False
+    if callable(dataset):
+        return dataset, True
+    msg = (
+        "create_per_worker_dataset needs an iterable, a function that makes one or a "
+        f"DatasetCreator, got {type(dataset).__name__}. Pass a function of an InputContext."
+    )
+    raise TypeError(msg)
