@@ -5,8 +5,8 @@
 
 Each worker takes the next step as soon as it is free: it pulls the parameters, computes gradients
 on a batch of its own data, and pushes them. No worker waits for another. The model reads ten lines
-of Python's standard library as a bag of words, and tells which package they are from. Its embeddings
-lie row by row on all servers, and only rows that were changed travel.
+of Python's standard library as a bag of words, and tells which package they are from. The rows of
+its embeddings lie on all servers, and only those travel that were changed.
 
 When a worker is killed, another one takes its step, with a batch of its own. The killed worker is
 started again, and its data goes on behind the last step that it returned.
