@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -18,8 +19,9 @@ from tests.docs.pages import ROOT
 from torch_distinput.coordinator.engines import child_process, local_process
 
 
-def coordinate(name, folder, end):
+def coordinate(name, folder, end, environment):
     """The coordinator: it says who its processes are, and then waits in a call."""
+    os.environ.update(environment)
     # It needs a fork server of its own, which need not know about optimizers.
     child_process._PRELOAD = ["torch", local_process.__name__]
     engine = new_engine(name)
@@ -41,7 +43,9 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
     """
     said, call = named_pipe(tmp_path / "pids"), named_pipe(tmp_path / "call")
     context = multiprocessing.get_context("forkserver")
-    coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end))
+    ray = engine == "ray" and importlib.import_module("ray")
+    environment = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
+    coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end, environment))
     coordinator.start()
     try:
         *pids, forked = map(int, said.read_text().split())
