@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 
 _condition = threading.Condition()
-WATCHDOG_SECONDS = 60
+WATCHDOG_SECONDS = 30
 
 
 class Death(BaseException):
@@ -60,7 +60,7 @@ class Gate:
         self.known[name] = self
 
     def __reduce__(self) -> Any:
-        return Gate.known.get, (self.name,)
+        return find_gate, (self.name,)
 
     def open(self) -> None:
         with _condition:
@@ -82,6 +82,10 @@ class Gate:
         """Wait in a test until this many functions have arrived here."""
         with _condition:
             until(lambda: len(self.arrivals) >= number)
+
+
+def find_gate(name: str) -> Gate:
+    return Gate.known[name]
 
 
 def until(is_true: Callable[[], bool]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
+from torch_distinput.coordinator.closures.cluster import Cluster
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
 from torch_distinput.coordinator.closures.handles import packing, refuse
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset
+from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.remote_value import RemoteValue, fetch_all
 from torch_distinput.coordinator.closures.strategy import (
     ParameterServerStrategy,
@@ -49,6 +50,10 @@ class ClusterCoordinator:
     any thread of the process that made it.
     """
 
+    _strategy: ParameterServerStrategy
+    _cluster: Cluster
+    _queue: ClosureQueue
+
     def __new__(cls, strategy: ParameterServerStrategy) -> ClusterCoordinator:
         """The coordinator of a strategy."""
         if not isinstance(strategy, ParameterServerStrategy):
@@ -65,7 +70,6 @@ class ClusterCoordinator:
             coordinator._strategy = strategy
             coordinator._cluster = cluster
             coordinator._queue = cluster.queue
-            coordinator._numbers = itertools.count()
             return coordinator
 
         found: ClusterCoordinator = cluster.find_coordinator(make)
@@ -185,7 +189,7 @@ class ClusterCoordinator:
         with packing(self):
             payload = dumps((made, ids))
         recipe = DatasetRecipe(
-            number=next(self._numbers),
+            number=next(self._cluster.dataset_numbers),
             name=getattr(made, "__qualname__", None) or type(made).__qualname__,
             payload=payload,
             is_function=is_function,
