@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+
+from tests.coordinator.simulated_engine import SimulatedEngine
+from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])
@@ -17,3 +21,22 @@ def engine(request: pytest.FixtureRequest) -> str:
     if missing:
         pytest.skip("needs ray: not installed")
     return request.param
+
+
+@pytest.fixture
+def simulated() -> SimulatedEngine:
+    """An engine whose processes are pretended."""
+    return SimulatedEngine()
+
+
+@pytest.fixture
+def strategy(simulated: SimulatedEngine) -> Iterator[ParameterServerStrategy]:
+    """Two pretended workers."""
+    with ParameterServerStrategy(2, 0, simulated, devices=["cpu"]) as made:
+        yield made
+
+
+@pytest.fixture
+def coordinator(strategy: ParameterServerStrategy) -> ClusterCoordinator:
+    """Of two pretended workers."""
+    return ClusterCoordinator(strategy)

@@ -71,12 +71,17 @@ class Gate:
         """Wait on a worker."""
         remote, made = here.remote, here.made
         assert remote is not None
+        self.arrive()
         with _condition:
-            self.arrivals.append(remote.name)
-            _condition.notify_all()
             until(lambda: self.is_open or remote.made is not made)
         if remote.made is not made:
             raise Death
+
+    def arrive(self) -> None:
+        """Tell a test that a worker is here, and go on."""
+        with _condition:
+            self.arrivals.append(worker_name())
+            _condition.notify_all()
 
     def expect(self, number: int = 1) -> None:
         """Wait in a test until this many functions have arrived here."""

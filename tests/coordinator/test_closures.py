@@ -16,22 +16,6 @@ from tests.coordinator.simulated_engine import Gate, SimulatedEngine
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
 
-@pytest.fixture
-def simulated() -> SimulatedEngine:
-    return SimulatedEngine()
-
-
-@pytest.fixture
-def strategy(simulated):
-    with ParameterServerStrategy(2, 0, simulated, devices=["cpu"]) as made:
-        yield made
-
-
-@pytest.fixture
-def coordinator(strategy):
-    return ClusterCoordinator(strategy)
-
-
 def add(a, b=0):
     return a + b
 
@@ -270,9 +254,7 @@ class TestClosing:
         assert not {name for name in names if "worker" in name}
 
     def test_a_strategy_that_is_dropped_ends_its_processes(self, simulated) -> None:
-        coordinator = ClusterCoordinator(
-            ParameterServerStrategy(1, 0, simulated, devices=["cpu"])
-        )
+        coordinator = ClusterCoordinator(ParameterServerStrategy(1, 0, simulated, devices=["cpu"]))
         coordinator.join()
         thread = next(t for t in threading.enumerate() if "worker 0" in t.name)
         del coordinator

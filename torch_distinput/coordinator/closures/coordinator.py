@@ -17,7 +17,7 @@ from torch_distinput.coordinator.closures.strategy import (
     ParameterServerStrategy,
     cluster_of,
 )
-from torch_distinput.coordinator.engines.pickling import dumps
+from torch_distinput.coordinator.engines.pickling import dumps, dumps_call
 from torch_distinput.coordinator.workers.messages import DatasetRecipe
 
 
@@ -124,9 +124,9 @@ class ClusterCoordinator:
             )
             raise TypeError(msg)
         with packing(self) as packed:
-            payload = dumps((fn, args, kwargs))
-        name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-        return RemoteValue(self._queue, self._queue.put(name, payload, [*packed.datasets.values()]))
+            payload = dumps_call(fn, args, kwargs)
+        closure = self._queue.put(_name_of(fn), payload, [*packed.datasets.values()])
+        return RemoteValue(self._queue, closure)
 
     def join(self) -> None:
         """Wait until all closures have ended; nothing runs when this returns or raises.
@@ -186,11 +186,12 @@ class ClusterCoordinator:
             msg = f"resume must be 'start' or 'state', got {resume!r}."
             raise ValueError(msg)
         made, is_function = _recipe_of(dataset)
+        name = _name_of(made)
         with packing(self):
-            payload = dumps((made, ids))
+            payload = dumps((made, ids), f"the per-worker dataset {name}")
         recipe = DatasetRecipe(
             number=next(self._cluster.dataset_numbers),
-            name=getattr(made, "__qualname__", None) or type(made).__qualname__,
+            name=name,
             payload=payload,
             is_function=is_function,
             keeps_state=resume == "state",
@@ -210,6 +211,11 @@ class ClusterCoordinator:
             worker_restarts=counts["restarts"],
             lost_workers=self._queue.lost_workers(),
         )
+
+
+def _name_of(value: Any) -> str:
+    """What a function, or an object, is called in messages."""
+    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
 
 
 def _checked(args: Any, kinds: tuple[type, ...], name: str) -> Any:

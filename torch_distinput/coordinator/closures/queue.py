@@ -30,6 +30,7 @@ from torch_distinput.coordinator.closures.closure import (
     Failed,
     Generation,
     Outcome,
+    describe,
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
@@ -217,7 +218,7 @@ class ClosureQueue:
             is_first = self._error is None and generation.failure is None and self._end is None
             if is_first:
                 self._error = error
-                generation.failure = f"{failed} failed with {type(error).__name__}: {error}"
+                generation.failure = f"{failed} failed with {describe(error)}"
                 self._generation = Generation()
                 self._cancel_all(generation.failure)
             self._changed.notify_all()
