@@ -106,9 +106,11 @@ class SimulatedObject:
         self.make = pickle.dumps(make)
         self.made: list[Any] | None = []  # None: dead
         self.calls: Counter[str] = Counter()
+        self.request: Any = None  # the first argument of the last call
 
     def call(self, method: str, *args: Any) -> Any:
         self.calls[method] += 1
+        self.request = args[0] if args else None
         self.engine.before(self, method)
         made = self.made
         if made is None:

@@ -215,6 +215,7 @@ class TestErrors:
             second.open()
             coordinator.join()
         assert [1, 2] == coordinator.fetch([running, waiting])
+        coordinator.strategy.close()  # the thread says it when nobody waits for it
         assert "closure 0 (fail_behind) failed too" in caplog.text
 
     def test_an_error_nobody_has_heard_of_is_logged_at_the_end(self, simulated, caplog) -> None:
