@@ -9,6 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.coordinator.simulated_engine import SimulatedEngine
+from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+
 
 @pytest.fixture(scope="session", params=["local", "ray"])
 def engine(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -28,3 +31,22 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield request.param
     ray.shutdown()
+
+
+@pytest.fixture
+def simulated() -> SimulatedEngine:
+    """An engine whose processes are pretended."""
+    return SimulatedEngine()
+
+
+@pytest.fixture
+def strategy(simulated: SimulatedEngine) -> Iterator[ParameterServerStrategy]:
+    """Two pretended workers."""
+    with ParameterServerStrategy(2, 0, simulated, devices=["cpu"]) as made:
+        yield made
+
+
+@pytest.fixture
+def coordinator(strategy: ParameterServerStrategy) -> ClusterCoordinator:
+    """Of two pretended workers."""
+    return ClusterCoordinator(strategy)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 
 _condition = threading.Condition()
-WATCHDOG_SECONDS = 60
+WATCHDOG_SECONDS = 30
 
 
 class Death(BaseException):
@@ -60,7 +60,7 @@ class Gate:
         self.known[name] = self
 
     def __reduce__(self) -> Any:
-        return Gate.known.get, (self.name,)
+        return find_gate, (self.name,)
 
     def open(self) -> None:
         with _condition:
@@ -71,17 +71,26 @@ class Gate:
         """Wait on a worker."""
         remote, made = here.remote, here.made
         assert remote is not None
+        self.arrive()
         with _condition:
-            self.arrivals.append(remote.name)
-            _condition.notify_all()
             until(lambda: self.is_open or remote.made is not made)
         if remote.made is not made:
             raise Death
+
+    def arrive(self) -> None:
+        """Tell a test that a worker is here, and go on."""
+        with _condition:
+            self.arrivals.append(worker_name())
+            _condition.notify_all()
 
     def expect(self, number: int = 1) -> None:
         """Wait in a test until this many functions have arrived here."""
         with _condition:
             until(lambda: len(self.arrivals) >= number)
+
+
+def find_gate(name: str) -> Gate:
+    return Gate.known[name]
 
 
 def until(is_true: Callable[[], bool]) -> None:
@@ -97,9 +106,11 @@ class SimulatedObject:
         self.make = pickle.dumps(make)
         self.made: list[Any] | None = []  # None: dead
         self.calls: Counter[str] = Counter()
+        self.request: Any = None  # the first argument of the last call
 
     def call(self, method: str, *args: Any) -> Any:
         self.calls[method] += 1
+        self.request = args[0] if args else None
         self.engine.before(self, method)
         made = self.made
         if made is None:

@@ -24,24 +24,28 @@ class Death:
     """The end of a worker's process.
 
     Attributes:
-        worker: who it was.
-        cause: how it ended, in the engine's words.
+        cause: who it was, and how it ended, in the engine's words.
         seconds: when, since the epoch.
     """
 
-    worker: str
     cause: str
     seconds: float = field(default_factory=time.time)
 
     def __str__(self) -> str:
         """One line of a history."""
         moment = time.strftime("%H:%M:%S", time.localtime(self.seconds))
-        return f"{moment} {self.worker}: {self.cause}"
+        return f"{moment} {self.cause}"
 
 
 def write_history(deaths: list[Death]) -> str:
     """The deaths, one a line."""
     return "".join(f"\n  {death}" for death in deaths)
+
+
+def describe(error: BaseException) -> str:
+    """Class and text of an error, as a sentence of a message."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 @final

@@ -1,14 +1,17 @@
 """The processes of a strategy, and the threads that serve them: one thing to close.
 
-    thread             writes                         reads     guarded by
-    any of the user's  dispatcher, coordinator        the same  lock
+    thread             writes                  reads     guarded by
+    any of the user's  _coordinator, _threads  the same  _lock
 
-Threads hold this and not the strategy, so that a strategy that is dropped can be closed.
+Threads hold this, and this holds neither strategy nor coordinator: those that are dropped together
+are collected, and then this is closed.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -30,6 +33,7 @@ class Cluster:
         servers: the objects in the servers' processes.
         queue: of the coordinator's closures.
         unused_datasets: numbers of datasets that nobody has any more, by worker.
+        dataset_numbers: one for each dataset.
     """
 
     def __init__(
@@ -46,18 +50,22 @@ class Cluster:
         self.unused_datasets = [worker.unused_datasets for worker in self._served]
         self._lock = new_lock()
         self._threads: list[Thread] = []
-        self._coordinator: Any = None
+        self._coordinator: Callable[[], Any] = lambda: None
+        self.dataset_numbers = itertools.count()
 
     def find_coordinator(self, make: Callable[[], Any]) -> Any:
-        """The coordinator; the first time it is made, and the workers are served from then on."""
+        """The coordinator; the first time the workers begin to be served."""
         with self._lock:
-            if self._coordinator is None:
-                self._coordinator = make()
+            found = self._coordinator()
+            if found is None:
+                found = make()
+                self._coordinator = weakref.ref(found)
+            if not self._threads:
                 self._threads += [
                     start_thread(worker.serve, name=worker.name, stop=self._end)
                     for worker in self._served
                 ]
-            return self._coordinator
+            return found
 
     @contextmanager
     def hold(self) -> Iterator[None]:

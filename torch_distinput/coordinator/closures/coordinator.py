@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
+from torch_distinput.coordinator.closures.cluster import Cluster
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
 from torch_distinput.coordinator.closures.handles import packing, refuse
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset
+from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.remote_value import RemoteValue, fetch_all
 from torch_distinput.coordinator.closures.strategy import (
     ParameterServerStrategy,
     cluster_of,
 )
-from torch_distinput.coordinator.engines.pickling import dumps
+from torch_distinput.coordinator.engines.pickling import dumps, dumps_call
 from torch_distinput.coordinator.workers.messages import DatasetRecipe
 
 
@@ -49,6 +50,10 @@ class ClusterCoordinator:
     any thread of the process that made it.
     """
 
+    _strategy: ParameterServerStrategy
+    _cluster: Cluster
+    _queue: ClosureQueue
+
     def __new__(cls, strategy: ParameterServerStrategy) -> ClusterCoordinator:
         """The coordinator of a strategy."""
         if not isinstance(strategy, ParameterServerStrategy):
@@ -65,7 +70,6 @@ class ClusterCoordinator:
             coordinator._strategy = strategy
             coordinator._cluster = cluster
             coordinator._queue = cluster.queue
-            coordinator._numbers = itertools.count()
             return coordinator
 
         found: ClusterCoordinator = cluster.find_coordinator(make)
@@ -120,9 +124,9 @@ class ClusterCoordinator:
             )
             raise TypeError(msg)
         with packing(self) as packed:
-            payload = dumps((fn, args, kwargs))
-        name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-        return RemoteValue(self._queue, self._queue.put(name, payload, [*packed.datasets.values()]))
+            payload = dumps_call(fn, args, kwargs)
+        closure = self._queue.put(_name_of(fn), payload, [*packed.datasets.values()])
+        return RemoteValue(self._queue, closure)
 
     def join(self) -> None:
         """Wait until all closures have ended; nothing runs when this returns or raises.
@@ -182,11 +186,12 @@ class ClusterCoordinator:
             msg = f"resume must be 'start' or 'state', got {resume!r}."
             raise ValueError(msg)
         made, is_function = _recipe_of(dataset)
+        name = _name_of(made)
         with packing(self):
-            payload = dumps((made, ids))
+            payload = dumps((made, ids), f"the per-worker dataset {name}")
         recipe = DatasetRecipe(
-            number=next(self._numbers),
-            name=getattr(made, "__qualname__", None) or type(made).__qualname__,
+            number=next(self._cluster.dataset_numbers),
+            name=name,
             payload=payload,
             is_function=is_function,
             keeps_state=resume == "state",
@@ -206,6 +211,11 @@ class ClusterCoordinator:
             worker_restarts=counts["restarts"],
             lost_workers=self._queue.lost_workers(),
         )
+
+
+def _name_of(value: Any) -> str:
+    """What a function, or an object, is called in messages."""
+    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
 
 
 def _checked(args: Any, kinds: tuple[type, ...], name: str) -> Any:

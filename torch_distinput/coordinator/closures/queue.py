@@ -30,6 +30,7 @@ from torch_distinput.coordinator.closures.closure import (
     Failed,
     Generation,
     Outcome,
+    describe,
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
@@ -59,7 +60,7 @@ class ClosureQueue:
         self._lost: dict[int, list[Death]] = {}  # by worker: why it will not be there again
         self._num_workers = num_workers
         self._datasets: weakref.WeakValueDictionary[int, DatasetRecord]
-        self._datasets = weakref.WeakValueDictionary()
+        self._datasets = weakref.WeakValueDictionary()  # in the order in which they came
         self._last_dataset = -1
         self._numbers = itertools.count()
         self._generation = Generation()
@@ -89,8 +90,8 @@ class ClosureQueue:
         """Let each worker make a dataset, before its next closure."""
         with self._lock:
             self._raise_error()
-            self._datasets[record.number] = record
-            self._last_dataset = record.number
+            self._datasets[self._last_dataset + 1] = record
+            self._last_dataset += 1
             self._changed.notify_all()
 
     def join(self) -> None:
@@ -217,7 +218,7 @@ class ClosureQueue:
             is_first = self._error is None and generation.failure is None and self._end is None
             if is_first:
                 self._error = error
-                generation.failure = f"{failed} failed with {type(error).__name__}: {error}"
+                generation.failure = f"{failed} failed with {describe(error)}"
                 self._generation = Generation()
                 self._cancel_all(generation.failure)
             self._changed.notify_all()
@@ -249,8 +250,9 @@ class ClosureQueue:
         while self._up[worker] < self._last_dataset:
             self._up[worker] += 1
             record = self._datasets.get(self._up[worker])
-            if record is not None:  # someone still has it
+            if record is not None:
                 return record
+            self._changed.notify_all()  # nobody has it any more: nobody waits for it either
         return self._waiting.popleft() if self._waiting else None
 
     def _settle(self, closure: Closure, outcome: Outcome) -> None:

@@ -71,7 +71,7 @@ class RemoteValue:
             raise again(outcome.error)
         if isinstance(outcome, Cancelled):
             msg = (
-                f"Expected {self._closure} to have run, but it was cancelled: {outcome.failure}. "
+                f"Expected {self._closure} to have run, but it was cancelled: {outcome.failure} "
                 "Schedule it again."
             )
             raise ClosureCancelledError(msg)
@@ -83,7 +83,7 @@ class RemoteValue:
         try:
             content = kept.remote.call("fetch", kept.number)
         except ProcessDiedError as error:
-            raise self._lost(kept, f": {error}") from error
+            raise self._lost(kept, f" ({error})") from error
         if content is None:
             raise self._lost(kept, " since then, and was started again")
         value = deserialize(torch.from_numpy(np.require(content, requirements="W")))

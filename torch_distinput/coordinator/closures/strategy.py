@@ -13,6 +13,7 @@ import torch_distinput as tdi
 from torch_distinput.coordinator.closures.cluster import Cluster
 from torch_distinput.coordinator.closures.handles import refuse
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
+from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.workers.messages import WorkerPlace
 from torch_distinput.coordinator.workers.worker import Worker
 from torch_distinput.options import check_count
@@ -123,8 +124,6 @@ def _make_engine(engine: str | Engine) -> Engine:
     if not isinstance(engine, str):
         return engine
     if engine == "local":
-        from torch_distinput.coordinator.engines.local import LocalEngine  # noqa: PLC0415
-
         return LocalEngine()
     if engine == "ray":
         from torch_distinput.coordinator.engines.ray import RayEngine  # noqa: PLC0415

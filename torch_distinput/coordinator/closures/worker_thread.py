@@ -36,6 +36,7 @@ from torch_distinput.coordinator.closures.closure import (
     Kept,
     Outcome,
     Returned,
+    describe,
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
@@ -162,7 +163,7 @@ class WorkerThread:
 
     def _lose(self, closure: Closure, error: ProcessDiedError) -> None:
         """The worker died with a closure: another one may have it, unless it kills them all."""
-        closure.deaths.append(Death(worker=self._remote.name, cause=str(error)))
+        closure.deaths.append(Death(cause=str(error)))
         for record in closure.datasets:
             record.lose()
         if len(closure.deaths) < MAX_DEATHS:
@@ -199,7 +200,7 @@ class WorkerThread:
             kind = ConfigurationError if isinstance(error, ConfigurationError) else SourceError
             msg = (
                 f"Expected every worker to make {record}; on {self._remote.name} it raised "
-                f"{type(error).__name__}: {error} Mend the function, or the data it finds there."
+                f"{describe(error)} Mend the function, or the data it finds there."
             )
             raise kind(msg) from error
         self._made.add(record.number)
@@ -219,7 +220,7 @@ class WorkerThread:
 
     def _start_after(self, error: ProcessDiedError) -> bool:
         """The process ended before it could run a closure."""
-        self._failed_starts.append(Death(worker=self._remote.name, cause=str(error)))
+        self._failed_starts.append(Death(cause=str(error)))
         return self._restart(error)
 
     def _restart(self, error: ProcessDiedError) -> bool:
@@ -229,13 +230,13 @@ class WorkerThread:
         self.unused_values.clear()
         self.unused_datasets.clear()
         if not self._queue.has_ended:
-            _log.warning("%s died: %s. It is started again.", self._remote.name, error)
+            _log.warning("A worker died, and is started again: %s", error)
             self._on_death(self._index)
         while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
             try:
                 self._engine.restart(self._remote)
             except ProcessDiedError as death:
-                self._failed_starts.append(Death(worker=self._remote.name, cause=str(death)))
+                self._failed_starts.append(Death(cause=str(death)))
             except Exception as fault:  # noqa: BLE001 - the worker cannot be made
                 return self._give_up(fault)
             else:
@@ -245,8 +246,8 @@ class WorkerThread:
         return False
 
     def _give_up(self, error: Exception) -> bool:
-        cause = f"it could not be made: {type(error).__name__}: {error}"
-        self._queue.lose(self._index, [Death(worker=self._remote.name, cause=cause)])
+        cause = f"{self._remote.name}: could not be made: {describe(error)}"
+        self._queue.lose(self._index, [Death(cause=cause)])
         return False
 
 
