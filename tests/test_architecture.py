@@ -75,7 +75,9 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
-    "signal.signal": ("cluster/liveness/coordinated_stop.py",),
+    "signal.signal": (
+        *("cluster/liveness/coordinated_stop.py", "coordinator/engines/local_process.py"),
+    ),
 }
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 
