@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from torch_distinput.coordinator.engines.engine import RemoteObject
+from torch_distinput.coordinator.engines.pickling import dumps
 from torch_distinput.coordinator.parameters.client import Client, Connection
 from torch_distinput.coordinator.parameters.description import (
     ModuleRecipe,
@@ -59,14 +59,14 @@ def create_parameters(
     shards = place_parameters(description.parameters, len(servers), partitioner)
     check_sharded(optimizer, [shard.name for shard in shards if not shard.is_whole])
     recipe = ModuleRecipe(
-        module_fn=pickle.dumps(module_fn),
+        module_fn=dumps(module_fn, "module_fn"),
         description=description,
         shards=shards,
         groups=groups,
         max_staleness=max_staleness,
     )
     connection = Connection(key=uuid.uuid4().hex, servers=tuple(servers))
-    packed_fn = pickle.dumps(optimizer_fn)
+    packed_fn = dumps(optimizer_fn, "optimizer_fn")
     requests: list[Request] = [
         (
             server,
