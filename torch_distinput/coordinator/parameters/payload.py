@@ -1,0 +1,71 @@
+"""Tensors on their way between a client and a server, and gradients cut at the servers' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from torch_distinput.coordinator.parameters.placement import ParameterShard
+from torch_distinput.data.batch.serialized import deserialize, serialize
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SomeRows:
+    """Some rows of a shard.
+
+    Attributes:
+        indices: which, counted from the shard's first: ascending, each once. (rows,)
+        values: what they are, or their gradients. (rows, ...)
+    """
+
+    indices: torch.Tensor
+    values: torch.Tensor
+
+
+Update: TypeAlias = "torch.Tensor | SomeRows"
+"""All values of a shard, or some of its rows."""
+
+
+Packed: TypeAlias = np.ndarray[Any, Any]
+"""A value as a vector of bytes."""
+
+
+def pack_tensors(value: Any) -> Packed:
+    """Return a value as one vector of bytes, which pickle sends without a copy."""
+    return serialize(value).numpy()
+
+
+def unpack_tensors(packed: Packed) -> Any:
+    """Return the value; its tensors may be written to, and share memory with nothing else."""
+    if not packed.flags.writeable:  # as those that Ray reads from its shared memory
+        packed = packed.copy()
+    return deserialize(torch.from_numpy(packed))
+
+
+def cut_gradient(
+    gradient: torch.Tensor, shards: Sequence[tuple[int, ParameterShard]]
+) -> Iterator[tuple[int, Update]]:
+    """Cut a parameter's gradient into those of its shards, which are given with their indices."""
+    if gradient.is_sparse and gradient.sparse_dim() != 1:
+        gradient = gradient.to_dense()
+    if not gradient.is_sparse:
+        yield from ((index, shard.cut(gradient)) for index, shard in shards)
+        return
+    gradient = gradient.coalesce()
+    indices, values = gradient.indices()[0], gradient.values()
+    for index, shard in shards:
+        bounds = torch.tensor([shard.start, shard.stop], device=indices.device)
+        first, last = torch.searchsorted(indices, bounds).tolist()
+        rows = SomeRows(indices=indices[first:last] - shard.start, values=values[first:last])
+        yield index, rows
+
+
+def as_sparse(rows: SomeRows, shape: torch.Size) -> torch.Tensor:
+    """Rows as a sparse tensor, coalesced."""
+    return torch.sparse_coo_tensor(
+        rows.indices[None], rows.values, shape, is_coalesced=True, check_invariants=False
+    )
