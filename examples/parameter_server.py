@@ -203,9 +203,14 @@ def describe(report: Report, num_workers: int) -> Iterator[str]:
             report.visits.counts.get(number, 0)
             for number in range(index, report.num_examples, num_workers)
         )
-        shown = ", ".join(f"{visits[times]} came {times} times" for times in sorted(visits))
+        shown = ", ".join(f"{visits[number]} came {times(number)}" for number in sorted(visits))
         yield f"examples of worker {index}: {shown}"
     yield f"held-out examples: {100 * report.accuracy:.1f} % right"
+
+
+def times(number: int) -> str:
+    """Say how often."""
+    return "once" if number == 1 else f"{number} times"
 
 
 def main() -> None:
