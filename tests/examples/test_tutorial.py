@@ -28,6 +28,7 @@ TABLES = {
     worker 1: [0, 1]  [2, 3]  [4, 5]  [6, 7]  [8, 9]  [10, 11]
 """,
     "get_next_as_optional": "step 2: [8] | []\n",
+    "parameter servers": "40 steps, 320 examples, of whichever worker was free\n",
 }
 
 
