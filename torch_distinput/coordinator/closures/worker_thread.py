@@ -87,9 +87,8 @@ class WorkerThread:
             is_up = self._start()
             while is_up:
                 is_up = self._do_next()
-        except BaseException as error:
-            self._queue.end(error)  # a fault of ours must not leave anybody waiting
-            raise
+        except BaseException as error:  # noqa: BLE001 - a fault of ours leaves nobody waiting
+            self._queue.end(error)
 
     def _do_next(self) -> bool:
         """Take a task and do it; whether to go on. It is not kept while the next one is awaited."""
