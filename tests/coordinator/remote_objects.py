@@ -98,10 +98,10 @@ class Subject:
         threading.Event().wait()
 
 
-def announce(path):
-    """Write this process's id into a named pipe, when somebody reads it."""
+def announce(path, pids=()):
+    """Write ids into a named pipe, when somebody reads it: of this process, if no others."""
     with Path(path).open("w") as pipe:
-        pipe.write(str(os.getpid()))
+        pipe.write(" ".join(map(str, pids or [os.getpid()])))
 
 
 class FailedToMake:

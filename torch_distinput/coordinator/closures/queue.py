@@ -47,7 +47,7 @@ Task = Closure | DatasetRecord
 
 @final
 class _Hold:
-    """While it lives nothing runs; so Ctrl-C in the last lines of ``hold`` does not hold for ever."""
+    """While it lives nothing runs: Ctrl-C in the last lines of ``hold`` does not hold for ever."""
 
 
 @final

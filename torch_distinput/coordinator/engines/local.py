@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, final
 
@@ -59,9 +60,12 @@ class LocalEngine:
         self._objects: dict[RemoteObject, _Started] = {}
         self._closed = False
         self._lock = threads.new_lock()
-        self._process_id = os.getpid()
         short = len(tempfile.gettempdir()) < _LONGEST_FOLDER
         self._folder = tempfile.mkdtemp(prefix="coordinator-", dir=None if short else "/tmp")  # noqa: S108
+        self._children: list[ChildProcess] = []
+        # At the exit of this process, before multiprocessing waits for its children, if nobody has
+        # called close(); not in a fork of it.
+        self._end = Finalize(None, _end, (self._children, self._folder), exitpriority=10)
 
     def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> RemoteObject:
         """Start a process with the object ``make()`` in it; see :meth:`Engine.start`.
@@ -95,27 +99,31 @@ class LocalEngine:
                 raise ProcessDiedError(f"{remote.name}: ended by close()")
             started.child.kill()
             started.child.has_ended(self._timeout)
+            self._children.remove(started.child)
             started.child = self._new_child(remote.name, started.address, started.make)
             assert isinstance(remote, LocalObject)
         remote.wait_for(started.child, self._timeout)
 
     def close(self) -> None:
         """End all processes, with all that they have started, and wait until they are gone."""
-        if os.getpid() != self._process_id:
-            return  # a fork of the coordinator leaves
         with self._lock:
             self._closed = True
-            children = [started.child for started in self._objects.values()]
-        for child in children:
-            child.terminate()
-        deadline = time.monotonic() + _GRACE_SECONDS
-        for child in children:
-            if not child.has_ended(max(0.0, deadline - time.monotonic())):
-                child.kill()
-        for child in children:
-            child.has_ended(_GRACE_SECONDS)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._end()
 
     def _new_child(self, name: str, address: str, make: bytes) -> ChildProcess:
         start = ProcessStart(make=make, folder=self._folder, environment=dict(os.environ))
-        return ChildProcess(name, address, start)
+        child = ChildProcess(name, address, start)
+        self._children.append(child)
+        return child
+
+
+def _end(children: list[ChildProcess], folder: str) -> None:
+    for child in children:
+        child.terminate()
+    deadline = time.monotonic() + _GRACE_SECONDS
+    for child in children:
+        if not child.has_ended(max(0.0, deadline - time.monotonic())):
+            child.kill()
+    for child in children:
+        child.has_ended(_GRACE_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
