@@ -120,7 +120,7 @@ class Client:
         """The state of the module and of the optimizer, whole, between two pushes."""
         with self._lock:
             self.withdraw()
-            with self._hold(is_mended=False):
+            with self._hold(is_load=False):
                 packed = self._fan_out.call_all(
                     [(server, "state", (self._key,)) for server in range(self._num_servers)]
                 )
@@ -149,22 +149,22 @@ class Client:
                     buffers=buffers if server == 0 else {},
                 )
                 packed[server] = pack_tensors(part)
-            with self._hold(is_mended=True):
+            with self._hold(is_load=True):
                 self._fan_out.call_all(
                     [(server, "load", (self._key, one)) for server, one in packed.items()]
                 )
 
     @contextmanager
-    def _hold(self, *, is_mended: bool) -> Iterator[None]:
+    def _hold(self, *, is_load: bool) -> Iterator[None]:
         """Between two pushes."""
-        self._fan_out.call(0, "hold", self._key, self._caller)
+        self._fan_out.call(0, "hold", self._key, self._caller, is_load)
         try:
             yield
         except BaseException:
             with suppress(ServerLostError):
                 self._fan_out.call(0, "resume", self._key, self._caller, False)
             raise
-        self._fan_out.call(0, "resume", self._key, self._caller, is_mended)
+        self._fan_out.call(0, "resume", self._key, self._caller, is_load)
 
     def _fetch(self, altered: Sequence[int]) -> tuple[int, dict[int, Packed]]:
         """Return the version, and what changed on each server."""

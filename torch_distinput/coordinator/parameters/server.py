@@ -176,9 +176,16 @@ class ParameterServer:
         """A closure has ended without a push."""
         self._chief(key).gate.withdraw(caller)
 
-    def hold(self, key: str, caller: Caller) -> None:
+    def hold(self, key: str, caller: Caller, is_load: bool) -> None:
         """Wait for the push under way; apply no other until :meth:`resume`."""
-        self._chief(key).gate.hold(caller)
+        chief = self._chief(key)
+        chief.gate.hold(caller)
+        try:
+            if not is_load:
+                chief.check()
+        except BaseException:
+            chief.gate.resume(caller)
+            raise
 
     def resume(self, key: str, caller: Caller, is_mended: bool) -> None:
         """End what :meth:`hold` began; mended: a whole state was loaded in the meantime."""
