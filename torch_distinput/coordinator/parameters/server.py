@@ -32,7 +32,7 @@ from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
 from torch_distinput.coordinator.parameters.gate import Gate, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
-from torch_distinput.coordinator.parameters.payload import Packed, pack_tensors, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import Packed, Packer, unpack_tensors
 from torch_distinput.errors import ServerLostError, UsageError, again, let_go
 
 
@@ -60,6 +60,7 @@ class _Served:
     held: HeldParameters
     lock: Any = field(default_factory=threads.new_lock)
     staged: dict[str, Any] = field(default_factory=dict)
+    packer: Packer = field(default_factory=Packer)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +135,7 @@ class ParameterServer:
             chief.check()
         served = self._find(key)
         with served.lock:
-            return version, pack_tensors(served.held.changes(seen, whole))
+            return version, served.packer.pack(served.held.changes(seen, whole))
 
     def stage(self, key: str, token: str, packed: Packed) -> None:
         """Keep gradients and buffers until they are applied."""
@@ -198,7 +199,7 @@ class ParameterServer:
         """Return the :class:`HeldState`."""
         served = self._find(key)
         with served.lock:
-            return pack_tensors(served.held.state())
+            return Packer().pack(served.held.state())
 
     def load(self, key: str, packed: Packed) -> None:
         """Take over a :class:`HeldState`."""
