@@ -134,7 +134,7 @@ class ClosureQueue:
                 self._holds.add(this)
                 while self._end is None and self._running:
                     self._changed.wait(_WAIT_SECONDS)
-                if self._end is not None:
+                if self._end is not None and not isinstance(self._end, WorkerLostError):
                     raise again(self._end)
             yield
         finally:
