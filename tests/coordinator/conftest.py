@@ -11,6 +11,7 @@ import pytest
 
 from tests.coordinator.simulated_engine import SimulatedEngine
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.parameters import identity
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])
@@ -34,9 +35,10 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def simulated() -> SimulatedEngine:
+def simulated() -> Iterator[SimulatedEngine]:
     """An engine whose processes are pretended."""
-    return SimulatedEngine()
+    yield SimulatedEngine()
+    identity._workers.clear()  # workers in this process say that it is theirs
 
 
 @pytest.fixture

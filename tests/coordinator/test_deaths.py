@@ -98,8 +98,8 @@ class TestGivenBack:
         poison = coordinator.schedule(die)
         with pytest.raises(
             tdi.WorkerLostError,
-            match=r"closure 0 \(die\).*3 times(.|\n)*\n  \d\d:\d\d:\d\d worker \d: killed by signal 9"
-            r"\n.*\n.*killed by signal 9$",
+            match=r"closure 0 \(die\).*3 times(.|\n)*\n  \d\d:\d\d:\d\d worker \d: killed by"
+            r" signal 9\n.*\n.*killed by signal 9$",
         ):
             coordinator.join()
         with pytest.raises(tdi.WorkerLostError, match=r"closure 0 \(die\)"):

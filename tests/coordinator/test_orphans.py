@@ -27,8 +27,8 @@ def coordinate(name, folder, end, environment):
     engine = new_engine(name)
     remotes = [engine.start(f"worker {i}", Subject, restarts=True) for i in range(2)]
     pids = [remote.call(method) for remote in remotes for method in ("pid", "start_child")]
-    forked = os.fork()
-    if not forked:
+    forked = 0 if name == "ray" else os.fork()  # its sockets do not survive a fork
+    if not forked and name != "ray":
         threading.Event().wait()
     announce(folder / "pids", [*pids, forked])
     if end != "exit":
@@ -53,7 +53,8 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
             assert pids[0] == int(call.read_text())
             os.kill(coordinator.pid, signal.Signals[end])
         wait_until_gone([*pids, coordinator.pid])
-        os.kill(forked, signal.SIGKILL)
+        if forked:
+            os.kill(forked, signal.SIGKILL)
     finally:
         coordinator.kill()
         coordinator.join()

@@ -7,7 +7,7 @@ import torch
 from torch import nn, optim
 
 from tests.coordinator.in_process import PlayedWorker, forget_all, start
-from torch_distinput.coordinator.parameters.payload import SomeRows, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import Packer, SomeRows, unpack_tensors
 
 ROWS = 500
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
@@ -106,6 +106,27 @@ def test_only_the_rows_of_the_gradient_are_sent_where_no_others_changed(sent, na
     expected = {name: one.clone() for name, one in module.state_dict().items()}
     for key, value in parameters.state_dict()["model"].items():
         assert torch.equal(expected[key], value)
+
+
+def test_memory_is_used_again_when_nobody_else_has_it():
+    packer = Packer()
+    first = packer.pack(torch.ones(100_000))
+    value = unpack_tensors(first)
+    place = first.ctypes.data
+    del first
+    second = packer.pack(torch.zeros(100_000))
+    assert torch.equal(torch.ones(100_000), value)
+    assert place != second.ctypes.data
+    place = second.ctypes.data
+    del second
+    assert place == packer.pack(torch.zeros(100_000)).ctypes.data
+
+
+def test_much_memory_is_not_kept_for_little():
+    packer = Packer()
+    packer.pack(torch.ones(1_000_000))
+    packer.pack(torch.ones(10))
+    assert len(packer._memory) < 100_000
 
 
 def test_nothing_is_sent_that_has_not_changed(sent):

@@ -21,7 +21,7 @@ def schedules(bound):
 
     A line is a tuple of (worker, versions since its pull), the oldest first.
     """
-    found, new, pushes = {()}, [()], []  # type: ignore[var-annotated]
+    found, new, pushes = {()}, [()], []
     while new:
         line = new.pop()
         ages = [age for _, age in line]

@@ -13,13 +13,21 @@ from torch_distinput.coordinator.closures.dataset_record import Visits
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset, PerWorkerIterator
 from torch_distinput.coordinator.closures.remote_value import RemoteValue
 from torch_distinput.coordinator.closures.strategy import ParameterServerStrategy
+from torch_distinput.coordinator.engines.local import LocalEngine
+from torch_distinput.coordinator.engines.ray import RayEngine
+from torch_distinput.coordinator.parameters.gate import ParameterStats
+from torch_distinput.coordinator.parameters.handle import Parameters
 
 __all__ = [
     "ClusterCoordinator",
     "CoordinatorStats",
+    "LocalEngine",
     "ParameterServerStrategy",
+    "ParameterStats",
+    "Parameters",
     "PerWorkerDataset",
     "PerWorkerIterator",
+    "RayEngine",
     "RemoteValue",
     "Visits",
 ]

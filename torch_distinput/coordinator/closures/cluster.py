@@ -1,7 +1,8 @@
 """The processes of a strategy, and the threads that serve them: one thing to close.
 
-    thread             writes                  reads     guarded by
-    any of the user's  _coordinator, _threads  the same  _lock
+    thread             writes                               reads        guarded by
+    any of the user's  _coordinator, _threads, _parameters  the same     _lock
+    one per worker     -                                    _parameters  _lock
 
 Threads hold this, and this holds neither strategy nor coordinator: those that are dropped together
 are collected, and then this is closed.
@@ -12,14 +13,14 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
-from torch_distinput.errors import UsageError
+from torch_distinput.coordinator.parameters.handle import Parameters
+from torch_distinput.errors import ServerLostError, UsageError
 from torch_distinput.threads import Thread, new_lock, start_thread
 
 _JOIN_SECONDS = 10.0
@@ -50,6 +51,7 @@ class Cluster:
         self.unused_datasets = [worker.unused_datasets for worker in self._served]
         self._lock = new_lock()
         self._threads: list[Thread] = []
+        self._parameters: list[Parameters] = []
         self._coordinator: Callable[[], Any] = lambda: None
         self.dataset_numbers = itertools.count()
 
@@ -67,11 +69,11 @@ class Cluster:
                 ]
             return found
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """While inside, no closure runs."""
-        with self.queue.hold():
-            yield
+    def add_parameters(self, parameters: Parameters) -> None:
+        """Hold closures back while the state of parameters is taken; tell them of deaths."""
+        parameters.pause = self.queue.hold
+        with self._lock:
+            self._parameters.append(parameters)
 
     def close(self) -> None:
         """End the queue, the processes and the threads; may be called twice."""
@@ -94,3 +96,10 @@ class Cluster:
 
     def _note_death(self, worker: int) -> None:
         """Let the servers know that what a worker pulled will not be pushed."""
+        with self._lock:
+            all_parameters = list(self._parameters)
+        for parameters in all_parameters:
+            try:
+                parameters.release(self._served[worker].name)
+            except ServerLostError as error:
+                self.queue.end(error)

@@ -39,8 +39,15 @@ from torch_distinput.threads import new_condition, new_lock
 
 _log = logging.getLogger(__name__)
 
+_WAIT_SECONDS = 1.0
+"""For one wait of the user's: Ctrl-C that comes just before it begins is seen when it ends."""
 Task = Closure | DatasetRecord
 """What a worker does next: run a closure, or make a dataset."""
+
+
+@final
+class _Hold:
+    """While it lives nothing runs: Ctrl-C in the last lines of ``hold`` does not hold for ever."""
 
 
 @final
@@ -66,7 +73,7 @@ class ClosureQueue:
         self._generation = Generation()
         self._error: BaseException | None = None  # not raised yet
         self._end: BaseException | None = None  # nothing runs any more
-        self._holds: list[object] = []
+        self._holds: weakref.WeakSet[_Hold] = weakref.WeakSet()
         self._counts: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ the user's threads
@@ -99,7 +106,7 @@ class ClosureQueue:
         with self._lock:
             self._changed.notify_all()  # a put that Ctrl-C has ended between its two lines
             while self._end is None and not self._is_idle:
-                self._changed.wait()
+                self._changed.wait(_WAIT_SECONDS)
             self._raise_error()
 
     def is_done(self) -> bool:
@@ -112,7 +119,7 @@ class ClosureQueue:
         """Wait until a closure has ended, and tell how."""
         with self._lock:
             while closure.outcome is None and self._end is None:
-                self._changed.wait()
+                self._changed.wait(_WAIT_SECONDS)
             if closure.outcome is None:
                 assert self._end is not None
                 raise again(self._end)
@@ -121,18 +128,18 @@ class ClosureQueue:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """While inside, nothing runs: what runs is waited for, what waits goes on waiting."""
-        this = object()
+        this = _Hold()
         try:
             with self._lock:
-                self._holds.append(this)
+                self._holds.add(this)
                 while self._end is None and self._running:
-                    self._changed.wait()
-                if self._end is not None:
+                    self._changed.wait(_WAIT_SECONDS)
+                if self._end is not None and not isinstance(self._end, WorkerLostError):
                     raise again(self._end)
             yield
         finally:
             with self._lock:
-                self._holds = [other for other in self._holds if other is not this]
+                self._holds.discard(this)
                 self._changed.notify_all()
 
     def end(self, error: BaseException) -> None:

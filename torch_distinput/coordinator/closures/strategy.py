@@ -8,12 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn, final
 
 import torch
+from torch import nn
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.closures.cluster import Cluster
 from torch_distinput.coordinator.closures.handles import refuse
-from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
+from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.engines.local import LocalEngine
+from torch_distinput.coordinator.engines.ray import RayEngine
+from torch_distinput.coordinator.parameters.create import create_parameters
+from torch_distinput.coordinator.parameters.handle import Parameters
+from torch_distinput.coordinator.parameters.optimizers import OptimizerFn
+from torch_distinput.coordinator.parameters.placement import Partitioner
+from torch_distinput.coordinator.parameters.server import ParameterServer
 from torch_distinput.coordinator.workers.messages import WorkerPlace
 from torch_distinput.coordinator.workers.worker import Worker
 from torch_distinput.options import check_count
@@ -54,7 +61,10 @@ class ParameterServerStrategy:
         names = None if devices is None else tuple(map(str, devices))
         started = _make_engine(engine)
         try:
-            servers = [_start_server(started, i) for i in range(num_parameter_servers)]
+            servers = [
+                started.start(f"server {i}", ParameterServer, restarts=False)
+                for i in range(num_parameter_servers)
+            ]
             places = [
                 WorkerPlace(index=i, num_workers=num_workers, devices=names)
                 for i in range(num_workers)
@@ -74,6 +84,46 @@ class ParameterServerStrategy:
             f"ParameterServerStrategy({self.num_workers} workers, {self.num_parameter_servers} "
             "parameter servers)"
         )
+
+    def create_parameters(
+        self,
+        module_fn: Callable[[], nn.Module],
+        optimizer_fn: OptimizerFn,
+        *,
+        partitioner: Partitioner | None = None,
+        max_staleness: int | None = None,
+    ) -> Parameters:
+        """Make a module, and place its parameters over the servers.
+
+        Embeddings lie row by row over all of them, other parameters whole, by their bytes.
+
+        Args:
+            module_fn: makes the module: here, and once on each worker.
+            optimizer_fn: makes the optimizer of a list of parameters, as a class of
+                ``torch.optim`` does; each server has its own, for what it holds.
+            partitioner: ``(name, shape, dtype, num_servers)`` to a number of row shards.
+            max_staleness: how many pushes may be applied between a pull and its push; None for any
+                number, 0 for one worker at a time.
+
+        Raises:
+            ConfigurationError: there is no server; a module or optimizer cannot live on servers.
+            ServerLostError: a server died.
+        """
+        if not self.num_parameter_servers:
+            msg = (
+                "create_parameters needs a parameter server, got num_parameter_servers=0. Make the "
+                "strategy with one or more."
+            )
+            raise tdi.ConfigurationError(msg)
+        parameters = create_parameters(
+            self._cluster.servers,
+            module_fn,
+            optimizer_fn,
+            partitioner=partitioner,
+            max_staleness=max_staleness,
+        )
+        self._cluster.add_parameters(parameters)
+        return parameters
 
     def close(self) -> None:
         """End all processes, whatever they do; from then on every call raises a UsageError."""
@@ -126,14 +176,6 @@ def _make_engine(engine: str | Engine) -> Engine:
     if engine == "local":
         return LocalEngine()
     if engine == "ray":
-        from torch_distinput.coordinator.engines.ray import RayEngine  # noqa: PLC0415
-
         return RayEngine()
     msg = f"engine must be 'local', 'ray' or an engine, got {engine!r}."
     raise ValueError(msg)
-
-
-def _start_server(engine: Engine, index: int) -> RemoteObject:
-    from torch_distinput.coordinator.parameters.server import ParameterServer  # noqa: PLC0415
-
-    return engine.start(f"server {index}", ParameterServer, restarts=False)

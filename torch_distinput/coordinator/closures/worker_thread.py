@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import final
@@ -55,6 +56,8 @@ from torch_distinput.errors import (
 )
 
 _log = logging.getLogger(__name__)
+_IDLE_SECONDS = 1.0
+"""After this time without an answer a worker is asked whether it is there."""
 
 
 @final
@@ -78,6 +81,7 @@ class WorkerThread:
         self.name = remote.name
         self._made: set[int] = set()  # datasets that the process has
         self._failed_starts: list[Death] = []  # in a row
+        self._answered = time.monotonic()  # when the process last did
         self.unused_values: deque[int] = deque()
         self.unused_datasets: deque[int] = deque()
 
@@ -87,9 +91,8 @@ class WorkerThread:
             is_up = self._start()
             while is_up:
                 is_up = self._do_next()
-        except BaseException as error:
-            self._queue.end(error)  # a fault of ours must not leave anybody waiting
-            raise
+        except BaseException as error:  # noqa: BLE001 - a fault of ours leaves nobody waiting
+            self._queue.end(error)
 
     def _do_next(self) -> bool:
         """Take a task and do it; whether to go on. It is not kept while the next one is awaited."""
@@ -102,6 +105,9 @@ class WorkerThread:
 
     def _run(self, closure: Closure) -> bool:
         """Run a closure; whether the worker is up afterwards."""
+        if self._has_died_idle():
+            self._queue.give_back(self._index, closure)
+            return self._restart()
         try:
             for record in closure.datasets:
                 if record.number not in self._made:
@@ -117,12 +123,26 @@ class WorkerThread:
             reply = self._remote.call("run", self._request(closure))
         except ProcessDiedError as error:
             self._lose(closure, error)
-            return self._restart(error)
+            self._log_death(f"with {closure}", error)
+            return self._restart()
         except Exception as error:  # noqa: BLE001 - the user's
             return self._note_raised(closure, error)
+        finally:
+            self._answered = time.monotonic()
         self._note_reports(closure, reply.reports)
         self._queue.finish(self._index, closure, self._outcome(closure, reply))
         return True
+
+    def _has_died_idle(self) -> bool:
+        """Whether it died before the closure came, which then has not killed it."""
+        if time.monotonic() - self._answered < _IDLE_SECONDS:
+            return False
+        try:
+            self._remote.call("start")
+        except ProcessDiedError as error:
+            self._log_death("while it had nothing to do", error)
+            return True
+        return False
 
     def _request(self, closure: Closure) -> ClosureRequest:
         return ClosureRequest(
@@ -151,7 +171,8 @@ class WorkerThread:
             for record in closure.datasets:
                 record.lose()
             self._queue.fail(self._index, closure, error)
-            return self._restart(death)
+            self._log_death(f"after {closure} had failed", death)
+            return self._restart()
         self._queue.fail(self._index, closure, error)
         return True
 
@@ -221,16 +242,16 @@ class WorkerThread:
     def _start_after(self, error: ProcessDiedError) -> bool:
         """The process ended before it could run a closure."""
         self._failed_starts.append(Death(cause=str(error)))
-        return self._restart(error)
+        self._log_death("before it could run a closure", error)
+        return self._restart()
 
-    def _restart(self, error: ProcessDiedError) -> bool:
+    def _restart(self) -> bool:
         """Start the process again; whether it is up."""
         self._queue.leave(self._index)
         self._made.clear()
         self.unused_values.clear()
         self.unused_datasets.clear()
         if not self._queue.has_ended:
-            _log.warning("A worker died, and is started again: %s", error)
             self._on_death(self._index)
         while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
             try:
@@ -244,6 +265,10 @@ class WorkerThread:
                 return True
         self._queue.lose(self._index, self._failed_starts)
         return False
+
+    def _log_death(self, moment: str, error: ProcessDiedError) -> None:
+        if not self._queue.has_ended:  # else it was ended
+            _log.warning("A worker died %s, and is started again: %s", moment, error)
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"

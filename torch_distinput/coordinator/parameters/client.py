@@ -33,9 +33,9 @@ from torch_distinput.coordinator.parameters.optimizer_state import (
 )
 from torch_distinput.coordinator.parameters.payload import (
     Packed,
+    Packer,
     Update,
     cut_gradient,
-    pack_tensors,
     unpack_tensors,
 )
 from torch_distinput.coordinator.parameters.server import Push
@@ -68,6 +68,7 @@ class Client:
         self._local = LocalModule(recipe, module)
         self._fan_out = FanOut(connection.servers)
         self._num_servers = len(connection.servers)
+        self._packers = [Packer() for _ in connection.servers]
         self._seen = [-1] * self._num_servers
         self._pulled: int | None = None
         self._lock = threads.new_rlock()
@@ -120,7 +121,7 @@ class Client:
         """The state of the module and of the optimizer, whole, between two pushes."""
         with self._lock:
             self.withdraw()
-            with self._hold(is_mended=False):
+            with self._hold(is_load=False):
                 packed = self._fan_out.call_all(
                     [(server, "state", (self._key,)) for server in range(self._num_servers)]
                 )
@@ -148,23 +149,23 @@ class Client:
                     groups=groups,
                     buffers=buffers if server == 0 else {},
                 )
-                packed[server] = pack_tensors(part)
-            with self._hold(is_mended=True):
+                packed[server] = Packer().pack(part)
+            with self._hold(is_load=True):
                 self._fan_out.call_all(
                     [(server, "load", (self._key, one)) for server, one in packed.items()]
                 )
 
     @contextmanager
-    def _hold(self, *, is_mended: bool) -> Iterator[None]:
+    def _hold(self, *, is_load: bool) -> Iterator[None]:
         """Between two pushes."""
-        self._fan_out.call(0, "hold", self._key, self._caller)
+        self._fan_out.call(0, "hold", self._key, self._caller, is_load)
         try:
             yield
         except BaseException:
             with suppress(ServerLostError):
                 self._fan_out.call(0, "resume", self._key, self._caller, False)
             raise
-        self._fan_out.call(0, "resume", self._key, self._caller, is_mended)
+        self._fan_out.call(0, "resume", self._key, self._caller, is_load)
 
     def _fetch(self, altered: Sequence[int]) -> tuple[int, dict[int, Packed]]:
         """Return the version, and what changed on each server."""
@@ -211,7 +212,7 @@ class Client:
             staged=tuple(staged),
         )
         packed = {
-            server: pack_tensors((updates, buffers if server == 0 else {}))
+            server: self._packers[server].pack((updates, buffers if server == 0 else {}))
             for server, updates in staged.items()
         }
         if self._num_servers == 1:

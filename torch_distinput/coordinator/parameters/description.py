@@ -72,13 +72,14 @@ def make_module(module_fn: Any) -> nn.Module:
     Raises:
         TypeError: it is no function, or returned no module.
     """
-    module = module_fn() if callable(module_fn) else module_fn
-    if not callable(module_fn) or not isinstance(module, nn.Module):
-        what = "what is no function" if not callable(module_fn) else "a function that returns"
+    is_function = callable(module_fn) and not isinstance(module_fn, nn.Module)
+    module = module_fn() if is_function else module_fn
+    if not is_function or not isinstance(module, nn.Module):
+        what = "a function that returns" if is_function else "what is no function"
         msg = (
             "Expected module_fn to be a function without arguments that returns a "
-            f"torch.nn.Module, got {what}: {type(module).__name__}. Write a function of a module "
-            "of yours, as it is called once in each worker process."
+            f"torch.nn.Module, got {what}: {type(module).__name__}. Write a function that makes "
+            "the module: it is called here and once in each worker process."
         )
         raise TypeError(msg)
     return module

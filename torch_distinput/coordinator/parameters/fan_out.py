@@ -9,7 +9,6 @@ who calls         the queues                 outcomes               the event of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -38,14 +37,13 @@ class FanOut:
     """Calls of servers, several at a time; a server that died is an error of ours."""
 
     def __init__(self, remotes: Sequence[RemoteObject]) -> None:
-        self._remotes = tuple(remotes)
         self._queues: dict[int, SimpleQueue[_Call | None]] = {}
+        self._remotes = tuple(remotes)
 
     def __del__(self) -> None:
         """Let the threads end."""
         for queue in self._queues.values():
-            with suppress(Exception):  # the interpreter ends
-                queue.put(None)
+            queue.put(None)
 
     def call(self, server: int, method: str, *args: Any) -> Any:
         """Call one, in this thread.

@@ -118,7 +118,8 @@ class LocalModule:
             if known.shape != mine.shape or known.dtype != mine.dtype:
                 msg = (
                     f"Expected buffer {name!r} to stay {tuple(known.shape)} {known.dtype}, got "
-                    f"{tuple(mine.shape)} {mine.dtype}. Write into it without replacing it."
+                    f"{tuple(mine.shape)} {mine.dtype}. Register what changes its shape with "
+                    "persistent=False."
                 )
                 raise ConfigurationError(msg)
             if not _has_same_bits(known, mine):

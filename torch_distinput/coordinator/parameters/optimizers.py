@@ -99,4 +99,4 @@ def changes_only_rows(optimizer: optim.Optimizer, group: Mapping[str, Any]) -> b
 
 
 def _is_of_torch(optimizer: optim.Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim.")
+    return f"{type(optimizer).__module__}.".startswith("torch.optim.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ class SomeRows:
     values: torch.Tensor
 
 
+_LITTLE = 1 << 16
+"""Bytes that are kept however little is needed."""
+
 Update: TypeAlias = "torch.Tensor | SomeRows"
 """All values of a shard, or some of its rows."""
 
@@ -34,9 +38,30 @@ Packed: TypeAlias = np.ndarray[Any, Any]
 """A value as a vector of bytes."""
 
 
-def pack_tensors(value: Any) -> Packed:
-    """Return a value as one vector of bytes, which pickle sends without a copy."""
-    return serialize(value).numpy()
+@final
+class Packer:
+    """Packs values, one at a time, into memory that it uses again when nobody else does.
+
+    Memory that is new to the process costs more than what is written into it. A packed value that
+    somebody still has, or a tensor of it, keeps its memory: the next one gets other.
+    """
+
+    def __init__(self) -> None:
+        self._new_memory(0)
+
+    def pack(self, value: Any) -> Packed:
+        """Return a value as one vector of bytes, which pickle sends without a copy."""
+        return serialize(value, self._allocate).numpy()
+
+    def _allocate(self, num_bytes: int) -> torch.Tensor:
+        is_used = sys.getrefcount(self._memory) != self._num_own_references
+        if is_used or not num_bytes <= len(self._memory) <= 2 * num_bytes + _LITTLE:
+            self._new_memory(max(num_bytes, _LITTLE))
+        return torch.from_numpy(self._memory[:num_bytes])
+
+    def _new_memory(self, num_bytes: int) -> None:
+        self._memory = np.empty(num_bytes, dtype=np.uint8)
+        self._num_own_references = sys.getrefcount(self._memory)
 
 
 def unpack_tensors(packed: Packed) -> Any:

@@ -32,7 +32,7 @@ from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
 from torch_distinput.coordinator.parameters.gate import Gate, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
-from torch_distinput.coordinator.parameters.payload import Packed, pack_tensors, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import Packed, Packer, unpack_tensors
 from torch_distinput.errors import ServerLostError, UsageError, again, let_go
 
 
@@ -60,6 +60,7 @@ class _Served:
     held: HeldParameters
     lock: Any = field(default_factory=threads.new_lock)
     staged: dict[str, Any] = field(default_factory=dict)
+    packer: Packer = field(default_factory=Packer)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +135,7 @@ class ParameterServer:
             chief.check()
         served = self._find(key)
         with served.lock:
-            return version, pack_tensors(served.held.changes(seen, whole))
+            return version, served.packer.pack(served.held.changes(seen, whole))
 
     def stage(self, key: str, token: str, packed: Packed) -> None:
         """Keep gradients and buffers until they are applied."""
@@ -176,9 +177,16 @@ class ParameterServer:
         """A closure has ended without a push."""
         self._chief(key).gate.withdraw(caller)
 
-    def hold(self, key: str, caller: Caller) -> None:
+    def hold(self, key: str, caller: Caller, is_load: bool) -> None:
         """Wait for the push under way; apply no other until :meth:`resume`."""
-        self._chief(key).gate.hold(caller)
+        chief = self._chief(key)
+        chief.gate.hold(caller)
+        try:
+            if not is_load:
+                chief.check()
+        except BaseException:
+            chief.gate.resume(caller)
+            raise
 
     def resume(self, key: str, caller: Caller, is_mended: bool) -> None:
         """End what :meth:`hold` began; mended: a whole state was loaded in the meantime."""
@@ -191,7 +199,7 @@ class ParameterServer:
         """Return the :class:`HeldState`."""
         served = self._find(key)
         with served.lock:
-            return pack_tensors(served.held.state())
+            return Packer().pack(served.held.state())
 
     def load(self, key: str, packed: Packed) -> None:
         """Take over a :class:`HeldState`."""

@@ -109,8 +109,8 @@ class WorkerDataset:
             resumed, self._resumed = self._resumed, None
             if resumed.iterator == number:
                 place = resumed
-            else:  # the rest of an epoch after which this one was begun
-                iter(self._dataset)
+            else:  # this one was begun after it; a generator is where it was only when it runs
+                next(iter(self._dataset), None)
                 is_first = False
         if not is_first and hasattr(self._dataset, "__next__"):
             self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it

@@ -16,6 +16,8 @@ from typing import Any, final
 import torch
 
 import torch_distinput as tdi
+from torch_distinput.coordinator.parameters.handle import release_all
+from torch_distinput.coordinator.parameters.identity import set_worker
 from torch_distinput.coordinator.workers.datasets import WorkerDatasets
 from torch_distinput.coordinator.workers.iterator import serving
 from torch_distinput.coordinator.workers.messages import (
@@ -38,6 +40,7 @@ class Worker:
 
     def __init__(self, place: WorkerPlace) -> None:
         """Begin without datasets and values."""
+        set_worker(place.name)
         self._place = place
         self._strategy = tdi.MirroredStrategy(place.devices)
         self._datasets = WorkerDatasets(place)
@@ -89,6 +92,8 @@ class Worker:
                 "or catch StopIteration in the function."
             )
             raise tdi.UsageError(msg) from end
+        finally:
+            release_all()
 
 
 def _serialize(value: Any, request: ClosureRequest) -> torch.Tensor:
