@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])
-def engine(request: pytest.FixtureRequest) -> str:
-    """The name of an engine. Under `make test-integrations` a missing Ray is an error."""
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an engine; tests share one Ray, on this machine.
+
+    Under `make test-integrations` a missing Ray is an error.
+    """
     missing = request.param == "ray" and find_spec("ray") is None
     if missing and os.environ.get("TDI_TEST_INTEGRATIONS") == "1":
         pytest.fail("needs ray: not installed")
     if missing:
         pytest.skip("needs ray: not installed")
-    return request.param
+    if request.param == "local":
+        yield request.param
+        return
+    ray = importlib.import_module("ray")
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield request.param
+    ray.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -18,15 +19,16 @@ from tests.docs.pages import ROOT
 from torch_distinput.coordinator.engines import child_process, local_process
 
 
-def coordinate(name, folder, end):
+def coordinate(name, folder, end, environment):
     """The coordinator: it says who its processes are, and then waits in a call."""
+    os.environ.update(environment)
     # It needs a fork server of its own, which need not know about optimizers.
     child_process._PRELOAD = ["torch", local_process.__name__]
     engine = new_engine(name)
     remotes = [engine.start(f"worker {i}", Subject, restarts=True) for i in range(2)]
     pids = [remote.call(method) for remote in remotes for method in ("pid", "start_child")]
-    forked = os.fork()
-    if not forked:
+    forked = 0 if name == "ray" else os.fork()  # its sockets do not survive a fork
+    if not forked and name != "ray":
         threading.Event().wait()
     announce(folder / "pids", [*pids, forked])
     if end != "exit":
@@ -41,7 +43,9 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
     """
     said, call = named_pipe(tmp_path / "pids"), named_pipe(tmp_path / "call")
     context = multiprocessing.get_context("forkserver")
-    coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end))
+    ray = engine == "ray" and importlib.import_module("ray")
+    environment = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
+    coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end, environment))
     coordinator.start()
     try:
         *pids, forked = map(int, said.read_text().split())
@@ -49,7 +53,8 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
             assert pids[0] == int(call.read_text())
             os.kill(coordinator.pid, signal.Signals[end])
         wait_until_gone([*pids, coordinator.pid])
-        os.kill(forked, signal.SIGKILL)
+        if forked:
+            os.kill(forked, signal.SIGKILL)
     finally:
         coordinator.kill()
         coordinator.join()
