@@ -9,19 +9,9 @@ import pytest
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, die, worker_name
+from tests.coordinator.waiting import add, die_behind, fail, lose_server, pass_through
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
-
-
-@pytest.fixture
-def alone(simulated):
-    """The coordinator of a single worker, on which closures run in order."""
-    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
-        yield ClusterCoordinator(made)
-
-
-def add(a, b=0):
-    return a + b
 
 
 def append(numbers, number):
@@ -39,19 +29,6 @@ def die_the_first_times(name, times):
     if len(gate.arrivals) <= times:
         die()
     return worker_name()
-
-
-def fail(text):
-    raise ValueError(text)
-
-
-def pass_through(gate, value=None):
-    gate.wait()
-    return value
-
-
-def lose_server():
-    raise tdi.ServerLostError("server 1 died: restore from a checkpoint")
 
 
 class TestGivenBack:
@@ -278,11 +255,6 @@ class TestErrorsAndDeaths:
         assert 1 == alone.schedule(add, args=(1,)).fetch()
         visits = dataset.visits()
         assert (0, 1, {}) == (visits.num_closures, visits.num_lost, visits.counts)
-
-
-def die_behind(gate):
-    gate.wait()
-    die()
 
 
 def take_and_fail(iterator):
