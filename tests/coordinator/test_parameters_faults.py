@@ -94,6 +94,26 @@ def test_a_closure_that_ends_without_push_holds_nobody_up():
         one.push(ones(Model()))
 
 
+def test_a_pull_that_fails_halfway_holds_nobody_up(monkeypatch):
+    """Server 0 has let it in, server 1 raises."""
+    parameters, servers = start(2, Model, make_adam, max_staleness=0)
+    pull = ParameterServer.pull
+
+    def fail(server, *args):
+        if server is servers[1].object:
+            raise ZeroDivisionError
+        return pull(server, *args)
+
+    one = PlayedWorker(parameters, "worker 0")
+    monkeypatch.setattr(ParameterServer, "pull", fail)
+    with pytest.raises(ZeroDivisionError):
+        one.pull()
+    monkeypatch.undo()
+    with as_caller(one.caller):
+        handle.release_all()
+    PlayedWorker(parameters, "worker 1").pull()
+
+
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize(
     "use",

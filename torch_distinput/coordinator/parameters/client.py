@@ -71,13 +71,15 @@ class Client:
         self._packers = [Packer() for _ in connection.servers]
         self._seen = [-1] * self._num_servers
         self._pulled: int | None = None
+        self._is_in_line = False  # of server 0, where others may wait for the push
         self._lock = threads.new_rlock()
 
     def pull(self, device: torch.device | None) -> nn.Module:
         """Return the module with the servers' values and without gradients."""
         with self._lock:
-            self._pulled = None
-            version, packed = self._fetch(self._local.altered())
+            self._pulled, altered = None, self._local.altered()
+            self._is_in_line = self._recipe.max_staleness is not None
+            version, packed = self._fetch(altered)
             self._local.move(device)
             for server, one in packed.items():
                 changes: Changes = unpack_tensors(one)
@@ -99,14 +101,14 @@ class Client:
             buffers = self._local.changed_buffers()
             self._send(parts, buffers, self._pulled)
             self._local.note_pushed(buffers)
-            self._pulled = None
+            self._pulled, self._is_in_line = None, False
 
     def withdraw(self) -> None:
         """There will be no push after the last pull."""
         with self._lock:
-            if self._pulled is not None and self._recipe.max_staleness is not None:
+            if self._is_in_line:
                 self._fan_out.call(0, "withdraw", self._key, self._caller)
-            self._pulled = None
+            self._pulled, self._is_in_line = None, False
 
     def release(self, worker: str) -> None:
         """Tell the servers that a worker died."""
