@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from types import FrameType
 
 import pytest
 
 from tests.coordinator.simulated_engine import SimulatedEngine
+from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 from torch_distinput.coordinator.parameters import identity
+
+SECONDS = 300
+"""For one test, on the busiest machine."""
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """What waits for a process for ever fails."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test has not ended within {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])
@@ -52,3 +73,23 @@ def strategy(simulated: SimulatedEngine) -> Iterator[ParameterServerStrategy]:
 def coordinator(strategy: ParameterServerStrategy) -> ClusterCoordinator:
     """Of two pretended workers."""
     return ClusterCoordinator(strategy)
+
+
+@pytest.fixture
+def alone(simulated: SimulatedEngine) -> Iterator[ClusterCoordinator]:
+    """The coordinator of a single pretended worker, on which closures run in order."""
+    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
+        yield ClusterCoordinator(made)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads of a test."""
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@pytest.fixture
+def waits(coordinator: ClusterCoordinator) -> Waits:
+    """Who waits for the coordinator's queue."""
+    return Waits(coordinator)

@@ -13,25 +13,8 @@ import torch
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, SimulatedEngine
+from tests.coordinator.waiting import add, fail, fail_behind, pass_through
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
-
-
-def add(a, b=0):
-    return a + b
-
-
-def fail(text):
-    raise ValueError(text)
-
-
-def fail_behind(gate, text):
-    gate.wait()
-    raise ValueError(text)
-
-
-def pass_through(gate, value=None):
-    gate.wait()
-    return value
 
 
 def make_zeros(num_bytes):

@@ -9,19 +9,10 @@ import pytest
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, die, worker_name
+from tests.coordinator.waiting import add, die_behind, fail, lose_server, pass_through
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.closures import worker_thread
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
-
-
-@pytest.fixture
-def alone(simulated):
-    """The coordinator of a single worker, on which closures run in order."""
-    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
-        yield ClusterCoordinator(made)
-
-
-def add(a, b=0):
-    return a + b
 
 
 def append(numbers, number):
@@ -39,19 +30,6 @@ def die_the_first_times(name, times):
     if len(gate.arrivals) <= times:
         die()
     return worker_name()
-
-
-def fail(text):
-    raise ValueError(text)
-
-
-def pass_through(gate, value=None):
-    gate.wait()
-    return value
-
-
-def lose_server():
-    raise tdi.ServerLostError("server 1 died: restore from a checkpoint")
 
 
 class TestGivenBack:
@@ -280,11 +258,6 @@ class TestErrorsAndDeaths:
         assert (0, 1, {}) == (visits.num_closures, visits.num_lost, visits.counts)
 
 
-def die_behind(gate):
-    gate.wait()
-    die()
-
-
 def take_and_fail(iterator):
     raise ValueError(f"after {next(iterator)}")
 
@@ -309,3 +282,30 @@ def test_deaths_at_every_call_lose_nothing(simulated) -> None:
         coordinator.join()
         assert list(range(300)) == coordinator.fetch(values)
         assert coordinator.stats().given_back == sum(deaths.values()) - deaths[None] > 10
+
+
+class TestIdle:
+    """A worker that dies while it has nothing to do is not killed by the closure that comes."""
+
+    @pytest.fixture(autouse=True)
+    def ask_at_once(self, monkeypatch):
+        monkeypatch.setattr(worker_thread, "_IDLE_SECONDS", -1.0)
+
+    def test_the_closure_is_given_back_without_a_death(self, alone, simulated) -> None:
+        assert 1 == alone.schedule(add, args=(1,)).fetch()
+        for _ in range(3):  # as often as a closure may kill
+            simulated.objects["worker 0"].kill()
+            assert 2 == alone.schedule(add, args=(2,)).fetch()
+        assert (3, 3) == (alone.stats().given_back, alone.stats().worker_restarts)
+
+    def test_it_may_die_three_times_with_the_same_closure(self, alone, simulated) -> None:
+        assert 1 == alone.schedule(add, args=(1,)).fetch()
+        kills = iter(range(3))
+        simulated.before = lambda remote, method: kill_at_start(remote, method, kills)
+        assert 2 == alone.schedule(add, args=(2,)).fetch()
+        assert (3, 0) == (alone.stats().worker_restarts, alone.stats().failed)
+
+
+def kill_at_start(remote, method, kills):
+    if method == "start" and next(kills, None) is not None:
+        remote.kill()

@@ -108,6 +108,20 @@ def test_only_the_rows_of_the_gradient_are_sent_where_no_others_changed(sent, na
         assert torch.equal(expected[key], value)
 
 
+def test_one_that_pulls_seldom_gets_all_rows_that_changed_meanwhile(sent):
+    """Those of more pushes than the server keeps the rows of one by one."""
+    parameters, _ = start(1, Model, lambda parameters: optim.SGD(parameters, lr=0.1))
+    one, other = (PlayedWorker(parameters, f"worker {number}") for number in (0, 1))
+    module = other.pull()
+    for step in range(5):
+        one.pull().table(torch.arange(40 * step, 40 * step + 45)).sum().backward()
+        one.push()
+    sent.clear()
+    other.pull()
+    assert {0: 205} == rows_sent(sent)
+    assert torch.equal(parameters.state_dict()["model"]["table.weight"], module.table.weight)
+
+
 def test_memory_is_used_again_when_nobody_else_has_it():
     packer = Packer()
     first = packer.pack(torch.ones(100_000))

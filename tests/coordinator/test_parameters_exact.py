@@ -142,3 +142,46 @@ def test_a_state_goes_on_with_another_number_of_servers(
         new.play(move)
     assert_same(old.reference.state_dict(), new.reference.state_dict())
     assert_same(old.reference.state_dict(), new.parameters.state_dict())
+
+
+class Odd(torch.nn.Module):
+    """Dtypes, layouts and shapes that are rare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(4, 3, 2).to(memory_format=torch.channels_last)
+        self.halves = torch.nn.Parameter(torch.randn(5, 2, dtype=torch.bfloat16))
+        self.doubles = torch.nn.Parameter(torch.randn(3, dtype=torch.float64))
+        self.turned = torch.nn.Parameter(torch.randn(3, 4).t())
+        self.empty = torch.nn.Parameter(torch.randn(0, 4))
+        self.quantized = torch.nn.Parameter(torch.ones(4, dtype=torch.int8), requires_grad=False)
+        self.register_buffer("angle", torch.randn(2, dtype=torch.complex64))
+        self.register_buffer("mask", torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("num_servers", [1, 2, 3])
+@pytest.mark.parametrize("optimizer_name", ["momentum", "adamw", "adagrad"])
+def test_dtypes_and_layouts_of_all_kinds(optimizer_name, num_servers):
+    forget_all()
+    parameters, _ = start(
+        num_servers, Odd, OPTIMIZERS[optimizer_name], partitioner=cut_where_possible
+    )
+    reference = OneProcess(copy.deepcopy(parameters.pull()), optimizer_name)
+    worker = PlayedWorker(parameters, "worker 0")
+    for step in range(3):
+        assert_same(reference.module.state_dict(), worker.pull().state_dict())
+        gradients = {
+            name: torch.full_like(one, step + 0.3)
+            for name, one in reference.module.named_parameters()
+            if one.requires_grad
+        }
+        worker.push(gradients)
+        reference.step(gradients)
+    state = parameters.state_dict()
+    assert_same(reference.state_dict(), state)
+    parameters.load_state_dict(state)
+    assert_same(reference.state_dict(), parameters.state_dict())
+
+
+def cut_where_possible(name, shape, dtype, num_servers):
+    return max(1, min(shape[0], num_servers))

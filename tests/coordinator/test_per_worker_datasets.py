@@ -13,13 +13,6 @@ from tests.coordinator.simulated_engine import Gate, worker_name
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
 
-@pytest.fixture
-def alone(simulated):
-    """The coordinator of a single worker, on which closures run in order."""
-    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
-        yield ClusterCoordinator(made)
-
-
 def take(iterator, number=1):
     return [next(iterator) for _ in range(number)]
 

@@ -2,101 +2,25 @@
 
 from __future__ import annotations
 
-import linecache
-import os
-import signal
-import sys
+import gc
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, die
+from tests.coordinator.waiting import (
+    SECONDS,
+    add,
+    fail,
+    fail_behind,
+    hold_once,
+    in_thread,
+    lose_server,
+    make_large,
+    pass_through,
+)
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
-from torch_distinput.coordinator.closures import queue as queue_module
-
-SECONDS = 30
-
-
-def add(a, b=0):
-    return a + b
-
-
-def fail(text):
-    raise ValueError(text)
-
-
-def pass_through(gate, value=None):
-    gate.wait()
-    return value
-
-
-def fail_behind(gate, text):
-    gate.wait()
-    raise ValueError(text)
-
-
-def make_large():
-    return torch.zeros(100_000)
-
-
-def die_behind(gate):
-    gate.wait()
-    die()
-
-
-class Waits:
-    """Counts who has begun to wait for a change of the queue, in the thread that is watched."""
-
-    def __init__(self, coordinator) -> None:
-        self.queue = coordinator._queue
-        self.thread = None
-        self.begun = threading.Semaphore(0)
-        self.wait = self.queue._changed.wait
-        self.queue._changed.wait = self.note
-        self.has_timeout = False
-
-    def note(self, timeout=None) -> None:
-        if threading.current_thread() is self.thread:
-            self.begun.release()
-        # Without a timeout: whoever waits is woken by what it waits for.
-        self.wait(timeout if self.has_timeout else None)
-
-    def watch(self, thread) -> None:
-        self.thread = thread
-
-    def expect(self) -> None:
-        """Return when the thread waits: then the lock of the queue is free."""
-        assert self.begun.acquire(timeout=SECONDS)
-        with self.queue._lock:
-            pass
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(4) as made:
-        yield made
-
-
-@pytest.fixture
-def waits(coordinator):
-    return Waits(coordinator)
-
-
-def in_thread(pool, waits, function):
-    """Call a function in another thread, and return when it waits for the queue."""
-    ready = threading.Event()
-
-    def call():
-        waits.watch(threading.current_thread())
-        ready.set()
-        return function()
-
-    result = pool.submit(call)
-    waits.expect()
-    return result
 
 
 class TestJoin:
@@ -163,10 +87,6 @@ def die_once(gate, again):
         return
     gate.wait()
     die()
-
-
-def lose_server():
-    raise tdi.ServerLostError("server 1 died: restore from a checkpoint")
 
 
 class TestFetch:
@@ -245,8 +165,6 @@ class TestGarbage:
         queue = ClusterCoordinator(strategy)._queue
         with queue._lock:
             del strategy
-            import gc
-
             gc.collect()
         for thread in threading.enumerate():
             if "torch_distinput" in thread.name:
@@ -290,83 +208,6 @@ class TestHold:
                 value = coordinator.schedule(add, args=(1,))
             assert not coordinator.done()
         assert 1 == value.fetch()
-
-
-def hold_once(coordinator):
-    with coordinator._queue.hold():
-        pass
-
-
-class TestInterrupts:
-    @pytest.fixture(autouse=True)
-    def handler(self):
-        """That of a terminal: a job in the background ignores Ctrl-C."""
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        yield
-        signal.signal(signal.SIGINT, before)
-
-    def test_ctrl_c_ends_a_join_and_nothing_else(self, coordinator, waits, pool) -> None:
-        gate = Gate("interrupted")
-        value = coordinator.schedule(pass_through, args=(gate, 5))
-        gate.expect()
-        waits.has_timeout = True
-        waits.watch(threading.main_thread())
-        pool.submit(lambda: (waits.expect(), os.kill(os.getpid(), signal.SIGINT)))
-        with pytest.raises(KeyboardInterrupt):
-            coordinator.join()
-        gate.open()
-        coordinator.join()
-        assert 5 == value.fetch()
-        assert 1 == coordinator.schedule(add, args=(1,)).fetch()
-
-    @pytest.mark.parametrize("call", ["put", "join", "done", "hold", "dataset"])
-    def test_ctrl_c_at_any_line_leaves_the_queue_whole(self, coordinator, call) -> None:
-        """Raise KeyboardInterrupt at the first, second, ... line that runs under the call."""
-        calls = {
-            "put": lambda: coordinator.schedule(add, args=(1,)),
-            "join": coordinator.join,
-            "done": coordinator.done,
-            "hold": lambda: hold_once(coordinator),
-            "dataset": lambda: coordinator.create_per_worker_dataset([1]),
-        }
-        for number in range(1, 200):
-            was_reached = interrupt_at(number, calls[call])
-            assert coordinator._queue._lock.acquire(timeout=5), number
-            coordinator._queue._lock.release()
-            coordinator.join()
-            assert 2 == coordinator.schedule(add, args=(2,)).fetch()
-            if not was_reached:
-                assert number > 3
-                return
-        pytest.fail("the call has more lines than were tried")
-
-
-def interrupt_at(number, call) -> bool:
-    """Whether as many lines, or returns, of the queue and of its condition were reached."""
-    files = {queue_module.__file__, threading.__file__}
-    reached = 0
-
-    def trace(frame, event, _):
-        nonlocal reached
-        if frame.f_code.co_filename not in files:
-            return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event in ("line", "return") and not line.startswith("with "):  # C, both ways
-            reached += 1
-            if reached == number:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except (KeyboardInterrupt, RuntimeError):  # the latter from wait(), whose lock is not back yet
-        pass
-    finally:
-        sys.settrace(before)
-    return reached >= number
 
 
 class TestFaultsOfOurs:

@@ -13,13 +13,6 @@ from tests.coordinator.simulated_engine import Gate, die, worker_name
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
 
-@pytest.fixture
-def alone(simulated):
-    """The coordinator of a single worker, on which closures run in order."""
-    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
-        yield ClusterCoordinator(made)
-
-
 class Numbers:
     """0, 1, 2, ... with a state; each iter() goes on, at most once, from a loaded one."""
 

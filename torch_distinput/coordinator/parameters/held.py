@@ -10,6 +10,7 @@ here: the server calls one method at a time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -27,6 +28,9 @@ from torch_distinput.coordinator.parameters.optimizers import (
 from torch_distinput.coordinator.parameters.payload import SomeRows, Update, as_sparse
 from torch_distinput.coordinator.parameters.placement import ParameterShard
 from torch_distinput.errors import ConfigurationError
+
+_MOST_RECENT = 256
+"""Changes of rows that are kept one by one: more than there are workers, in most clusters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +86,42 @@ class _Held:
         parameter: its values.
         changed: the version at which all of it changed last.
         rows: if only some rows changed after that: when each did, or 0. (rows,)
+        recent: the last of these changes, as (version, rows): few, where ``rows`` is long.
+        recent_from: all changes after this version are among them.
     """
 
     parameter: nn.Parameter
     changed: int = 0
     rows: torch.Tensor | None = None
+    recent: deque[tuple[int, torch.Tensor]] = field(default_factory=deque)
+    recent_from: int = 0
+
+    def note_all(self, version: int) -> None:
+        """All of it has changed."""
+        self.changed = self.recent_from = version
+        self.rows = None
+        self.recent.clear()
+
+    def note_rows(self, version: int, indices: torch.Tensor) -> None:
+        """These rows have changed."""
+        if self.rows is None:
+            self.rows = torch.zeros(len(self.parameter), dtype=torch.int64)
+        self.rows[indices] = version
+        self.recent.append((version, indices.clone()))  # or the whole message would be kept
+        while self._is_recent_long():
+            self.recent_from, _ = self.recent.popleft()
+
+    def _is_recent_long(self) -> bool:
+        """Whether it takes as long to go through the last changes as through all rows."""
+        num_rows = sum(len(one) for _, one in self.recent)
+        return len(self.recent) > _MOST_RECENT or num_rows > len(self.parameter) // 4
+
+    def rows_after(self, seen: int) -> torch.Tensor:
+        """Which rows have changed after a version, ascending; all of it has not."""
+        if seen < self.recent_from and self.rows is not None:
+            return (self.rows > seen).nonzero().view(-1)
+        after = [indices for version, indices in self.recent if version > seen]
+        return torch.cat(after).unique() if after else torch.empty(0, dtype=torch.int64)
 
 
 @final
@@ -131,7 +166,10 @@ class HeldParameters:
             self.version += 1
             for index, rows in only_rows.items():
                 self._held[index].parameter.grad = None
-                self._note(self._held[index], rows)
+                if rows is None:
+                    self._held[index].note_all(self.version)
+                else:
+                    self._held[index].note_rows(self.version, rows.indices)
             self._buffers.update(buffers)
             if buffers:
                 self._buffers_changed = self.version
@@ -170,7 +208,7 @@ class HeldParameters:
         self.version += 1
         for index, held in self._held.items():
             held.parameter.detach().copy_(state.values[index])
-            held.changed, held.rows = self.version, None
+            held.note_all(self.version)
         self._buffers = {name: buffer.clone() for name, buffer in state.buffers.items()}
         self._buffers_changed = self.version
         if self._optimizer is not None:
@@ -226,23 +264,12 @@ class HeldParameters:
             return None
         return gradient if changes_only_rows(optimizer, group) else None
 
-    def _note(self, held: _Held, rows: SomeRows | None) -> None:
-        """Note that a shard has changed, in these rows alone or in all."""
-        if rows is None:
-            held.changed, held.rows = self.version, None
-            return
-        if held.rows is None:
-            held.rows = torch.zeros(len(held.parameter), dtype=torch.int64)
-        held.rows[rows.indices] = self.version
-
     @staticmethod
     def _changed(held: _Held, seen: int) -> Update | None:
         values = held.parameter.detach()
         if held.changed > seen:
             return values
-        if held.rows is None:
-            return None
-        indices = (held.rows > seen).nonzero().view(-1)
+        indices = held.rows_after(seen)
         if not len(indices):
             return None
         if 2 * len(indices) > len(values):
