@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
+from types import FrameType
 
 import pytest
+
+SECONDS = 300
+"""For one test, on the busiest machine."""
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """What waits for a process for ever fails."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test has not ended within {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])

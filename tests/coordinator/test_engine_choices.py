@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -99,7 +101,34 @@ class TestLocal:
         assert 3 == remote.call("add")
 
 
+    def test_a_fork_of_a_process_does_not_hide_its_end(self, local):
+        """It has the sockets of the process, and would live on."""
+        remote = local.start("worker 0", Environment, restarts=True)
+        other = local.start("server 0", Subject, restarts=False)
+        forked = remote.call("fork")
+        os.kill(remote.call("pid"), signal.SIGKILL)
+        with pytest.raises(ProcessDiedError, match="its process ended"):
+            other.call("ask", remote, "pid")
+        wait_until_gone([forked])
+
+    def test_processes_start_others_as_the_coordinator_does(self, local):
+        remote = local.start("worker 0", Environment, restarts=True)
+        assert multiprocessing.get_start_method() == remote.call("start_method")
+
+
 class Environment:
+    def fork(self):
+        forked = os.fork()
+        if not forked:
+            threading.Event().wait()
+        return forked
+
+    def pid(self):
+        return os.getpid()
+
+    def start_method(self):
+        return multiprocessing.get_start_method()
+
     def variable(self, name):
         return os.environ.get(name)
 

@@ -47,17 +47,17 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
     environment = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
     coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end, environment))
     coordinator.start()
+    *pids, forked = map(int, said.read_text().split())
     try:
-        *pids, forked = map(int, said.read_text().split())
         if end != "exit":
             assert pids[0] == int(call.read_text())
             os.kill(coordinator.pid, signal.Signals[end])
         wait_until_gone([*pids, coordinator.pid])
-        if forked:
-            os.kill(forked, signal.SIGKILL)
     finally:
         coordinator.kill()
         coordinator.join()
+        if forked:
+            os.kill(forked, signal.SIGKILL)
     assert 4 == len(set(pids))
 
 

@@ -32,11 +32,13 @@ class RemoteObject(Protocol):
         """Call a method of the object, and wait for the result.
 
         Several calls may be under way at once: the object runs each in a thread of its process.
-        Arguments and results are pickled; dense arrays of numpy are not copied by pickle.
+        Arguments and results are pickled; dense arrays of numpy are not copied by pickle, and who
+        gets one may write to it. Tensors travel best as arrays.
 
         Raises:
             ProcessDiedError: the process ended first.
-            Exception: what the method raised, with the remote traceback as its ``__cause__``.
+            Exception: what the method raised, with the remote traceback as its ``__cause__``; a
+                RuntimeError with its text, where it cannot be pickled or is an exit.
         """
 
 
@@ -48,16 +50,24 @@ class Engine(Protocol):
 
         Args:
             name: who it is.
-            make: called in the process; it must be picklable. What it raises is raised by the
-                first call.
+            make: called in the process. What it raises is raised by each call.
             restarts: whether :meth:`restart` may be called for it.
+
+        Raises:
+            TypeError: ``make`` cannot be pickled; names what in it cannot.
+            UsageError: the engine is closed.
         """
 
     def restart(self, remote: RemoteObject) -> None:
-        """After a :class:`ProcessDiedError`: return when a new object, of ``make()``, answers.
+        """Return when a new object, of ``make()`` in a new process, answers.
+
+        Until then each call of whoever has started it raises :class:`ProcessDiedError`. A process
+        that is still there is ended. Copies of ``remote`` in other processes call the new object.
 
         Raises:
             ProcessDiedError: the new process ended too, or did not answer in time.
+            Exception: what ``make()`` raised.
+            UsageError: it was not started with ``restarts=True``.
         """
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ A process is started with the lock held, so that none begins after ``close`` has
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -111,7 +112,12 @@ class LocalEngine:
         self._end()
 
     def _new_child(self, name: str, address: str, make: bytes) -> ChildProcess:
-        start = ProcessStart(make=make, folder=self._folder, environment=dict(os.environ))
+        start = ProcessStart(
+            make=make,
+            folder=self._folder,
+            environment=dict(os.environ),
+            start_method=multiprocessing.get_start_method(allow_none=True),
+        )
         child = ChildProcess(name, address, start)
         self._children.append(child)
         return child

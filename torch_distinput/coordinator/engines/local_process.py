@@ -40,11 +40,13 @@ class ProcessStart:
         make: a pickled function that makes its object.
         folder: the coordinator's, with its sockets.
         environment: the coordinator's, which may have changed since its fork server began.
+        start_method: by which the coordinator starts loader processes.
     """
 
     make: bytes
     folder: str
     environment: Mapping[str, str]
+    start_method: str | None
 
 
 def run_process(listener: socket.socket, start: ProcessStart) -> None:
@@ -68,6 +70,7 @@ def _settle(start: ProcessStart) -> None:
     gc.freeze()  # what the fork server has loaded is not to be collected after every call
     os.environ.clear()
     os.environ.update(start.environment)
+    multiprocessing.set_start_method(start.start_method, force=True)  # it has that of its own start
     begin_process()
 
 

@@ -1,7 +1,7 @@
 """Starts the coordinator's processes as actors of Ray, on one machine or on many.
 
-    thread  writes                                  reads     guarded by
-    any     ``_objects``, the session's closing     the same  ``_lock``
+    thread  writes                                   reads     guarded by
+    any     ``_objects``, the state's ``is_closed``  the same  ``_lock``
 
 Ray starts an actor again by itself, and repeats no call: what is retried is the coordinator's
 choice.
@@ -20,7 +20,7 @@ from torch_distinput import threads
 from torch_distinput.coordinator.engines import pickling
 from torch_distinput.coordinator.engines.engine import RemoteObject
 from torch_distinput.coordinator.engines.ray_actor import HostedObject
-from torch_distinput.coordinator.engines.ray_object import RayObject, Session
+from torch_distinput.coordinator.engines.ray_object import RayObject, RayState
 from torch_distinput.errors import ConfigurationError, UsageError
 
 _CONNECT_SECONDS = 5.0
@@ -58,7 +58,7 @@ class RayEngine:
         self._ray = _imported_ray()
         self._options = {**_OPTIONS, **(actor_options or {}), "max_task_retries": 0}
         self._timeout = timeout
-        self._session = Session()
+        self._state = RayState()
         self._objects: dict[RemoteObject, tuple[bytes, bool]] = {}
         self._lock = threads.new_lock()
         self._owns_ray = not self._ray.is_initialized()
@@ -69,12 +69,12 @@ class RayEngine:
         """Start an actor with the object ``make()`` in it; see :meth:`Engine.start`."""
         pickled = pickling.dumps(make, f"the object of {name}")
         with self._lock:
-            if self._session.is_closed:
+            if self._state.is_closed:
                 msg = f"{name} was to be started by an engine that is closed. Make a new engine."
                 raise UsageError(msg)
             options = {**self._options, "max_restarts": -1 if restarts else 0}
             actor = self._ray.remote(HostedObject).options(**options).remote()
-            remote = RayObject(name, actor, self._session)
+            remote = RayObject(name, actor, self._state)
             remote.make(pickled)
             self._objects[remote] = (pickled, restarts)
         return remote
@@ -93,7 +93,7 @@ class RayEngine:
     def close(self) -> None:
         """End all actors and wait until Ray says so, and end Ray where this engine has begun it."""
         with self._lock:
-            was_closed, self._session.is_closed = self._session.is_closed, True
+            was_closed, self._state.is_closed = self._state.is_closed, True
         if was_closed or not self._ray.is_initialized():
             return
         actors = [cast(RayObject, remote).actor for remote in self._objects]

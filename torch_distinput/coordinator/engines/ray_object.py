@@ -1,8 +1,8 @@
 """A caller's end of an object in an actor of ``RayEngine``, in any process of the cluster.
 
-    thread             writes                        reads  guarded by
-    one that restarts  ``_made``                     any    each assignment is whole
-    one that closes    ``is_closed`` of the session  any    each assignment is whole
+    thread             writes                      reads  guarded by
+    one that restarts  ``_made``, ``_identity``    any    each assignment is whole
+    one that closes    ``is_closed`` of the state  any    each assignment is whole
 
 ``ray`` is imported by whoever has started it.
 """
@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.05
 
 
 @dataclass(eq=False, slots=True)
-class Session:
+class RayState:
     """What an engine and its objects share: after ``close``, a call would start another Ray."""
 
     is_closed: bool = False
@@ -39,10 +39,10 @@ class RayObject:
         actor: Ray's handle.
     """
 
-    def __init__(self, name: str, actor: Any, session: Session | None = None) -> None:
+    def __init__(self, name: str, actor: Any, state: RayState | None = None) -> None:
         self.name = name
         self.actor = actor
-        self._session = session or Session()
+        self._state = state or RayState()
         self._made: Any = None
         self._identity: bytes | None = None
 
@@ -104,7 +104,7 @@ class RayObject:
         return self._get(self._submit(method, *args))
 
     def _submit(self, method: str, *args: Any) -> Any:
-        if self._session.is_closed:
+        if self._state.is_closed:
             raise ProcessDiedError(f"{self.name}: ended by close()")
         return getattr(self.actor, method).remote(*args)
 
