@@ -66,7 +66,7 @@ SIZES = {
         batch_rows=1 << 13, exchanges=4,
     ),
     "tiny": Size(
-        closures=20, sleeping=4, workers=(1, 2), side=64, rows=512, batch_rows=32, exchanges=2
+        closures=20, sleeping=4, workers=(2,), side=64, rows=512, batch_rows=32, exchanges=2
     ),
 }  # fmt: skip
 

@@ -57,8 +57,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "memory of a file's tokens": "MB",
     },
     "coordinator": {
-        **{f"{closures}, {workers}": "ratio" for closures in ("closures", "closures of 5 ms")
-           for workers in ("1 worker", "2 workers")},
+        **{f"{closures}, 2 workers": "ratio" for closures in ("closures", "closures of 5 ms")},
         **{f"{direction}, {what}": "ratio" for direction in ("pull", "push")
            for what in ("dense", "rows")},
     },
