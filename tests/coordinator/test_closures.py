@@ -257,7 +257,7 @@ class TestStrategy:
 
     def test_other_strategies_have_none(self) -> None:
         with pytest.raises(TypeError, match=r"needs a ParameterServerStrategy, got Mirrored"):
-            ClusterCoordinator(tdi.MirroredStrategy(["cpu"]))
+            ClusterCoordinator(tdi.MirroredStrategy(["cpu"]))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("name", ["run", "distribute_dataset", "scope", "reduce"])
     def test_what_belongs_to_a_worker_says_so(self, strategy, name) -> None:

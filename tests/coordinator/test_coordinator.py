@@ -301,6 +301,7 @@ class TestEnds:
         context = multiprocessing.get_context("forkserver")
         script = context.Process(target=join_for_ever, args=(engine, pipe, address))
         script.start()
+        assert script.pid is not None
         pid = int(pipe.read_text())
         os.kill(script.pid, signal.SIGINT)
         wait_until_gone([pid, script.pid])

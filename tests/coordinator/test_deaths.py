@@ -264,7 +264,8 @@ def take_and_fail(iterator):
 
 def test_deaths_at_every_call_lose_nothing(simulated) -> None:
     """Whichever calls of a worker end in its death, each closure returns its value."""
-    num_calls, lock, deaths = 0, threading.Lock(), Counter()
+    num_calls, lock = 0, threading.Lock()
+    deaths: Counter = Counter()
 
     def kill_every_seventh(remote, method):
         nonlocal num_calls

@@ -32,10 +32,10 @@ from typing import final
 from torch_distinput.coordinator.closures.closure import (
     MAX_DEATHS,
     Closure,
+    ClosureOutcome,
     Death,
     Failed,
     Kept,
-    Outcome,
     Returned,
     describe,
     write_history,
@@ -130,7 +130,7 @@ class WorkerThread:
         finally:
             self._answered = time.monotonic()
         self._note_reports(closure, reply.reports)
-        self._queue.finish(self._index, closure, self._outcome(closure, reply))
+        self._queue.finish(self._index, self._outcome(closure, reply))
         return True
 
     def _has_died_idle(self) -> bool:
@@ -153,7 +153,7 @@ class WorkerThread:
             unused_datasets=_take_all(self.unused_datasets),
         )
 
-    def _outcome(self, closure: Closure, reply: ClosureReply) -> Outcome:
+    def _outcome(self, closure: Closure, reply: ClosureReply) -> ClosureOutcome:
         if reply.value is None:
             return Kept(self._remote, closure.number, self.unused_values)
         return Returned(value=reply.value)
@@ -163,7 +163,7 @@ class WorkerThread:
         _locate(error, f"{closure} on {self._remote.name}")
         if isinstance(error, ServerLostError):
             self._queue.end(error)
-            self._queue.finish(self._index, closure, Failed(error=error))
+            self._queue.finish(self._index, Failed(error=error))
             return True
         try:
             self._note_reports(closure, self._remote.call("take_reports"))
@@ -208,7 +208,7 @@ class WorkerThread:
         except Exception as error:  # noqa: BLE001 - the user's
             self._queue.fail(self._index, record, error)
         else:
-            self._queue.rest(self._index)
+            self._queue.finish(self._index)
         return True
 
     def _create(self, record: DatasetRecord) -> None:
@@ -263,7 +263,7 @@ class WorkerThread:
             else:
                 self._queue.arrive(self._index, is_again=True)
                 return True
-        self._queue.lose(self._index, self._failed_starts)
+        self._queue.leave(self._index, for_good=self._failed_starts)
         return False
 
     def _log_death(self, moment: str, error: ProcessDiedError) -> None:
@@ -272,7 +272,7 @@ class WorkerThread:
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"
-        self._queue.lose(self._index, [Death(cause=cause)])
+        self._queue.leave(self._index, for_good=[Death(cause=cause)])
         return False
 
 
