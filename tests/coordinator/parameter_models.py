@@ -22,6 +22,18 @@ def sgd(parameters):
 
 
 @optimizer_fn
+def slowing(parameters):
+    """Its learning rate falls with each step, also of parameters that got no gradient."""
+    optimizer = optim.SGD(parameters, lr=0.1)
+    optimizer.register_step_post_hook(fall)
+    return optimizer
+
+
+def fall(optimizer, *_):
+    optimizer.param_groups[0]["lr"] *= 0.9
+
+
+@optimizer_fn
 def momentum(parameters):
     return optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True)
 
@@ -58,7 +70,7 @@ def sparse_adam(parameters):
     return optim.SparseAdam(parameters, lr=0.01)
 
 
-TAKES_SPARSE = {"sgd", "momentum", "adagrad", "sparse_adam"}
+TAKES_SPARSE = {"sgd", "slowing", "momentum", "adagrad", "sparse_adam"}
 
 
 class Table(nn.Module):
