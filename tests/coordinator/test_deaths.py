@@ -214,6 +214,13 @@ class TestServerLost:
             with pytest.raises(tdi.ServerLostError, match="restore from a checkpoint"):
                 call()
 
+    def test_so_it_does_where_a_dataset_is_made(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(lose_server)
+        with pytest.raises(tdi.ServerLostError, match="restore from a checkpoint"):
+            while True:
+                alone.join()
+        del dataset
+
 
 class TestErrorsAndDeaths:
     def test_a_death_after_another_closure_failed_cancels(self, coordinator) -> None:

@@ -41,7 +41,7 @@ from torch_distinput.coordinator.closures.closure import (
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
-from torch_distinput.coordinator.closures.queue import ClosureQueue
+from torch_distinput.coordinator.closures.queue import ClosureQueue, Task
 from torch_distinput.coordinator.engines.engine import Engine, ProcessDiedError, RemoteObject
 from torch_distinput.coordinator.workers.messages import (
     ClosureReply,
@@ -116,7 +116,7 @@ class WorkerThread:
             self._queue.give_back(self._index, closure)
             return self._start_after(error)
         except Exception as error:  # noqa: BLE001 - the user's
-            self._queue.fail(self._index, closure, error)
+            self._note_failed(closure, error)
             return True
         self._failed_starts.clear()
         try:
@@ -161,20 +161,24 @@ class WorkerThread:
     def _note_raised(self, closure: Closure, error: Exception) -> bool:
         """The function raised; whether the worker is up afterwards."""
         _locate(error, f"{closure} on {self._remote.name}")
-        if isinstance(error, ServerLostError):
-            self._queue.end(error)
-            self._queue.finish(self._index, Failed(error=error))
-            return True
         try:
             self._note_reports(closure, self._remote.call("take_reports"))
         except ProcessDiedError as death:
             for record in closure.datasets:
                 record.lose()
-            self._queue.fail(self._index, closure, error)
+            self._note_failed(closure, error)
             self._log_death(f"after {closure} had failed", death)
             return self._restart()
-        self._queue.fail(self._index, closure, error)
+        self._note_failed(closure, error)
         return True
+
+    def _note_failed(self, task: Task, error: Exception) -> None:
+        """Cancel what waits; without a server nothing runs any more."""
+        if isinstance(error, ServerLostError):
+            self._queue.end(error)
+            self._queue.finish(self._index, Failed(error=error))
+        else:
+            self._queue.fail(self._index, task, error)
 
     def _note_reports(self, closure: Closure, reports: Iterable[IteratorReport]) -> None:
         records = {record.number: record for record in closure.datasets}
@@ -206,7 +210,7 @@ class WorkerThread:
         except ProcessDiedError as error:
             return self._start_after(error)
         except Exception as error:  # noqa: BLE001 - the user's
-            self._queue.fail(self._index, record, error)
+            self._note_failed(record, error)
         else:
             self._queue.finish(self._index)
         return True
@@ -215,7 +219,7 @@ class WorkerThread:
         place = record.places.get(self._index)
         try:
             self._remote.call("create_dataset", record.recipe, place)
-        except ProcessDiedError:
+        except (ProcessDiedError, ServerLostError):
             raise
         except Exception as error:
             kind = ConfigurationError if isinstance(error, ConfigurationError) else SourceError
@@ -272,7 +276,7 @@ class WorkerThread:
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"
-        self._queue.leave(self._index, for_good=[Death(cause=cause)])
+        self._queue.leave(self._index, for_good=[*self._failed_starts, Death(cause=cause)])
         return False
 
 
