@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import torch_distinput as tdi
+from tests.coordinator.waiting import SECONDS, Waits, in_thread
 from torch_distinput.coordinator.closures.closure import Death, Failed, Returned
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
 from torch_distinput.coordinator.closures.queue import ClosureQueue
@@ -110,3 +113,12 @@ def test_the_last_worker_that_is_lost_ends_it(queue) -> None:
         queue.is_done()
     with queue.hold():  # parameters may still be saved
         pass
+
+
+def test_nothing_is_handed_out_while_it_is_held(queue, pool) -> None:
+    closure = put(queue)
+    waits = Waits(SimpleNamespace(_queue=queue))
+    with queue.hold():
+        taken = in_thread(pool, waits, lambda: queue.take(0))
+        assert not taken.done()
+    assert closure is taken.result(SECONDS)
