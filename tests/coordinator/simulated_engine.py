@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torch_distinput.coordinator.engines.engine import ProcessDiedError
+from torch_distinput.coordinator.engines.engine import ProcessDiedError, RemoteObject
 
 _condition = threading.Condition()
 WATCHDOG_SECONDS = 30
@@ -160,7 +160,8 @@ class SimulatedEngine:
         self.objects[name] = SimulatedObject(self, name, make)
         return self.objects[name]
 
-    def restart(self, remote: SimulatedObject) -> None:
+    def restart(self, remote: RemoteObject) -> None:
+        assert isinstance(remote, SimulatedObject)
         self.on_restart(remote)
         if self.closed:
             raise ProcessDiedError(f"{remote.name}: the engine is closed")

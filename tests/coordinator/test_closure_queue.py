@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import torch_distinput as tdi
+from tests.coordinator.waiting import SECONDS, Waits, in_thread
 from torch_distinput.coordinator.closures.closure import Death, Failed, Returned
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
 from torch_distinput.coordinator.closures.queue import ClosureQueue
@@ -43,11 +46,11 @@ def test_what_is_given_back_comes_first(queue) -> None:
 
 def test_it_is_done_when_each_closure_has_ended(queue) -> None:
     assert queue.is_done()
-    closure = put(queue)
+    put(queue)
     assert not queue.is_done()
     queue.take(0)
     assert not queue.is_done()
-    queue.finish(0, closure, Returned(value=b""))
+    queue.finish(0, Returned(value=b""))
     assert queue.is_done()
 
 
@@ -63,11 +66,11 @@ def test_it_is_not_done_before_they_have_made_it(queue) -> None:
     queue.add_dataset(record)
     assert not queue.is_done()
     queue.take(0)
-    queue.rest(0)
+    queue.finish(0)
     assert not queue.is_done()
     queue.take(1)
     assert not queue.is_done()
-    queue.rest(1)
+    queue.finish(1)
     assert queue.is_done()
 
 
@@ -76,7 +79,7 @@ def test_a_worker_that_is_not_there_is_not_waited_for(queue) -> None:
     queue.leave(1)
     queue.add_dataset(record)
     queue.take(0)
-    queue.rest(0)
+    queue.finish(0)
     assert queue.is_done()
     queue.arrive(1, is_again=True)
     assert not queue.is_done()
@@ -87,7 +90,8 @@ def test_a_payload_is_kept_until_the_end_alone(queue) -> None:
     closure = put(queue)
     queue.give_back(0, queue.take(0))
     assert b"payload" == closure.payload
-    queue.finish(0, queue.take(0), Returned(value=b""))
+    queue.take(0)
+    queue.finish(0, Returned(value=b""))
     assert b"" == closure.payload
 
 
@@ -102,10 +106,19 @@ def test_the_first_end_is_the_one_that_is_told(queue) -> None:
 
 
 def test_the_last_worker_that_is_lost_ends_it(queue) -> None:
-    queue.lose(0, [Death(cause="worker 0: no memory")])
+    queue.leave(0, for_good=[Death(cause="worker 0: no memory")])
     assert queue.is_done()
-    queue.lose(1, [Death(cause="worker 1: no memory")])
+    queue.leave(1, for_good=[Death(cause="worker 1: no memory")])
     with pytest.raises(tdi.WorkerLostError, match=r"worker 0: no memory\n.*worker 1: no memory"):
         queue.is_done()
     with queue.hold():  # parameters may still be saved
         pass
+
+
+def test_nothing_is_handed_out_while_it_is_held(queue, pool) -> None:
+    closure = put(queue)
+    waits = Waits(SimpleNamespace(_queue=queue))
+    with queue.hold():
+        taken = in_thread(pool, waits, lambda: queue.take(0))
+        assert not taken.done()
+    assert closure is taken.result(SECONDS)

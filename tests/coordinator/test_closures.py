@@ -79,6 +79,21 @@ class TestSchedule:
         with pytest.raises(TypeError, match=r"belongs to this process"):
             coordinator.schedule(add, args=(request.getfixturevalue(what),))
 
+    def test_what_is_not_there_on_the_worker_is_said(self, coordinator) -> None:
+        coordinator.schedule(add, args=(NotThere(),))
+        with pytest.raises(
+            tdi.ConfigurationError,
+            match=r"Expected add and its arguments .* on worker \d, got ValueError: no such module",
+        ):
+            coordinator.join()
+
+
+class NotThere:
+    """Cannot be unpickled."""
+
+    def __reduce__(self):
+        return fail, ("no such module",)
+
 
 class TestFetch:
     def test_structures_keep_their_form(self, coordinator) -> None:
@@ -257,7 +272,7 @@ class TestStrategy:
 
     def test_other_strategies_have_none(self) -> None:
         with pytest.raises(TypeError, match=r"needs a ParameterServerStrategy, got Mirrored"):
-            ClusterCoordinator(tdi.MirroredStrategy(["cpu"]))
+            ClusterCoordinator(tdi.MirroredStrategy(["cpu"]))  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("name", ["run", "distribute_dataset", "scope", "reduce"])
     def test_what_belongs_to_a_worker_says_so(self, strategy, name) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
 import random
 import signal
@@ -118,6 +120,16 @@ class DyingSGD(torch.optim.SGD):
         if self.num_steps == 3:
             kill_self()
         return super().step(closure)
+
+
+def join_for_ever(engine, pipe, environment):
+    """A script that is interrupted."""
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    with ParameterServerStrategy(1, 1, engine, devices=["cpu"]) as strategy:
+        coordinator = ClusterCoordinator(strategy)
+        coordinator.schedule(run_for_ever, args=(pipe,))
+        coordinator.join()
 
 
 def leave_large(path):
@@ -281,3 +293,17 @@ class TestEnds:
         wait_until_gone([pid])
         with pytest.raises(tdi.UsageError, match="was closed"):
             value.fetch()
+
+    def test_ctrl_c_while_it_joins_ends_all(self, engine, tmp_path) -> None:
+        pipe = named_pipe(tmp_path / "pid")
+        ray = engine == "ray" and importlib.import_module("ray")
+        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
+        context = multiprocessing.get_context("forkserver")
+        script = context.Process(target=join_for_ever, args=(engine, pipe, address))
+        script.start()
+        assert script.pid is not None
+        pid = int(pipe.read_text())
+        os.kill(script.pid, signal.SIGINT)
+        wait_until_gone([pid, script.pid])
+        script.join()
+        assert 1 == script.exitcode

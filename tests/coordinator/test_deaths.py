@@ -214,6 +214,13 @@ class TestServerLost:
             with pytest.raises(tdi.ServerLostError, match="restore from a checkpoint"):
                 call()
 
+    def test_so_it_does_where_a_dataset_is_made(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(lose_server)
+        with pytest.raises(tdi.ServerLostError, match="restore from a checkpoint"):
+            while True:
+                alone.join()
+        del dataset
+
 
 class TestErrorsAndDeaths:
     def test_a_death_after_another_closure_failed_cancels(self, coordinator) -> None:
@@ -264,7 +271,8 @@ def take_and_fail(iterator):
 
 def test_deaths_at_every_call_lose_nothing(simulated) -> None:
     """Whichever calls of a worker end in its death, each closure returns its value."""
-    num_calls, lock, deaths = 0, threading.Lock(), Counter()
+    num_calls, lock = 0, threading.Lock()
+    deaths: Counter = Counter()
 
     def kill_every_seventh(remote, method):
         nonlocal num_calls

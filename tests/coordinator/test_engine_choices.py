@@ -10,6 +10,7 @@ import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tests.docs.pages import ROOT
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.engines.ray import RayEngine
+from torch_distinput.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -171,6 +173,13 @@ class TestRay:
         monkeypatch.setitem(sys.modules, "ray", None)
         with pytest.raises(ImportError, match=r"Run pip install 'torch_distinput\[ray\]', or use"):
             RayEngine()
+
+    def test_another_cluster_than_the_one_in_use(self, monkeypatch):
+        context = SimpleNamespace(gcs_address="192.0.2.1:6379")
+        used = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context)
+        monkeypatch.setitem(sys.modules, "ray", used)
+        with pytest.raises(ConfigurationError, match="got one at 192.0.2.1:6379. Leave"):
+            RayEngine("192.0.2.2:6379")
 
     def test_a_cluster_that_is_not_there(self, ray):
         """Ray would ask for two minutes."""

@@ -29,7 +29,7 @@ class TestInterrupts:
         gate.expect()
         waits.has_timeout = True
         waits.watch(threading.main_thread())
-        pool.submit(lambda: (waits.expect(), os.kill(os.getpid(), signal.SIGINT)))
+        pool.submit(interrupt, waits)
         with pytest.raises(KeyboardInterrupt):
             coordinator.join()
         gate.open()
@@ -57,6 +57,11 @@ class TestInterrupts:
                 assert number > 3
                 return
         pytest.fail("the call has more lines than were tried")
+
+
+def interrupt(waits) -> None:
+    waits.expect()
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def interrupt_at(number, call) -> bool:

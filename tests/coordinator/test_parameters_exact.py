@@ -149,7 +149,8 @@ class Odd(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = torch.nn.Conv2d(4, 3, 2).to(memory_format=torch.channels_last)
+        self.conv = torch.nn.Conv2d(4, 3, 2)
+        self.conv.weight.data = self.conv.weight.data.to(memory_format=torch.channels_last)
         self.halves = torch.nn.Parameter(torch.randn(5, 2, dtype=torch.bfloat16))
         self.doubles = torch.nn.Parameter(torch.randn(3, dtype=torch.float64))
         self.turned = torch.nn.Parameter(torch.randn(3, 4).t())

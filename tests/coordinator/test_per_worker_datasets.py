@@ -143,7 +143,12 @@ class TestMaking:
 
     def test_all_workers_make_it_before_it_is_needed(self, coordinator, simulated) -> None:
         made = Gate("made")
-        simulated.after = lambda remote, method: method == "create_dataset" and made.arrive()
+
+        def note(remote, method):
+            if method == "create_dataset":
+                made.arrive()
+
+        simulated.after = note
         dataset = coordinator.create_per_worker_dataset(count)
         made.expect(2)
         assert {"worker 0", "worker 1"} == set(made.arrivals)

@@ -176,7 +176,8 @@ def take_rows_and_die(iterator, gate):
 @pytest.mark.parametrize("seed", range(5))
 def test_random_deaths_neither_lose_nor_repeat(simulated, num_workers, seed) -> None:
     """What the closures returned, over all workers, is what each worker's data begins with."""
-    rng, deaths = random.Random(seed), Counter()
+    rng = random.Random(seed)
+    deaths: Counter = Counter()
 
     def kill_some(remote, method):
         this = remote.request.number if method == "run" else remote.name

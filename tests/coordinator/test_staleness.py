@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
@@ -84,67 +85,82 @@ def until_waiting(gate, num=1):
         os.sched_yield()
 
 
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(4) as made:
-        yield made
+class Later:
+    """A call in a thread that nobody waits for if it never ends."""
+
+    def __init__(self, call, *args):
+        self._outcome = Future()
+        self._call, self._args = call, args
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        try:
+            self._outcome.set_result(self._call(*self._args))
+        except BaseException as error:  # noqa: BLE001 - of the thread that waits
+            self._outcome.set_exception(error)
+
+    def done(self):
+        return self._outcome.done()
+
+    def result(self):
+        return self._outcome.result(SECONDS)
 
 
-def test_a_pull_waits_for_the_push_before_it(pool):
+def test_a_pull_waits_for_the_push_before_it():
     gate = gate_of(0)
     pulled = gate.admit(worker(0))
-    later = pool.submit(gate.admit, worker(1))
+    later = Later(gate.admit, worker(1))
     until_waiting(gate)
     push(gate, worker(0), pulled)
-    assert 1 == later.result(SECONDS)
+    assert 1 == later.result()
 
 
-def test_a_push_waits_for_one_that_would_become_too_stale(pool):
+def test_a_push_waits_for_one_that_would_become_too_stale():
     gate = gate_of(1)
     oldest = gate.admit(worker(0))
     push(gate, worker(1), gate.admit(worker(1)))
-    later = pool.submit(push, gate, worker(1), gate.admit(worker(1)))
+    later = Later(push, gate, worker(1), gate.admit(worker(1)))
     until_waiting(gate)  # the oldest is 1 version stale already
     push(gate, worker(0), oldest)
-    later.result(SECONDS)
+    later.result()
     assert {0: 1, 1: 2} == gate.stats().staleness
 
 
 @pytest.mark.parametrize("bound", [0, 1, 2, None])
-def test_threads_keep_to_the_bound_and_come_to_an_end(pool, bound):
+def test_threads_keep_to_the_bound_and_come_to_an_end(bound):
     gate = gate_of(bound)
 
     def work(number):
         for _ in range(300):
             push(gate, worker(number), gate.admit(worker(number)))
 
-    for done in [pool.submit(work, number) for number in range(3)]:
-        done.result(SECONDS)
+    for done in [Later(work, number) for number in range(3)]:
+        done.result()
     stats = gate.stats()
     assert (900, 900) == (stats.num_pulls, stats.num_pushes)
     assert 900 == sum(stats.staleness.values())
     assert bound is None or max(stats.staleness) <= bound
 
 
-def test_a_worker_that_died_holds_nobody_up(pool):
+def test_a_worker_that_died_holds_nobody_up():
     gate = gate_of(0)
     gate.admit(worker(0))
-    later = pool.submit(gate.admit, worker(1))
+    later = Later(gate.admit, worker(1))
     until_waiting(gate)
     gate.release("worker 0")
-    assert 0 == later.result(SECONDS)
+    assert 0 == later.result()
 
 
-def test_a_pull_that_waits_is_refused_when_its_worker_dies(pool):
+def test_a_pull_that_waits_is_refused_when_its_worker_dies():
     """Let in later, it would hold up all others for ever."""
     gate = gate_of(0)
     pulled = gate.admit(worker(0))
-    later = pool.submit(gate.admit, worker(1))
+    later = Later(gate.admit, worker(1))
     until_waiting(gate)
     gate.release("worker 1")
     push(gate, worker(0), pulled)
     with pytest.raises(UsageError, match="process of it that was released"):
-        later.result(SECONDS)
+        later.result()
     assert 1 == gate.admit(worker(2))
 
 
@@ -157,17 +173,17 @@ def test_a_late_message_of_a_process_that_died_is_refused():
     assert 0 == gate.admit(worker(0, "second"))
 
 
-def test_release_waits_for_the_push_that_is_being_applied(pool):
+def test_release_waits_for_the_push_that_is_being_applied():
     gate = gate_of(None)
     with gate.push(worker(0), 0):
-        later = pool.submit(gate.release, "worker 0")
+        later = Later(gate.release, "worker 0")
         until_waiting(gate)
         assert not later.done()
-    later.result(SECONDS)
+    later.result()
     assert 1 == gate.stats().num_pushes
 
 
-def test_a_closure_without_a_push_holds_nobody_up(pool):
+def test_a_closure_without_a_push_holds_nobody_up():
     gate = gate_of(0)
     gate.admit(worker(0))
     gate.withdraw(worker(0))
@@ -197,15 +213,15 @@ def test_a_push_that_fails_does_not_count_and_frees_the_turn():
     assert {} == gate.stats().staleness
 
 
-def test_a_hold_keeps_pushes_back_until_its_end_or_its_workers_death(pool):
+def test_a_hold_keeps_pushes_back_until_its_end_or_its_workers_death():
     gate = gate_of(None)
     gate.hold(worker(1))
-    later = pool.submit(push, gate, worker(0), 0)
+    later = Later(push, gate, worker(0), 0)
     until_waiting(gate)
     gate.resume(worker(1))
-    later.result(SECONDS)
+    later.result()
     gate.hold(worker(1))
-    later = pool.submit(push, gate, worker(0), 0)
+    later = Later(push, gate, worker(0), 0)
     until_waiting(gate)
     gate.release("worker 1")
-    later.result(SECONDS)
+    later.result()

@@ -8,7 +8,8 @@ processes. A room at the edge: the workers' input comes from the public names, a
     closures, retries            datasets, iterators, values    placed by bytes and by rows
 """
 
-from torch_distinput.coordinator.closures.coordinator import ClusterCoordinator, CoordinatorStats
+from torch_distinput.coordinator.closures.closure import CoordinatorStats
+from torch_distinput.coordinator.closures.coordinator import ClusterCoordinator
 from torch_distinput.coordinator.closures.dataset_record import Visits
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset, PerWorkerIterator
 from torch_distinput.coordinator.closures.remote_value import RemoteValue

@@ -103,7 +103,7 @@ class Cancelled:
     failure: str
 
 
-Outcome = Returned | Kept | Failed | Cancelled
+ClosureOutcome = Returned | Kept | Failed | Cancelled
 
 
 @final
@@ -127,8 +127,29 @@ class Closure:
     datasets: tuple[DatasetRecord, ...]
     generation: Generation
     deaths: list[Death] = field(default_factory=list)
-    outcome: Outcome | None = None
+    outcome: ClosureOutcome | None = None
 
     def __str__(self) -> str:
         """Who it is in messages."""
         return f"closure {self.number} ({self.name})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoordinatorStats:
+    """Counters of a coordinator, from ``ClusterCoordinator.stats``.
+
+    Attributes:
+        done: closures that returned.
+        failed: closures that raised, or were given up.
+        cancelled: closures that were not run, because another one failed before.
+        given_back: how often a closure went back into the queue, because its worker died.
+        worker_restarts: how often a worker's process was started again.
+        lost_workers: workers that could not be started again.
+    """
+
+    done: int
+    failed: int
+    cancelled: int
+    given_back: int
+    worker_restarts: int
+    lost_workers: tuple[int, ...]

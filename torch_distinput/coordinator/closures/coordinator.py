@@ -3,43 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
-from torch_distinput.coordinator.closures.cluster import Cluster
+from torch_distinput.coordinator.closures.closure import CoordinatorStats
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
 from torch_distinput.coordinator.closures.handles import packing, refuse
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset
+from torch_distinput.coordinator.closures.processes import Processes
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.remote_value import RemoteValue, fetch_all
 from torch_distinput.coordinator.closures.strategy import (
     ParameterServerStrategy,
-    cluster_of,
+    processes_of,
 )
 from torch_distinput.coordinator.engines.pickling import dumps, dumps_call
 from torch_distinput.coordinator.workers.messages import DatasetRecipe
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CoordinatorStats:
-    """Counters of a coordinator, from ``ClusterCoordinator.stats``.
-
-    Attributes:
-        done: closures that returned.
-        failed: closures that raised, or were given up.
-        cancelled: closures that were not run, because another one failed before.
-        given_back: how often a closure went back into the queue, because its worker died.
-        worker_restarts: how often a worker's process was started again.
-        lost_workers: workers that could not be started again.
-    """
-
-    done: int
-    failed: int
-    cancelled: int
-    given_back: int
-    worker_restarts: int
-    lost_workers: tuple[int, ...]
 
 
 @final
@@ -51,7 +30,7 @@ class ClusterCoordinator:
     """
 
     _strategy: ParameterServerStrategy
-    _cluster: Cluster
+    _processes: Processes
     _queue: ClosureQueue
 
     def __new__(cls, strategy: ParameterServerStrategy) -> ClusterCoordinator:
@@ -63,16 +42,16 @@ class ClusterCoordinator:
                 "the same script."
             )
             raise TypeError(msg)
-        cluster = cluster_of(strategy)
+        processes = processes_of(strategy)
 
         def make() -> ClusterCoordinator:
             coordinator = super(ClusterCoordinator, cls).__new__(cls)
             coordinator._strategy = strategy
-            coordinator._cluster = cluster
-            coordinator._queue = cluster.queue
+            coordinator._processes = processes
+            coordinator._queue = processes.queue
             return coordinator
 
-        found: ClusterCoordinator = cluster.find_coordinator(make)
+        found: ClusterCoordinator = processes.find_coordinator(make)
         return found
 
     def __repr__(self) -> str:
@@ -190,27 +169,19 @@ class ClusterCoordinator:
         with packing(self):
             payload = dumps((made, ids), f"the per-worker dataset {name}")
         recipe = DatasetRecipe(
-            number=next(self._cluster.dataset_numbers),
+            number=next(self._processes.dataset_numbers),
             name=name,
             payload=payload,
             is_function=is_function,
             keeps_state=resume == "state",
         )
-        record = DatasetRecord(recipe, self._cluster.unused_datasets)
+        record = DatasetRecord(recipe, self._processes.unused_datasets)
         self._queue.add_dataset(record)
         return PerWorkerDataset(self, record)
 
     def stats(self) -> CoordinatorStats:
         """Counters since the coordinator was made."""
-        counts = self._queue.counts()
-        return CoordinatorStats(
-            done=counts["returned"] + counts["kept"],
-            failed=counts["failed"],
-            cancelled=counts["cancelled"],
-            given_back=counts["given_back"],
-            worker_restarts=counts["restarts"],
-            lost_workers=self._queue.lost_workers(),
-        )
+        return self._queue.stats()
 
 
 def _name_of(value: Any) -> str:

@@ -26,10 +26,11 @@ from typing import final
 from torch_distinput.coordinator.closures.closure import (
     Cancelled,
     Closure,
+    ClosureOutcome,
+    CoordinatorStats,
     Death,
     Failed,
     Generation,
-    Outcome,
     describe,
     write_history,
 )
@@ -115,7 +116,7 @@ class ClosureQueue:
             self._raise_error()
             return self._is_idle
 
-    def wait_for(self, closure: Closure) -> Outcome:
+    def wait_for(self, closure: Closure) -> ClosureOutcome:
         """Wait until a closure has ended, and tell how."""
         with self._lock:
             while closure.outcome is None and self._end is None:
@@ -150,15 +151,18 @@ class ClosureQueue:
         if unheard is not None:
             _log.warning("An error of a closure was never raised: %r", unheard)
 
-    def counts(self) -> Counter[str]:
-        """How many closures are done, failed, cancelled, given back."""
+    def stats(self) -> CoordinatorStats:
+        """What has become of closures and workers."""
         with self._lock:
-            return Counter(self._counts)
-
-    def lost_workers(self) -> tuple[int, ...]:
-        """The workers that will not be there again."""
-        with self._lock:
-            return tuple(sorted(self._lost))
+            counts = self._counts
+            return CoordinatorStats(
+                done=counts["returned"] + counts["kept"],
+                failed=counts["failed"],
+                cancelled=counts["cancelled"],
+                given_back=counts["given_back"],
+                worker_restarts=counts["restarts"],
+                lost_workers=tuple(sorted(self._lost)),
+            )
 
     # ------------------------------------------------------------------ the workers' threads
 
@@ -174,18 +178,16 @@ class ClosureQueue:
             self._up[worker] = -1
             self._counts["restarts"] += is_again
 
-    def leave(self, worker: int) -> None:
-        """A worker has died; it may arrive again."""
+    def leave(self, worker: int, *, for_good: list[Death] | None = None) -> None:
+        """A worker has died; it may arrive again, unless it says why not.
+
+        When the last one is lost, nothing runs any more.
+        """
         with self._lock:
             self._up.pop(worker, None)
             self._running.pop(worker, None)
-            self._changed.notify_all()
-
-    def lose(self, worker: int, deaths: list[Death]) -> None:
-        """A worker will not arrive again. Without the last one nothing runs any more."""
-        with self._lock:
-            self._up.pop(worker, None)
-            self._lost[worker] = deaths
+            if for_good is not None:
+                self._lost[worker] = for_good
             if len(self._lost) == self._num_workers:
                 self._end_because(_no_worker_left(self._lost))
             self._changed.notify_all()
@@ -201,17 +203,13 @@ class ClosureQueue:
                 self._changed.wait()
             return None
 
-    def finish(self, worker: int, closure: Closure, outcome: Outcome) -> None:
-        """A closure has returned."""
+    def finish(self, worker: int, outcome: ClosureOutcome | None = None) -> None:
+        """A worker has run a closure, or has made a dataset, which has no outcome."""
         with self._lock:
-            self._running.pop(worker, None)
-            self._settle(closure, outcome)
-            self._changed.notify_all()
-
-    def rest(self, worker: int) -> None:
-        """A worker has made a dataset."""
-        with self._lock:
-            self._running.pop(worker, None)
+            task = self._running.pop(worker)
+            if isinstance(task, Closure):
+                assert outcome is not None
+                self._settle(task, outcome)
             self._changed.notify_all()
 
     def fail(self, worker: int, failed: Task, error: BaseException) -> None:
@@ -262,7 +260,7 @@ class ClosureQueue:
             self._changed.notify_all()  # nobody has it any more: nobody waits for it either
         return self._waiting.popleft() if self._waiting else None
 
-    def _settle(self, closure: Closure, outcome: Outcome) -> None:
+    def _settle(self, closure: Closure, outcome: ClosureOutcome) -> None:
         closure.outcome, closure.payload = outcome, b""
         self._counts[type(outcome).__name__.lower()] += 1
 

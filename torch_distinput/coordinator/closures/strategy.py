@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import torch_distinput as tdi
-from torch_distinput.coordinator.closures.cluster import Cluster
 from torch_distinput.coordinator.closures.handles import refuse
+from torch_distinput.coordinator.closures.processes import Processes
 from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.engines.ray import RayEngine
@@ -73,8 +73,8 @@ class ParameterServerStrategy:
         except BaseException:
             started.close()
             raise
-        self._cluster = Cluster(started, servers, workers)
-        self._finalizer = weakref.finalize(self, self._cluster.close_soon)
+        self._processes = Processes(started, servers, workers)
+        self._finalizer = weakref.finalize(self, self._processes.close_soon)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, ParameterServerStrategy._leave_to_parent)
 
@@ -116,19 +116,19 @@ class ParameterServerStrategy:
             )
             raise tdi.ConfigurationError(msg)
         parameters = create_parameters(
-            self._cluster.servers,
+            self._processes.servers,
             module_fn,
             optimizer_fn,
             partitioner=partitioner,
             max_staleness=max_staleness,
         )
-        self._cluster.add_parameters(parameters)
+        self._processes.add_parameters(parameters)
         return parameters
 
     def close(self) -> None:
         """End all processes, whatever they do; from then on every call raises a UsageError."""
         self._finalizer.detach()
-        self._cluster.close()
+        self._processes.close()
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -165,9 +165,9 @@ class ParameterServerStrategy:
         self._finalizer.detach()
 
 
-def cluster_of(strategy: ParameterServerStrategy) -> Cluster:
+def processes_of(strategy: ParameterServerStrategy) -> Processes:
     """The processes of a strategy, for its coordinator."""
-    return strategy._cluster  # noqa: SLF001 - two halves of one thing
+    return strategy._processes  # noqa: SLF001 - two halves of one thing
 
 
 def _make_engine(engine: str | Engine) -> Engine:

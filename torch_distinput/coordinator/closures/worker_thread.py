@@ -32,16 +32,16 @@ from typing import final
 from torch_distinput.coordinator.closures.closure import (
     MAX_DEATHS,
     Closure,
+    ClosureOutcome,
     Death,
     Failed,
     Kept,
-    Outcome,
     Returned,
     describe,
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
-from torch_distinput.coordinator.closures.queue import ClosureQueue
+from torch_distinput.coordinator.closures.queue import ClosureQueue, Task
 from torch_distinput.coordinator.engines.engine import Engine, ProcessDiedError, RemoteObject
 from torch_distinput.coordinator.workers.messages import (
     ClosureReply,
@@ -116,7 +116,7 @@ class WorkerThread:
             self._queue.give_back(self._index, closure)
             return self._start_after(error)
         except Exception as error:  # noqa: BLE001 - the user's
-            self._queue.fail(self._index, closure, error)
+            self._note_failed(closure, error)
             return True
         self._failed_starts.clear()
         try:
@@ -130,7 +130,7 @@ class WorkerThread:
         finally:
             self._answered = time.monotonic()
         self._note_reports(closure, reply.reports)
-        self._queue.finish(self._index, closure, self._outcome(closure, reply))
+        self._queue.finish(self._index, self._outcome(closure, reply))
         return True
 
     def _has_died_idle(self) -> bool:
@@ -153,7 +153,7 @@ class WorkerThread:
             unused_datasets=_take_all(self.unused_datasets),
         )
 
-    def _outcome(self, closure: Closure, reply: ClosureReply) -> Outcome:
+    def _outcome(self, closure: Closure, reply: ClosureReply) -> ClosureOutcome:
         if reply.value is None:
             return Kept(self._remote, closure.number, self.unused_values)
         return Returned(value=reply.value)
@@ -161,20 +161,24 @@ class WorkerThread:
     def _note_raised(self, closure: Closure, error: Exception) -> bool:
         """The function raised; whether the worker is up afterwards."""
         _locate(error, f"{closure} on {self._remote.name}")
-        if isinstance(error, ServerLostError):
-            self._queue.end(error)
-            self._queue.finish(self._index, closure, Failed(error=error))
-            return True
         try:
             self._note_reports(closure, self._remote.call("take_reports"))
         except ProcessDiedError as death:
             for record in closure.datasets:
                 record.lose()
-            self._queue.fail(self._index, closure, error)
+            self._note_failed(closure, error)
             self._log_death(f"after {closure} had failed", death)
             return self._restart()
-        self._queue.fail(self._index, closure, error)
+        self._note_failed(closure, error)
         return True
+
+    def _note_failed(self, task: Task, error: Exception) -> None:
+        """Cancel what waits; without a server nothing runs any more."""
+        if isinstance(error, ServerLostError):
+            self._queue.end(error)
+            self._queue.finish(self._index, Failed(error=error))
+        else:
+            self._queue.fail(self._index, task, error)
 
     def _note_reports(self, closure: Closure, reports: Iterable[IteratorReport]) -> None:
         records = {record.number: record for record in closure.datasets}
@@ -206,16 +210,16 @@ class WorkerThread:
         except ProcessDiedError as error:
             return self._start_after(error)
         except Exception as error:  # noqa: BLE001 - the user's
-            self._queue.fail(self._index, record, error)
+            self._note_failed(record, error)
         else:
-            self._queue.rest(self._index)
+            self._queue.finish(self._index)
         return True
 
     def _create(self, record: DatasetRecord) -> None:
         place = record.places.get(self._index)
         try:
             self._remote.call("create_dataset", record.recipe, place)
-        except ProcessDiedError:
+        except (ProcessDiedError, ServerLostError):
             raise
         except Exception as error:
             kind = ConfigurationError if isinstance(error, ConfigurationError) else SourceError
@@ -263,7 +267,7 @@ class WorkerThread:
             else:
                 self._queue.arrive(self._index, is_again=True)
                 return True
-        self._queue.lose(self._index, self._failed_starts)
+        self._queue.leave(self._index, for_good=self._failed_starts)
         return False
 
     def _log_death(self, moment: str, error: ProcessDiedError) -> None:
@@ -272,7 +276,7 @@ class WorkerThread:
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"
-        self._queue.lose(self._index, [Death(cause=cause)])
+        self._queue.leave(self._index, for_good=[*self._failed_starts, Death(cause=cause)])
         return False
 
 

@@ -45,7 +45,7 @@ class RayEngine:
 
     Raises:
         ImportError: Ray is not installed.
-        ConfigurationError: there is no cluster at the address.
+        ConfigurationError: there is no cluster at the address, or this process uses another one.
     """
 
     def __init__(
@@ -64,6 +64,8 @@ class RayEngine:
         self._owns_ray = not self._ray.is_initialized()
         if self._owns_ray:
             _connect(self._ray, address)
+        else:
+            _require_same(self._ray, address)
 
     def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> RemoteObject:
         """Start an actor with the object ``make()`` in it; see :meth:`Engine.start`."""
@@ -115,6 +117,16 @@ def _imported_ray() -> Any:
             "Run pip install 'torch_distinput[ray]', or use engine='local' on one machine."
         )
         raise ImportError(msg) from error
+
+
+def _require_same(ray: Any, address: str | None) -> None:
+    connected = ray.get_runtime_context().gcs_address
+    if address not in {None, "auto", connected}:
+        msg = (
+            f"Expected no Ray, or that at {address}, to be initialised in this process, got one at "
+            f"{connected}. Leave the address out to use it, or call ray.shutdown() first."
+        )
+        raise ConfigurationError(msg)
 
 
 def _connect(ray: Any, address: str | None) -> None:

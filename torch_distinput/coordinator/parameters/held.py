@@ -121,7 +121,10 @@ class _Held:
         if seen < self.recent_from and self.rows is not None:
             return (self.rows > seen).nonzero().view(-1)
         after = [indices for version, indices in self.recent if version > seen]
-        return torch.cat(after).unique() if after else torch.empty(0, dtype=torch.int64)
+        if not after:
+            return torch.empty(0, dtype=torch.int64)
+        rows: torch.Tensor = torch.unique(torch.cat(after))
+        return rows
 
 
 @final

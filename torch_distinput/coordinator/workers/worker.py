@@ -80,7 +80,7 @@ class Worker:
         return None if piece is None else piece.numpy()
 
     def _call(self, request: ClosureRequest) -> Any:
-        fn, args, kwargs = pickle.loads(request.payload)  # noqa: S301 - from our coordinator
+        fn, args, kwargs = self._open(request)
         try:
             return fn(*args, **kwargs)
         except StopIteration as end:
@@ -94,6 +94,20 @@ class Worker:
             raise tdi.UsageError(msg) from end
         finally:
             release_all()
+
+    def _open(self, request: ClosureRequest) -> Any:
+        """The function, its arguments and keyword arguments."""
+        try:
+            return pickle.loads(request.payload)  # noqa: S301 - from our coordinator
+        except tdi.DistinputError:
+            raise  # of a handle among them
+        except Exception as error:
+            msg = (
+                f"Expected {request.name} and its arguments to be there on {self._place.name}, got "
+                f"{type(error).__name__}: {error}. What they are of must be importable there: put "
+                "it into a module, or pip install 'torch_distinput[coordinator]'."
+            )
+            raise tdi.ConfigurationError(msg) from error
 
 
 def _serialize(value: Any, request: ClosureRequest) -> torch.Tensor:

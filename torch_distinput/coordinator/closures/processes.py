@@ -27,7 +27,7 @@ _JOIN_SECONDS = 10.0
 
 
 @final
-class Cluster:
+class Processes:
     """Servers and workers that were started, and the one coordinator that they get.
 
     Attributes:
