@@ -130,9 +130,12 @@ class TestState:
         value = alone.schedule(take_and_die, args=(iter(dataset), Gate("end")))
         assert [1000, 1001] == value.fetch()
 
-    def test_an_iterator_that_was_replaced_is_refused(self, alone) -> None:
+    @pytest.mark.parametrize("was_used", [True, False])
+    def test_an_iterator_that_was_replaced_is_refused(self, alone, was_used) -> None:
         dataset = alone.create_per_worker_dataset(make_numbers, resume="state")
         first, second = iter(dataset), iter(dataset)
+        if was_used:
+            alone.schedule(take, args=(first,)).fetch()
         alone.schedule(take, args=(second,)).fetch()
         alone.schedule(take, args=(first,))
         with pytest.raises(tdi.UsageError, match=r"newest iterator of dataset 0 \(make_numbers\)"):
