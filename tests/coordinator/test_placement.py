@@ -10,7 +10,7 @@ import torch
 from torch_distinput.coordinator.parameters.placement import ParameterSpec, place_parameters
 from torch_distinput.errors import ConfigurationError
 
-SHAPES = ((), (3,), (1, 4), (5, 2), (8, 3))
+SHAPES = ((), (3,), (1, 4), (2, 20), (5, 2), (8, 3))
 
 
 def spec(name, shape, *, is_embedding=False):
@@ -20,7 +20,7 @@ def spec(name, shape, *, is_embedding=False):
 
 
 def modules():
-    """All modules of three parameters of five shapes; those of two dimensions are embeddings."""
+    """All modules of three parameters of six shapes; those of two dimensions are embeddings."""
     for shapes in product(SHAPES, repeat=3):
         yield [
             spec(f"p{number}", shape, is_embedding=len(shape) == 2)
