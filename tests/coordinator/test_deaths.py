@@ -181,6 +181,25 @@ class TestLost:
         assert 2 == len(Gate.known["making"].arrivals)
 
 
+    def test_a_dataset_that_could_not_be_made_again_is_tried_again(self, alone, simulated) -> None:
+        Gate("second fails")
+        dataset = alone.create_per_worker_dataset(make_unless_second)
+        assert 7 == alone.schedule(next, args=(iter(dataset),)).fetch()
+        simulated.objects["worker 0"].kill()
+        alone.schedule(add, args=(1,))
+        with pytest.raises(tdi.SourceError, match="not now"):
+            alone.join()
+        assert 7 == alone.schedule(next, args=(iter(dataset),)).fetch()
+
+
+def make_unless_second():
+    gate = Gate.known["second fails"]
+    gate.arrive()
+    if len(gate.arrivals) == 2:
+        raise OSError("not now")
+    return [7]
+
+
 def make_at_second_try():
     die_the_first_times("making", 1)
     return [7]

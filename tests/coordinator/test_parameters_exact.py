@@ -144,6 +144,23 @@ def test_a_state_goes_on_with_another_number_of_servers(
     assert_same(old.reference.state_dict(), new.parameters.state_dict())
 
 
+def small():
+    return torch.nn.Linear(3, 2)
+
+
+def test_a_server_without_a_gradient_steps_too():
+    """The weight is on one server, the bias on the other; the learning rate falls on both."""
+    forget_all()
+    parameters, _ = start(2, small, OPTIMIZERS["slowing"])
+    reference = OneProcess(copy.deepcopy(parameters.pull()), "slowing")
+    worker = PlayedWorker(parameters, "worker 0")
+    for name in ("weight", "bias", "bias", "weight"):
+        gradients = {name: torch.ones_like(worker.pull().get_parameter(name))}
+        worker.push(gradients)
+        reference.step(gradients)
+    assert_same(reference.state_dict(), parameters.state_dict())
+
+
 class Odd(torch.nn.Module):
     """Dtypes, layouts and shapes that are rare."""
 

@@ -120,11 +120,11 @@ class TestGarbage:
     def test_a_value_is_let_go_under_the_lock(self, coordinator, simulated) -> None:
         value = coordinator.schedule(make_large)
         coordinator.join()
-        kept = [r.made[0]._values for r in simulated.objects.values() if r.made[0]._values]
-        assert [1] == list(map(len, kept))
+        kept = [r.made[0]._values for r in simulated.objects.values() if r.made]
+        assert 1 == sum(map(len, kept))
         with coordinator._queue._lock:
             del value
-        while kept[0]:
+        while any(kept):
             coordinator.schedule(add, args=(1,)).fetch()
 
     def test_a_value_that_nobody_has_awaited_is_let_go(self, coordinator, simulated) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, die, worker_name
@@ -46,6 +47,10 @@ def make_short():
 def make_rows():
     strategy = tdi.get_strategy()
     return strategy.distribute_dataset(torch.arange(24), global_batch_size=4, shuffle=True)
+
+
+def make_loader():
+    return StatefulDataLoader(torch.arange(6), batch_size=2)
 
 
 def take(iterator, number=1):
@@ -130,9 +135,12 @@ class TestState:
         value = alone.schedule(take_and_die, args=(iter(dataset), Gate("end")))
         assert [1000, 1001] == value.fetch()
 
-    def test_an_iterator_that_was_replaced_is_refused(self, alone) -> None:
+    @pytest.mark.parametrize("was_used", [True, False])
+    def test_an_iterator_that_was_replaced_is_refused(self, alone, was_used) -> None:
         dataset = alone.create_per_worker_dataset(make_numbers, resume="state")
         first, second = iter(dataset), iter(dataset)
+        if was_used:
+            alone.schedule(take, args=(first,)).fetch()
         alone.schedule(take, args=(second,)).fetch()
         alone.schedule(take, args=(first,))
         with pytest.raises(tdi.UsageError, match=r"newest iterator of dataset 0 \(make_numbers\)"):
@@ -162,6 +170,20 @@ class TestState:
             assert list(range(24)) != rows
         alone.join()
         assert dict.fromkeys(range(24), 2) == dataset.visits().counts
+
+
+    def test_so_is_a_stateful_loader(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(make_loader, resume="state")
+        for epoch in range(2):
+            iterator = iter(dataset)
+            values = []
+            if epoch == 0:
+                values.append(alone.schedule(take_rows, args=(iterator,)))
+            gate = Gate(f"loader {epoch}")
+            values.append(alone.schedule(take_rows_and_die, args=(iterator, gate)))
+            values += [alone.schedule(take_rows, args=(iterator,)) for _ in range(2 - len(values))]
+            values.append(alone.schedule(take_rows, args=(iterator,)))
+            assert [[0, 1], [2, 3], [4, 5]] == alone.fetch(values)
 
 
 def take_rows_and_die(iterator, gate):

@@ -41,8 +41,9 @@ class WorkerDataset:
 
     def open(self, number: int) -> WorkerIterator:
         """The iterator of this number; a new one the first time."""
-        if number not in self._iterators:
+        if self._recipe.keeps_state:
             self._check_newest(number)
+        if number not in self._iterators:
             self._iterators[number] = self._new_iterator(number)
         return self._iterators[number]
 
@@ -94,7 +95,7 @@ class WorkerDataset:
     def _check_newest(self, number: int) -> None:
         newest = -1 if self._resumed is None else self._resumed.iterator
         newest = max([newest, *self._iterators])
-        if self._recipe.keeps_state and number < newest:
+        if number < newest:
             msg = (
                 f"Expected the newest iterator of {self.name}, got one that a later iter() has "
                 "replaced: with resume='state' a dataset stands in one place. Use the iterator of "
