@@ -44,7 +44,9 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
     said, call = named_pipe(tmp_path / "pids"), named_pipe(tmp_path / "call")
     context = multiprocessing.get_context("forkserver")
     ray = engine == "ray" and importlib.import_module("ray")
-    environment = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
+    environment = dict(os.environ)  # the fork server may be older than Ray's token
+    if ray:
+        environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     coordinator = context.Process(target=coordinate, args=(engine, tmp_path, end, environment))
     coordinator.start()
     *pids, forked = map(int, said.read_text().split())

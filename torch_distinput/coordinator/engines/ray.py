@@ -136,10 +136,11 @@ def _connect(ray: Any, address: str | None) -> None:
         if host and port.isdigit():
             socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
         ray.init(address=address)
-    except (OSError, ConnectionError) as error:
+    except (OSError, RuntimeError) as error:  # not there, or it does not let us in
+        last_line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         msg = (
             f"Expected a Ray cluster at {address or os.environ.get('RAY_ADDRESS')}, got no "
-            f"connection ({error}). Start one by `ray start --head`, or give the address of its "
-            "head node, or none for a Ray on this machine."
+            f"connection ({last_line}). Start one by `ray start --head`, or give the address of "
+            "its head node, or none for a Ray on this machine."
         )
         raise ConfigurationError(msg) from error
