@@ -200,7 +200,7 @@ def play(seed, devices=("cuda:0",), *, owned=False, buffer_size=1, **kind):
 
 
 def failures(failure, mutations, seeds, **kind):
-    """How many plays end with this kind of failure."""
+    """How many plays end with this kind of failure, of four for each seed; None is none."""
     with ExitStack() as mutated:
         for mutation in mutations:
             mutated.enter_context(mock.patch.object(*mutation))
