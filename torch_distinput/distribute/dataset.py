@@ -20,6 +20,7 @@ from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
+from torch_distinput.distribute.static_shapes import LeafCheck
 from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
@@ -84,6 +85,8 @@ class DistributedDataset(Distributed):
             num_workers=session.topology.num_workers,
             allows_zero_rows=padded_rows is None,
         )
+        is_checked = session.has_static_shapes and options.fetch_to_device
+        self._checks = [LeafCheck(self._title)] if is_checked else []
 
     def __repr__(self) -> str:
         """Show the source and how it is cut."""
@@ -286,7 +289,7 @@ class DistributedDataset(Distributed):
             monitor=opening.monitor,
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
-            shapes=Shapes(self._spec, self._padded_rows),
+            shapes=Shapes(self._spec, self._padded_rows, *self._checks),
             warnings=self._warnings,
         )
         return DistributedIterator(

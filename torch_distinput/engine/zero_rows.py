@@ -21,10 +21,16 @@ _NUMBERS = {torch.bool, torch.int64, torch.float64}
 class Shapes:
     """Learns from each real batch; a replica without data gets one like the last of them."""
 
-    def __init__(self, spec: Any, padded_rows: int | None = None) -> None:
-        """Start with a spec that is known already, or None."""
+    def __init__(
+        self,
+        spec: Any,
+        padded_rows: int | None = None,
+        check: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        """Start with a spec that is known already, or None; ``check`` hears that of batches."""
         self.spec = spec
         self.padded_rows = padded_rows
+        self._check = check
         self._look: Any = None
         self._last: Any = None
         self._empty: ReplicaBatch | None = None
@@ -50,6 +56,8 @@ class Shapes:
         if self.spec is not None:
             _check_numbers(self.spec[0], self._last[0])
         self.spec = self._last if self.spec is None else merge_specs(self.spec, self._last)
+        for spec in (self._last, self.spec):
+            self._check(spec[0])
 
     def empty(self, ask: Callable[[], Any]) -> ReplicaBatch:
         """Return a batch without rows, like the last real one on this worker.
@@ -78,6 +86,7 @@ class Shapes:
             self.spec = ask()
         if self._latest is None:
             raise make_spec_error()
+        self._check(self._latest[0])
         return take_apart(*zero_rows(self._latest))
 
 
