@@ -119,7 +119,7 @@ def start_from_memory_of_its_own(backend, source):
     return start(backend, now.machine.host_copy(source))
 
 
-KEPT = []
+KEPT: list[torch.Tensor] = []
 
 
 def start_from_memory_that_is_kept(backend, source):
