@@ -1,0 +1,308 @@
+"""TPUStrategy: what it forces, what it refuses, and that both hold on every worker.
+
+Virtual CPU devices stand for the TPUs; the rules are those of the strategy.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import torch_distinput as tdi
+from tests.distribute.masks import masked
+from tests.distribute.street import listed, options, stream_of
+from torch_distinput import preprocessing as pp
+from torch_distinput.distribute import strategies
+from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.testing import simulate
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+CPU = torch.device("cpu")
+ON_HOST = options(fetch_to_device=False)
+
+
+class SimulatedTpu(Strategy):
+    """A simulated worker under the rules of a TPUStrategy."""
+
+    def __init__(self, worker):
+        super().__init__(
+            worker.topology, [CPU], worker._session.communicator, has_static_shapes=True
+        )
+
+
+def on_tpus(work, num_workers=2):
+    """Call ``work(strategy)`` on each of so many workers with a TPU."""
+
+    def run(worker):
+        strategy = SimulatedTpu(worker)
+        try:
+            return work(strategy)
+        finally:
+            strategy._session.heartbeat.close()
+
+    return simulate(run, num_workers=num_workers)
+
+
+@pytest.fixture
+def strategy(monkeypatch):
+    """The public strategy, of one worker on a device that is taken for a TPU."""
+    monkeypatch.setattr(strategies, "_own_tpu", lambda: CPU)
+    return tdi.TPUStrategy()
+
+
+class TestWithoutATpu:
+    """It says what is missing, and how to go on."""
+
+    def test_without_torch_tpu(self):
+        with pytest.raises(
+            tdi.ConfigurationError,
+            match=r"got no accelerator: torch_tpu is not installed.*"
+            r"pip install 'torch_distinput\[tpu\]'.*MultiWorkerMirroredStrategy",
+        ):
+            tdi.TPUStrategy()
+
+    def test_with_torch_tpu(self, monkeypatch):
+        """Which is looked for and not imported: on a machine with a TPU torch has done that."""
+        monkeypatch.setattr(strategies, "find_spec", lambda name: name == "torch_tpu" or None)
+        with pytest.raises(
+            ValueError, match="torch_tpu is installed, but sees none .*TORCH_DEVICE_BACKEND"
+        ):
+            tdi.TPUStrategy()
+
+    def test_with_another_accelerator(self, monkeypatch):
+        monkeypatch.setattr(strategies, "_own_accelerator", lambda: torch.device("cuda:3"))
+        with pytest.raises(ValueError, match="expects a TPU, got the device cuda:3"):
+            tdi.TPUStrategy()
+
+    def test_the_message_names_an_extra_that_there_is(self):
+        assert '\ntpu = ["torch_tpu' in PYPROJECT.read_text()
+
+
+class TestPadding:
+    """Of every dataset, whether it was asked for or not."""
+
+    @pytest.mark.parametrize("option", [None, options(partial_batch="pad")])
+    @pytest.mark.parametrize("kind", ["indexed", "stream"])
+    def test_all_steps_have_one_shape(self, option, kind):
+        """The last of them is partial on one worker, and has no examples on the other."""
+
+        def work(strategy):
+            numbers = list(range(1, 10))
+            source = numbers if kind == "indexed" else stream_of(numbers)
+            dataset = strategy.distribute_dataset(source, global_batch_size=4, options=option)
+            return [strategy.local_results(step) for step in dataset]
+
+        steps = masked(on_tpus(work), 2)
+        assert [[[1, 2]], [[5, 6]], [[9]]] == steps[0]
+        assert [[[3, 4]], [[7, 8]], [[]]] == steps[1]
+
+    def test_full_batches_have_a_mask_too(self, strategy):
+        """The structure of a step does not depend on how many examples there are."""
+        dataset = strategy.distribute_dataset(torch.arange(9), global_batch_size=4, drop_last=True)
+        assert [[True] * 4] * 2 == [mask.tolist() for _, mask in dataset]
+
+    def test_element_spec(self, strategy):
+        dataset = strategy.distribute_dataset(torch.ones(5, 2), global_batch_size=4)
+        batch, mask = dataset.element_spec
+        assert ((4, 2), (4,)) == (batch.shape, mask.shape)
+
+    def test_an_example_counts_once_in_the_loss(self, strategy):
+        """And padding not at all."""
+        dataset = strategy.distribute_dataset(torch.arange(1.0, 6), global_batch_size=4)
+        means = [tdi.compute_average_loss(batch).item() for batch, _ in dataset]
+        assert [2.5, 5.0] == means
+
+    def test_states_are_those_of_other_strategies(self, strategy):
+        """An epoch that was begun on CPUs goes on."""
+        begun = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(9), global_batch_size=4)
+        iterator = iter(begun)
+        next(iterator)
+        dataset = strategy.distribute_dataset(range(9), global_batch_size=4)
+        dataset.load_state_dict(begun.state_dict())
+        assert [[4, 5, 6, 7], [8]] == [batch[mask].tolist() for batch, mask in dataset]
+
+    def test_another_choice_is_refused(self, strategy):
+        """On the spot, with the reason."""
+        option = options(partial_batch="zero_rows")
+        with pytest.raises(
+            tdi.ConfigurationError,
+            match='expects partial_batch="pad", because a TPU compiles .* got \'zero_rows\'',
+        ):
+            strategy.distribute_dataset(range(9), global_batch_size=4, options=option)
+
+    def test_other_strategies_leave_partial_batches_as_they_are(self):
+        """Unless they are asked to pad."""
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(range(3), global_batch_size=2)
+        assert [[0, 1], [2]] == [batch.tolist() for batch in dataset]
+
+
+class TestSizesOfTheirOwn:
+    """What cannot be padded to a size that is known beforehand is refused before it is read."""
+
+    def refused(self):
+        return pytest.raises(
+            tdi.ConfigurationError, match="TPUStrategy needs global_batch_size.*distribute_dataset"
+        )
+
+    def test_datasets_from_a_function(self, strategy):
+        """Which is not called."""
+        with self.refused():
+            strategy.distribute_datasets_from_function(lambda context: pytest.fail("called"))
+
+    def test_a_dataset_creator(self, strategy):
+        with self.refused():
+            strategy.distribute_dataset(tdi.DatasetCreator(lambda context: [torch.ones(2)]))
+
+    def test_ready_batches(self, strategy):
+        with self.refused():
+            strategy.distribute_dataset(lambda: iter([torch.ones(2)]))
+
+    def test_batches_of_a_users_sampler(self, strategy):
+        with self.refused():
+            strategy.distribute_dataset(DataLoader(range(3), batch_sampler=[[0], [1, 2]]))
+
+    def test_a_dataloader_with_a_batch_size_is_taken(self, strategy):
+        """Its batches are cut anew."""
+        dataset = strategy.distribute_dataset(DataLoader(range(3), batch_size=2))
+        assert [[0, 1], [2, 2]] == [batch.tolist() for batch, _ in dataset]
+
+    def test_values_from_a_function(self, strategy):
+        """By either name; the function is not called."""
+        for distribute in (
+            strategy.distribute_values_from_function,
+            strategy.experimental_distribute_values_from_function,
+        ):
+            with pytest.raises(
+                tdi.ConfigurationError, match="keeps values as they are: of any shape, on the host"
+            ):
+                distribute(lambda context: pytest.fail("called"))
+
+
+def jagged(examples):
+    return {"x": torch.nested.nested_tensor(examples, layout=torch.jagged)}
+
+
+def words(examples):
+    return {"x": torch.stack(examples), "y": (torch.ones(len(examples)), ["word"] * len(examples))}
+
+
+def array(examples):
+    return {"x": np.array(["word"] * len(examples))}
+
+
+def things(examples):
+    return {"x": torch.stack(examples), "y": [object() for _ in examples]}
+
+
+def looked_up(examples):
+    """What a layer makes of numbers when it gives the words back."""
+    layer = pp.StringLookup(vocabulary=["a", "b"], invert=True)
+    return {"word": layer(torch.ones(len(examples), dtype=torch.int64))}
+
+
+OTHER_LEAVES = {
+    "strings": (words, r"got a list of str at batch\['y'\]\[1\]. Turn it into numbers"),
+    "an array of strings": (array, r"got an array of <U4 at batch\['x'\]. Turn it into numbers"),
+    "objects": (things, r"got a list at batch\['y'\]. Turn it into numbers"),
+    "a layer's strings": (looked_up, r"got a list of str at batch\['word'\]"),
+    "jagged rows": (jagged, r"got a jagged tensor at batch\['x'\]. Pad its rows"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_LEAVES)
+class TestOtherLeaves:
+    """Leaves that are no dense tensors."""
+
+    @pytest.mark.parametrize("kind", ["indexed", "stream"])
+    @pytest.mark.parametrize("num_examples", [1, 5])
+    def test_they_are_refused_on_every_worker(self, name, kind, num_examples):
+        """Before the first step, also where a worker has no examples."""
+        collate_fn, message = OTHER_LEAVES[name]
+
+        def work(strategy):
+            examples = list(torch.ones(num_examples, 2))
+            source = examples if kind == "indexed" else stream_of(examples)
+            dataset = strategy.distribute_dataset(
+                source, global_batch_size=4, collate_fn=collate_fn
+            )
+            with pytest.raises(tdi.ConfigurationError, match=message):
+                next(iter(dataset))
+            return strategy.worker_index
+
+        assert [0, 1] == on_tpus(work)
+
+    def test_they_stay_on_the_host_on_request(self, name, strategy):
+        """Padded, as all steps of the strategy are."""
+        collate_fn, _ = OTHER_LEAVES[name]
+        dataset = strategy.distribute_dataset(
+            list(torch.ones(3, 2)), global_batch_size=2, collate_fn=collate_fn, options=ON_HOST
+        )
+        assert [[True, True], [True, False]] == [mask.tolist() for _, mask in dataset]
+
+    def test_other_strategies_take_them(self, name):
+        collate_fn, _ = OTHER_LEAVES[name]
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            list(torch.ones(3, 2)), global_batch_size=2, collate_fn=collate_fn
+        )
+        assert 2 == len(list(dataset))
+
+
+def test_strings_that_come_later_are_refused_too(strategy):
+    """A batch of another kind than the first one."""
+
+    def collate_fn(examples):
+        return torch.stack(examples) if examples[0] < 2 else ["late"] * len(examples)
+
+    dataset = strategy.distribute_dataset(
+        stream_of(list(torch.arange(4))), global_batch_size=2, collate_fn=collate_fn
+    )
+    iterator = iter(dataset)
+    next(iterator)
+    with pytest.raises(tdi.ConfigurationError, match="got a list of str at batch"):
+        next(iterator)
+
+
+def test_numbers_that_a_layer_makes_of_strings_are_taken(strategy):
+    """In the pipeline, which is where layers for strings belong."""
+    layer = pp.StringLookup(vocabulary=["a", "b"])
+    dataset = strategy.distribute_dataset(["a", "b", "c"], global_batch_size=2, collate_fn=layer)
+    assert [[1, 2], [0, 0]] == [listed(batch) for batch, _ in dataset]
+
+
+class TestOtherSizes:
+    """Only the number of rows is made static."""
+
+    @pytest.fixture
+    def dataset(self, strategy):
+        """Batches whose rows are as long as the longest of them."""
+        return strategy.distribute_dataset(
+            stream_of([torch.ones(length) for length in (1, 1, 2, 3, 4, 5)]),
+            global_batch_size=2,
+            collate_fn=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        )
+
+    def test_they_are_warned_of_once(self, dataset, caplog):
+        """With the dataset, the leaf, and what to do."""
+        with caplog.at_level(logging.WARNING):
+            list(dataset)
+            list(dataset)
+        (record,) = [one for one in caplog.records if "one shape" in one.getMessage()]
+        assert "dataset 0" in record.getMessage()
+        assert "at batch: (None, None)" in record.getMessage()
+
+    def test_one_size_is_not_warned_of(self, strategy, caplog):
+        with caplog.at_level(logging.WARNING):
+            list(strategy.distribute_dataset(torch.ones(5, 3), global_batch_size=2))
+        assert [] == [one for one in caplog.records if "one shape" in one.getMessage()]
+
+
+def test_options_tell_a_choice_from_none():
+    """So that a choice can be refused, and none be filled in."""
+    assert "auto" == tdi.InputOptions().partial_batch
+    assert "zero_rows" == replace(tdi.InputOptions(), partial_batch="ZERO_ROWS").partial_batch
