@@ -59,6 +59,12 @@ def strategy(monkeypatch):
 class TestWithoutATpu:
     """It says what is missing, and how to go on."""
 
+    @pytest.fixture(autouse=True)
+    def _machine(self, monkeypatch):
+        """No accelerator, and no torch_tpu."""
+        monkeypatch.setattr(strategies, "_own_accelerator", lambda: CPU)
+        monkeypatch.setattr(strategies, "find_spec", lambda name: None)
+
     def test_without_torch_tpu(self):
         with pytest.raises(
             tdi.ConfigurationError,
