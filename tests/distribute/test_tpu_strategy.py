@@ -5,55 +5,27 @@ Virtual CPU devices stand for the TPUs; the rules are those of the strategy.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.distribute.masks import masked
 from tests.distribute.street import listed, options, stream_of
+from tests.distribute.tpus import CPU, on_tpus, tpu_strategy
 from torch_distinput import preprocessing as pp
 from torch_distinput.distribute import strategies
-from torch_distinput.distribute.strategy import Strategy
-from torch_distinput.testing import simulate
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-CPU = torch.device("cpu")
 ON_HOST = options(fetch_to_device=False)
-
-
-class SimulatedTpu(Strategy):
-    """A simulated worker under the rules of a TPUStrategy."""
-
-    def __init__(self, worker):
-        super().__init__(
-            worker.topology, [CPU], worker._session.communicator, has_static_shapes=True
-        )
-
-
-def on_tpus(work, num_workers=2):
-    """Call ``work(strategy)`` on each of so many workers with a TPU."""
-
-    def run(worker):
-        strategy = SimulatedTpu(worker)
-        try:
-            return work(strategy)
-        finally:
-            strategy._session.heartbeat.close()
-
-    return simulate(run, num_workers=num_workers)
 
 
 @pytest.fixture
 def strategy(monkeypatch):
-    """The public strategy, of one worker on a device that is taken for a TPU."""
-    monkeypatch.setattr(strategies, "_own_tpu", lambda: CPU)
-    return tdi.TPUStrategy()
+    return tpu_strategy(monkeypatch)
 
 
 class TestWithoutATpu:
@@ -148,48 +120,6 @@ class TestPadding:
         assert [[0, 1], [2]] == [batch.tolist() for batch in dataset]
 
 
-class TestSizesOfTheirOwn:
-    """What cannot be padded to a size that is known beforehand is refused before it is read."""
-
-    def refused(self):
-        return pytest.raises(
-            tdi.ConfigurationError, match="TPUStrategy needs global_batch_size.*distribute_dataset"
-        )
-
-    def test_datasets_from_a_function(self, strategy):
-        """Which is not called."""
-        with self.refused():
-            strategy.distribute_datasets_from_function(lambda context: pytest.fail("called"))
-
-    def test_a_dataset_creator(self, strategy):
-        with self.refused():
-            strategy.distribute_dataset(tdi.DatasetCreator(lambda context: [torch.ones(2)]))
-
-    def test_ready_batches(self, strategy):
-        with self.refused():
-            strategy.distribute_dataset(lambda: iter([torch.ones(2)]))
-
-    def test_batches_of_a_users_sampler(self, strategy):
-        with self.refused():
-            strategy.distribute_dataset(DataLoader(range(3), batch_sampler=[[0], [1, 2]]))
-
-    def test_a_dataloader_with_a_batch_size_is_taken(self, strategy):
-        """Its batches are cut anew."""
-        dataset = strategy.distribute_dataset(DataLoader(range(3), batch_size=2))
-        assert [[0, 1], [2, 2]] == [batch.tolist() for batch, _ in dataset]
-
-    def test_values_from_a_function(self, strategy):
-        """By either name; the function is not called."""
-        for distribute in (
-            strategy.distribute_values_from_function,
-            strategy.experimental_distribute_values_from_function,
-        ):
-            with pytest.raises(
-                tdi.ConfigurationError, match="keeps values as they are: of any shape, on the host"
-            ):
-                distribute(lambda context: pytest.fail("called"))
-
-
 def jagged(examples):
     return {"x": torch.nested.nested_tensor(examples, layout=torch.jagged)}
 
@@ -279,33 +209,6 @@ def test_numbers_that_a_layer_makes_of_strings_are_taken(strategy):
     layer = pp.StringLookup(vocabulary=["a", "b"])
     dataset = strategy.distribute_dataset(["a", "b", "c"], global_batch_size=2, collate_fn=layer)
     assert [[1, 2], [0, 0]] == [listed(batch) for batch, _ in dataset]
-
-
-class TestOtherSizes:
-    """Only the number of rows is made static."""
-
-    @pytest.fixture
-    def dataset(self, strategy):
-        """Batches whose rows are as long as the longest of them."""
-        return strategy.distribute_dataset(
-            stream_of([torch.ones(length) for length in (1, 1, 2, 3, 4, 5)]),
-            global_batch_size=2,
-            collate_fn=lambda rows: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        )
-
-    def test_they_are_warned_of_once(self, dataset, caplog):
-        """With the dataset, the leaf, and what to do."""
-        with caplog.at_level(logging.WARNING):
-            list(dataset)
-            list(dataset)
-        (record,) = [one for one in caplog.records if "one shape" in one.getMessage()]
-        assert "dataset 0" in record.getMessage()
-        assert "at batch: (None, None)" in record.getMessage()
-
-    def test_one_size_is_not_warned_of(self, strategy, caplog):
-        with caplog.at_level(logging.WARNING):
-            list(strategy.distribute_dataset(torch.ones(5, 3), global_batch_size=2))
-        assert [] == [one for one in caplog.records if "one shape" in one.getMessage()]
 
 
 def test_options_tell_a_choice_from_none():

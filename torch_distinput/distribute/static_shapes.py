@@ -1,8 +1,8 @@
 """What TPUs ask of their input: one shape in all steps, and dense tensors only.
 
 A TPU runs programs that are compiled for the shapes of what they read. A batch of another shape is
-one program more, for which all workers wait. So under a :class:`TPUStrategy` steps are padded, and
-what cannot be padded to a size that is known before the first step is refused.
+one program more, for which all workers wait. So under a :class:`TPUStrategy` steps are padded: to a
+full batch where that is known beforehand, else to the largest batch so far.
 """
 
 from __future__ import annotations
@@ -35,22 +35,6 @@ def choose_partial_batch(options: InputOptions, *, has_static_shapes: bool) -> P
         )
         raise ConfigurationError(msg)
     return asked
-
-
-def make_rows_error(name: str, *, has_static_shapes: bool) -> ConfigurationError:
-    """The error for batches whose rows nobody knows before they come."""
-    if has_static_shapes:
-        needs = "TPUStrategy needs global_batch_size, because a TPU compiles a program for each "
-        needs += "number of rows, which follows from it"
-        cure = "and distribute them with distribute_dataset"
-    else:
-        needs = 'partial_batch="pad" needs global_batch_size, from which the rows of a replica '
-        needs += "batch follow"
-        cure = 'or use "zero_rows"'
-    return ConfigurationError(
-        f"{needs}, got {name}, whose batches have sizes of their own. Pass examples with "
-        f"global_batch_size= (or a DataLoader with batch_size=), {cure}."
-    )
 
 
 def make_values_error() -> ConfigurationError:

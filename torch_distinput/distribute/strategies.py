@@ -92,9 +92,9 @@ class TPUStrategy(Strategy):
     Over torch_tpu, Google's device ``tpu`` for torch, of which each process sees one as ``tpu:0``;
     ranks come from torchrun. It has never run on a TPU: see the docs. A TPU computes on static
     shapes, so every dataset is padded as with ``InputOptions(partial_batch="pad")`` and yields
-    pairs ``(batch, mask)``; batches hold dense tensors only; and
-    ``distribute_datasets_from_function`` and ``distribute_values_from_function`` are refused, as
-    what they make may have any shape.
+    pairs ``(batch, mask)``; batches of a ``dataset_fn`` or ready ones, whose sizes nobody knows,
+    are padded to the largest so far. Batches hold dense tensors only, and
+    ``distribute_values_from_function`` is refused: its values may have any shape.
 
     Args:
         process_group: as those that follow, of :class:`MultiWorkerMirroredStrategy`.
