@@ -12,17 +12,15 @@ shard's own state (see ``bookmark``). States of earlier releases hold parts inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import CollateFn
-from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.sources.examples import ExampleReader, deal_shard
+from torch_distinput.data.sources.examples import CollatedStream, ExampleReader, deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor, concat_chunks
-from torch_distinput.data.stream.protocols import RowReader, Stream
+from torch_distinput.data.stream.protocols import RowReader
 from torch_distinput.plan.assignment.permutation import permute
 from torch_distinput.plan.progress.parts import PART
 from torch_distinput.plan.progress.place import Start
@@ -36,17 +34,13 @@ _ORDER = 0x5A4D
 
 @final
 @dataclass(frozen=True, slots=True)
-class ShardStream(Stream):
-    """The shards of a stream of examples.
+class ShardStream(CollatedStream):
+    """The shards of a stream of examples, which the source gives by ``num_shards`` and ``shard``.
 
     Attributes:
-        source: gives them, by ``num_shards`` and ``shard``.
-        collate: from examples to a batch.
         shuffle: they come in an order of the epoch's own.
     """
 
-    source: Any
-    collate: CollateFn
     shuffle: bool = False
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
@@ -54,20 +48,6 @@ class ShardStream(Stream):
         if start is not None and start.kind == PART:
             return _PartReader(self.source, shard, start)
         return _ShardsReader(self.source, shard.select(self._order(shard)).tolist(), shard, start)
-
-    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
-        """Collate."""
-        return self.collate(chunk.data)
-
-    @property
-    def has_work(self) -> bool:
-        """Collating always is worth another process."""
-        return True
-
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """The source is the user's own affair."""
-        return {}
 
     @property
     def has_parts(self) -> bool:
