@@ -11,6 +11,7 @@ from torch_distinput.plan.progress.position import ALL
 from torch_distinput.plan.progress.route import Shard
 from torch_distinput.plan.progress.state import from_state
 
+
 def test_each_part_goes_on_as_a_part():
     """From where it was; all is touched, so that nothing is assigned again."""
     position = from_state(keep_parts_whole(saved_state()))
