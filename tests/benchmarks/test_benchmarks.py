@@ -56,8 +56,8 @@ EXPECTED: dict[str, dict[str, str]] = {
         "memory of a file's tokens": "MB",
     },
 }  # fmt: skip
-# What the scripts call is what mypy has checked; two of them run here, all of them in test-long.
-SCRIPTS = list(EXPECTED) if LONG else ["agreement", "order"]
+# What the scripts call is what mypy has checked; one of them runs here, all of them in test-long.
+SCRIPTS = list(EXPECTED) if LONG else ["order"]
 PEERS = {  # of packages that every user has
     "host": ("tensors, 2 ranks", "DataLoader, by batch"),
     "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),
