@@ -37,7 +37,7 @@ test-long: test  ## the same tests with larger numbers
 
 test-integrations: export TDI_TEST_INTEGRATIONS = 1
 test-integrations: $(INTEGRATIONS_READY)  ## against Lightning, transformers, Ray, ...: installs them first, 2 GB
-	.venv-integrations/bin/python -m pytest -n $(JOBS) --dist loadfile tests/integrations
+	.venv-integrations/bin/python -m pytest -n $(JOBS) --dist loadfile tests/integrations tests/coordinator
 
 lint: $(TEST_READY)  ## style and types
 	$(BIN)/ruff check

@@ -83,17 +83,21 @@ PROMISED = {
     "get_replica_context",
     # errors
     "errors",
+    "ClosureCancelledError",
     "ConfigurationError",
     "DistinputError",
     "MismatchError",
     "PeerFailedError",
     "PeerTimeoutError",
+    "ServerLostError",
     "SourceError",
     "TooFewFilesError",
     "UsageError",
+    "WorkerLostError",
     # layers
     "preprocessing",
     # other libraries
+    "coordinator",
     "integrations",
     # the test kit
     "testing",

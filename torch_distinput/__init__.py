@@ -33,14 +33,17 @@ from torch_distinput.distribute.strategies import (
 from torch_distinput.distribute.strategy import Strategy, get_strategy
 from torch_distinput.errors import (
     AuditError,
+    ClosureCancelledError,
     ConfigurationError,
     DistinputError,
     MismatchError,
     PeerFailedError,
     PeerTimeoutError,
+    ServerLostError,
     SourceError,
     TooFewFilesError,
     UsageError,
+    WorkerLostError,
 )
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
@@ -54,7 +57,7 @@ from torch_distinput.values import (
 )
 
 if _typing.TYPE_CHECKING:
-    from torch_distinput import integrations, preprocessing, readers, testing
+    from torch_distinput import coordinator, integrations, preprocessing, readers, testing
     from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
     from torch_distinput.data.files.dataset import FileDataset
     from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
@@ -64,6 +67,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AuditError",
     "AutoShardPolicy",
+    "ClosureCancelledError",
     "ConfigurationError",
     "DataShardDataset",
     "DatasetCreator",
@@ -87,6 +91,7 @@ __all__ = [
     "ReduceOp",
     "ReplayedStep",
     "ReplicaContext",
+    "ServerLostError",
     "SourceError",
     "Step",
     "StepGroup",
@@ -98,9 +103,11 @@ __all__ = [
     "Topology",
     "UsageError",
     "ValueContext",
+    "WorkerLostError",
     "accumulate",
     "collate",
     "compute_average_loss",
+    "coordinator",
     "errors",
     "form_data_parallel_group",
     "get_replica_context",
@@ -118,7 +125,7 @@ _LATE = {
     "FileShardDataset": "data.building_blocks",
     "RebatchSampler": "data.steps.rebatch_sampler",
 }
-_LATE_MODULES = ("integrations", "preprocessing", "readers", "testing")
+_LATE_MODULES = ("coordinator", "integrations", "preprocessing", "readers", "testing")
 
 
 def __getattr__(name: str) -> _typing.Any:

@@ -9,6 +9,9 @@
       PeerTimeoutError (RuntimeError)      another rank: it did not answer in time
       SourceError (RuntimeError)           the data: the source raised while it was read
       AuditError (RuntimeError)            the data: an epoch was not delivered as it should be
+      ClosureCancelledError (RuntimeError) a closure before it: it failed, and this one was not run
+      WorkerLostError (RuntimeError)       a worker of a coordinator: it died, and no other helps
+      ServerLostError (RuntimeError)       a parameter server: it died, and what it held is gone
 
 Plain ``ValueError`` and ``TypeError`` are raised for single arguments that are wrong by themselves.
 A message has three parts: what was expected, what came (with numbers), what to do.
@@ -69,6 +72,22 @@ class AuditError(DistinputError, RuntimeError):
 
     Examples were lost or came twice, or a worker read another stream than the others.
     """
+
+
+class ClosureCancelledError(DistinputError, RuntimeError):
+    """The value of a closure that was never run, because one before it failed."""
+
+
+class WorkerLostError(DistinputError, RuntimeError):
+    """A worker process died, and starting it again does not help.
+
+    A closure has killed its worker each time it was tried, no worker can be started any more, or
+    the value asked for was in the process that died. The message has the history.
+    """
+
+
+class ServerLostError(DistinputError, RuntimeError):
+    """A parameter server died, and the parameters it held with it: restore from a checkpoint."""
 
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)

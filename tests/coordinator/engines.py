@@ -1,0 +1,11 @@
+"""Engines by the names that the fixture gives."""
+
+from __future__ import annotations
+
+from torch_distinput.coordinator.engines.engine import Engine
+from torch_distinput.coordinator.engines.local import LocalEngine
+from torch_distinput.coordinator.engines.ray import RayEngine
+
+
+def new_engine(name: str) -> Engine:
+    return {"local": LocalEngine, "ray": RayEngine}[name]()

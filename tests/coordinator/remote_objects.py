@@ -1,0 +1,128 @@
+"""Objects that tests put into processes of an engine, which import them from here."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+class OversizedError(Exception):
+    """It can be pickled, but not be made again from its arguments."""
+
+    def __init__(self, size, limit):
+        super().__init__(f"{size} of {limit}")
+
+
+class LockedError(Exception):
+    """It cannot be pickled."""
+
+    def __init__(self):
+        super().__init__("with a lock")
+        self.lock = threading.Lock()
+
+
+class Subject:
+    """Does what a test asks it for."""
+
+    def __init__(self):
+        self.count = 0
+        self._meeting = threading.Barrier(4)
+
+    def add(self, number=1):
+        self.count += number
+        return self.count
+
+    def echo(self, *values):
+        return values
+
+    def pid(self):
+        return os.getpid()
+
+    def meet(self):
+        """Return when four calls have met here, or raise BrokenBarrierError."""
+        return self._meeting.wait(timeout=30)
+
+    def change(self, array):
+        array += 1
+        return array
+
+    def draw(self):
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    def fail(self, error):
+        raise error
+
+    def fail_oddly(self, kind):
+        raise OversizedError(3, 2) if kind == "args" else LockedError
+
+    def exit(self, status):
+        sys.exit(status)
+
+    def fail_inside(self):
+        class OfMethodError(ValueError):
+            pass
+
+        raise OfMethodError("made here")
+
+    def unpicklable(self):
+        return threading.Lock()
+
+    def kill(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    def leave(self):
+        sys.stdout.flush()
+        os._exit(7)
+
+    def start_child(self):
+        """The id of a process that ends by itself long after the test."""
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid
+
+    def ask(self, remote, method, *args):
+        """Call an object of another process."""
+        return remote.call(method, *args)
+
+    def wait(self, path):
+        """Say in a named pipe who waits, and do so until the process ends."""
+        announce(path)
+        threading.Event().wait()
+
+
+def announce(path, pids=()):
+    """Write ids into a named pipe, when somebody reads it: of this process, if no others."""
+    with Path(path).open("w") as pipe:
+        pipe.write(" ".join(map(str, pids or [os.getpid()])))
+
+
+class FailedToMake:
+    def __init__(self):
+        raise LookupError("nothing to make it of")
+
+
+class MakeWaits:
+    def __init__(self, path):
+        announce(path)
+        threading.Event().wait()
+
+
+class KilledInMake:
+    """The process of the first one survives, that of each later one does not."""
+
+    def __init__(self, path):
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def pid(self):
+        return os.getpid()

@@ -1,0 +1,148 @@
+"""Calls to an object in another process: what goes there, what comes back, what is raised."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.coordinator.engines import new_engine
+from tests.coordinator.remote_objects import FailedToMake, Subject
+from torch_distinput.coordinator.engines.outcome import RemoteTraceback
+from torch_distinput.errors import ConfigurationError, UsageError
+
+
+@pytest.fixture(scope="module")
+def started(engine):
+    """An engine that starts processes, which all tests of this file share."""
+    made = new_engine(engine)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def remote(started):
+    return started.start("worker 0", Subject, restarts=True)
+
+
+@pytest.fixture(scope="module")
+def others(started):
+    return [started.start(f"worker {i}", Subject, restarts=True) for i in (1, 2)]
+
+
+class TestCalls:
+    def test_a_call_runs_in_another_process(self, remote, others):
+        pids = {one.call("pid") for one in (remote, *others)}
+        assert 3 == len(pids - {None})
+
+    def test_an_object_keeps_what_calls_did_to_it(self, started):
+        counter = started.start("counter", Subject, restarts=False)
+        assert [1, 2, 12] == [counter.call("add"), counter.call("add"), counter.call("add", 10)]
+
+    def test_calls_run_at_the_same_time(self, remote):
+        """Each of the four waits inside of the object for the other three."""
+        with ThreadPoolExecutor(4) as pool:
+            places = [pool.submit(remote.call, "meet") for _ in range(4)]
+            assert [0, 1, 2, 3] == sorted(place.result() for place in places)
+
+    def test_another_process_may_call(self, remote, others):
+        asked = others[0].call("ask", remote, "pid")
+        assert remote.call("pid") == asked
+
+    def test_a_pickled_one_calls_the_same_object(self, remote):
+        copy = pickle.loads(pickle.dumps(remote))
+        assert "worker 0" == copy.name
+        assert remote.call("pid") == copy.call("pid")
+
+    def test_processes_draw_different_random_numbers(self, remote, others):
+        draws = [one.call("draw") for one in (remote, *others)]
+        assert [3, 3, 3] == [len(set(numbers)) for numbers in zip(*draws, strict=True)]
+
+
+class TestArrays:
+    @pytest.mark.parametrize("rows", [0, 1, 5, 30_000, 3_000_000])
+    def test_they_arrive_whole_both_ways(self, remote, rows):
+        array = np.arange(rows, dtype=np.float64)
+        (back,) = remote.call("echo", array)
+        assert back.dtype == array.dtype
+        assert np.array_equal(array, back)
+
+    def test_many_small_and_large_ones_in_a_structure(self, remote):
+        sizes = [0, 1, 3, 70_000, 8, 200_000] * 100
+        sent = {"all": [np.full(size, i % 100, dtype=np.int8) for i, size in enumerate(sizes)]}
+        (back,) = remote.call("echo", sent)
+        assert all(map(np.array_equal, sent["all"], back["all"]))
+        assert 600 == len(back["all"])
+
+    @pytest.mark.parametrize("rows", [3, 3_000_000])
+    def test_they_may_be_written_to_where_they_arrive(self, remote, rows):
+        array = np.zeros(rows)
+        back = remote.call("change", array)
+        back += 1
+        assert (0, 2 * rows) == (array.sum(), back.sum())
+
+    def test_others_than_contiguous_ones_travel_too(self, remote):
+        array = np.arange(24).reshape(4, 6)
+        back = remote.call("echo", array.T, array[:, ::2], np.asfortranarray(array))
+        assert np.array_equal(array.T, back[0])
+        assert np.array_equal(array[:, ::2], back[1])
+        assert np.array_equal(array, back[2])
+
+
+class TestErrors:
+    def test_the_error_of_a_method_is_raised(self, remote):
+        with pytest.raises(KeyError, match="absent") as caught:
+            remote.call("fail", KeyError("absent"))
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "in fail\n    raise error" in str(caught.value.__cause__)
+
+    def test_so_is_one_of_ours(self, remote):
+        with pytest.raises(ConfigurationError, match="no worker"):
+            remote.call("fail", ConfigurationError("no worker"))
+
+    @pytest.mark.parametrize(
+        ("kind", "expected"),
+        [("args", "OversizedError: 3 of 2"), ("lock", "LockedError: with a lock")],
+    )
+    def test_one_that_does_not_travel_does_as_text(self, remote, kind, expected):
+        with pytest.raises(RuntimeError, match=expected) as caught:
+            remote.call("fail_oddly", kind)
+        assert "in fail_oddly" in str(caught.value.__cause__)
+
+    def test_sys_exit_is_an_error_that_the_caller_survives(self, remote):
+        with pytest.raises(RuntimeError, match="SystemExit: 3"):
+            remote.call("exit", 3)
+
+    def test_one_whose_class_only_the_process_has_is_that_class_or_text(self, remote):
+        with pytest.raises((ValueError, RuntimeError), match="made here"):
+            remote.call("fail_inside")
+
+    def test_a_result_that_cannot_be_pickled(self, remote):
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+            remote.call("unpicklable")
+
+    def test_an_argument_that_cannot_be_pickled(self, remote):
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+            remote.call("echo", Subject())
+
+    def test_a_method_that_is_not_there(self, remote):
+        with pytest.raises(AttributeError, match="'Subject' object has no attribute 'absent'"):
+            remote.call("absent")
+
+    def test_the_object_answers_after_all_of_them(self, remote):
+        with pytest.raises(KeyError):
+            remote.call("fail", KeyError(0))
+        assert (1,) == remote.call("echo", 1)
+
+    def test_each_call_raises_what_make_did(self, started):
+        failed = started.start("failed", FailedToMake, restarts=False)
+        for _ in range(2):
+            with pytest.raises(LookupError, match="nothing to make it of") as caught:
+                failed.call("pid")
+        assert "in __init__" in str(caught.value.__cause__)
+
+    def test_an_object_that_may_not_be_restarted(self, started):
+        with pytest.raises(UsageError, match="restarts=True, got server 0"):
+            started.restart(started.start("server 0", Subject, restarts=False))

@@ -1,0 +1,1 @@
+"""Starts processes with an object in each, and reaches these objects; finds out who died."""

@@ -1,0 +1,110 @@
+"""What became of a call in another process: a value, or an error with the traceback it had there.
+
+An error travels as a pickle inside the frame, and with it as text: some cannot be pickled, and
+some only fail when they are unpickled. Then a RuntimeError has the text.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch_distinput.coordinator.engines import pickling, wire
+from torch_distinput.coordinator.engines.wire import Frame
+
+
+@final
+class RemoteTraceback(Exception):  # noqa: N818 - no error: the cause of one, as text
+    """The traceback of an error in the process where it was raised."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """An error on its way to another process.
+
+    Attributes:
+        pickled: the error; empty where that cannot be done and undone.
+        summary: its class and text.
+        remote_traceback: as Python prints it.
+    """
+
+    pickled: bytes
+    summary: str
+    remote_traceback: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """What ``make()`` of a process returned, or how it failed."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+
+def make_object(pickled: bytes) -> Made:
+    """Make the object of this process."""
+    try:
+        return Made(value=pickle.loads(pickled)())  # noqa: S301 - from our own coordinator
+    except BaseException as error:  # noqa: BLE001 - each call is to raise it
+        return Made(failure=_describe(error))
+
+
+def answer(made: Made, call: Frame) -> Frame:
+    """Run one call in the process of the object: the frame that says what became of it.
+
+    A call without a method asks only whether the object is there.
+    """
+    if made.failure is not None:
+        return wire.to_frame(made.failure)
+    try:
+        method, args = wire.to_value(call)
+        return wire.to_frame((getattr(made.value, method)(*args),) if method else ())
+    except BaseException as error:  # noqa: BLE001 - sys.exit() of a user's function, too
+        return wire.to_frame(_describe(error))
+
+
+def result_of(reply: Frame) -> Any:
+    """Return the value of a call, or raise its error."""
+    outcome = wire.to_value(reply)
+    if not isinstance(outcome, Failure):
+        return outcome[0] if outcome else None
+    raise _error_of(outcome) from RemoteTraceback(outcome.remote_traceback)
+
+
+def _describe(error: BaseException) -> Failure:
+    return Failure(
+        pickled=_pickled(error),
+        summary="".join(traceback.format_exception_only(error)).strip(),
+        remote_traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _pickled(error: BaseException) -> bytes:
+    if not isinstance(error, Exception):
+        return b""  # an exit of the worker is none of the caller's
+    try:
+        try:
+            pickled = pickle.dumps(error)
+        except Exception:  # noqa: BLE001 - a class that was handed over by value
+            pickled = pickling.by_value().dumps(error)
+        # An exception whose __init__ takes other arguments than its args fails only here.
+        pickle.loads(pickled)  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever a class of the user's raises
+        return b""
+    return pickled
+
+
+def _error_of(failure: Failure) -> Exception:
+    if failure.pickled:
+        try:
+            error = pickle.loads(failure.pickled)  # noqa: S301 - from our own process
+        except Exception:  # noqa: BLE001 - its class may be there, and not here
+            error = None
+        if isinstance(error, Exception):
+            return error
+    return RuntimeError(failure.summary)

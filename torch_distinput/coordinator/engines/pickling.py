@@ -1,0 +1,88 @@
+"""Pickles what users hand over: by cloudpickle where it is there, which takes lambdas too."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from types import FunctionType
+from typing import Any
+
+import torch_distinput as tdi
+from torch_distinput.coordinator.engines import unpicklable
+from torch_distinput.coordinator.engines.unpicklable import Found, LabelledParts
+from torch_distinput.values import Distributed
+
+_OF_FUNCTIONS = (
+    "Define it at the top of a module, or install what pickles functions by value: "
+    "pip install 'torch_distinput[coordinator]'."
+)
+_OF_STRATEGIES = (
+    "It belongs to this process. Call tdi.get_strategy() on the worker, inside of the function."
+)
+_OF_OTHERS = (
+    "Make it inside of the function, which runs in the other process, or pass what it is made from."
+)
+
+
+def dumps(value: Any, name: str) -> bytes:
+    """Pickle what a user hands over, to be opened by ``pickle.loads`` in another process.
+
+    With cloudpickle, or Ray's copy of it, functions of scripts and notebooks travel by value.
+
+    Args:
+        value: a function, in most cases.
+        name: what it is, for the message.
+
+    Raises:
+        TypeError: it cannot be pickled: names what in it cannot, where that is, and the cure.
+    """
+    return _pickled(value, name, iter([(name, value)]))
+
+
+def dumps_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    """Pickle ``(function, args, kwargs)``; raises as :func:`dumps`, and names the argument."""
+    places = unpicklable.arguments(function, args, kwargs)
+    return _pickled((function, args, kwargs), f"closure {unpicklable.name_of(function)}", places)
+
+
+def _pickled(value: Any, name: str, places: LabelledParts) -> bytes:
+    module = by_value()
+    try:
+        pickled: bytes = module.dumps(value)
+    except Exception as error:
+        found = (unpicklable.find_unpicklable(*place, module) for place in places)
+        first = next(filter(None, found), Found(place=name, value=value, error=error))
+        msg = (
+            f"Expected {name} to be picklable, since another process runs it, got {first.place}: "
+            f"{_said(first)}. {_cure(first.value)}"
+        )
+        raise TypeError(msg) from error
+    return pickled
+
+
+def _said(found: Found) -> str:
+    kind = type(found.value)
+    whose = "" if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}."
+    return f"a {whose}{kind.__qualname__} ({found.error})"
+
+
+def _cure(value: Any) -> str:
+    if isinstance(value, (tdi.Strategy, Distributed)):
+        return _OF_STRATEGIES
+    return _OF_FUNCTIONS if isinstance(value, (FunctionType, type)) else _OF_OTHERS
+
+
+def by_value() -> Any:
+    """The module to pickle by: ``pickle`` itself where no other is there."""
+    if _has_cloudpickle():
+        return importlib.import_module("cloudpickle")
+    return importlib.import_module("ray.cloudpickle") if "ray" in sys.modules else pickle
+
+
+@cache
+def _has_cloudpickle() -> bool:
+    return find_spec("cloudpickle") is not None
