@@ -11,7 +11,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, final
 
@@ -24,10 +24,22 @@ _ALIGN = 64
 """What the places of the parts are multiples of: a cache line, and any dtype's size."""
 
 
-def serialize(value: Any) -> torch.Tensor:
+def new_piece(num_bytes: int) -> torch.Tensor:
+    """Memory for a piece."""
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+
+
+def serialize(
+    value: Any, allocate: Callable[[int], torch.Tensor] = new_piece
+) -> torch.Tensor:
     """Return a value as a vector of bytes, which shares no memory with it.
 
     Raises whatever pickle does for a value that cannot be pickled.
+
+    Args:
+        value: anything that can be pickled.
+        allocate: returns memory for so many bytes; for who sends again and again, and knows
+            what is no longer needed.
     """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -37,7 +49,7 @@ def serialize(value: Any) -> torch.Tensor:
     sizes = [part.nbytes for part in parts]
     head = np.array([len(buffers), *sizes], dtype=np.int64).view(np.uint8)
     *starts, end = _places([head.nbytes, *sizes])
-    piece = torch.empty(end, dtype=torch.uint8, device="cpu")
+    piece = allocate(end)
     memory = piece.numpy()
     for part, start in zip([head, *parts], starts, strict=True):
         memory[start : start + part.nbytes] = part

@@ -1,0 +1,188 @@
+"""The line before the first server: whose pull is outstanding, and whose push is applied now.
+
+    thread                  writes                       reads           guarded by
+    a call of a worker      the line, the turn, counts   all of it       _condition
+    a call of coordinator   who is registered; removes   all of it       _condition
+                            the dead from the line
+
+All are threads of the server's process. A push holds the turn until all servers have applied it,
+so that each server applies the same pushes in the same order, and the version is one number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+from torch_distinput import threads
+from torch_distinput.coordinator.parameters.identity import Caller
+from torch_distinput.coordinator.parameters.staleness import may_pull, may_push
+from torch_distinput.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterStats:
+    """What was done with ``Parameters`` so far.
+
+    Attributes:
+        num_pulls: pulls of all processes.
+        num_pushes: pushes that were applied.
+        staleness: how many pushes were applied 0, 1, 2, ... versions after their pull.
+    """
+
+    num_pulls: int
+    num_pushes: int
+    staleness: dict[int, int]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Pull:
+    caller: Caller
+    version: int
+
+
+@final
+class Gate:
+    """Lets pulls and pushes pass, within a bound on staleness or without."""
+
+    def __init__(self, bound: int | None) -> None:
+        self._bound = bound
+        self._condition = threads.new_condition()
+        self._version = 0
+        self._line: list[_Pull] = []
+        self._turn: Caller | None = None
+        self._holder: Caller | None = None
+        self._registered: dict[str, str] = {}
+        self._num_pulls = 0
+        self._staleness: Counter[int] = Counter()
+
+    def register(self, caller: Caller) -> None:
+        """A process of a worker begins: only its calls are let in, not those of one before it."""
+        if caller.worker is not None:
+            with self._condition:
+                self._registered[caller.worker] = caller.nonce
+                self._line = [pull for pull in self._line if pull.caller.worker != caller.worker]
+                self._condition.notify_all()
+
+    def admit(self, caller: Caller) -> int:
+        """Wait until the caller may pull; return the version. It takes the place of its last pull.
+
+        Raises:
+            UsageError: the caller was released meanwhile, or before.
+        """
+        with self._condition:
+            self._leave(caller)
+            if self._is_bound(caller):
+                self._wait(caller, lambda: may_pull(len(self._line), self._bound or 0))
+                self._line.append(_Pull(caller=caller, version=self._version))
+            self._num_pulls += 1
+            return self._version
+
+    @contextmanager
+    def push(self, caller: Caller, pulled: int) -> Iterator[None]:
+        """Around the application of a push, pulled at this version: wait, and hold the turn.
+
+        It counts only if what is inside does not raise.
+
+        Raises:
+            UsageError: the caller was released meanwhile, or has no pull outstanding.
+        """
+        with self._condition:
+            self._wait(caller, lambda: self._may_push(caller) and self._is_free())
+            self._turn = caller
+        try:
+            yield
+        except BaseException:
+            self._end(caller)
+            raise
+        self._end(caller, pulled)
+
+    def hold(self, caller: Caller) -> None:
+        """Wait for the push under way; no other is applied until :meth:`resume`."""
+        with self._condition:
+            self._wait(caller, self._is_free)
+            self._holder = caller
+
+    def resume(self, caller: Caller) -> None:
+        """End what :meth:`hold` began."""
+        with self._condition:
+            if self._holder == caller:
+                self._holder = None
+            self._condition.notify_all()
+
+    def withdraw(self, caller: Caller) -> None:
+        """The caller's outstanding pull will have no push."""
+        with self._condition:
+            self._leave(caller)
+
+    def release(self, worker: str) -> None:
+        """A worker died: what it had outstanding is removed, and what it waits for is refused.
+
+        Returns when a push of it that was under way is applied.
+        """
+        with self._condition:
+            self._registered.pop(worker, None)
+            if self._holder is not None and self._holder.worker == worker:
+                self._holder = None
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._turn is None or self._turn.worker != worker)
+            self._line = [pull for pull in self._line if pull.caller.worker != worker]
+            self._condition.notify_all()
+
+    def stats(self) -> ParameterStats:
+        """Count pulls and pushes."""
+        with self._condition:
+            return ParameterStats(
+                num_pulls=self._num_pulls,
+                num_pushes=self._version,
+                staleness=dict(sorted(self._staleness.items())),
+            )
+
+    def _end(self, caller: Caller, pulled: int | None = None) -> None:
+        with self._condition:
+            if pulled is not None:
+                self._staleness[self._version - pulled] += 1
+                self._version += 1
+            self._turn = None
+            self._leave(caller)
+
+    def _is_free(self) -> bool:
+        return self._turn is None and self._holder is None
+
+    def _leave(self, caller: Caller) -> None:
+        self._line = [pull for pull in self._line if pull.caller != caller]
+        self._condition.notify_all()
+
+    def _is_bound(self, caller: Caller) -> bool:
+        """Whether the caller's pulls stand in the line: only those of workers do."""
+        return self._bound is not None and caller.worker is not None
+
+    def _may_push(self, caller: Caller) -> bool:
+        if self._bound is None:
+            return True
+        places = [place for place, pull in enumerate(self._line) if pull.caller == caller]
+        if not places:
+            msg = (
+                "Expected a push of a worker whose pull is outstanding, got one of "
+                f"{caller.worker or 'a process that is no worker'}. With max_staleness, pull and "
+                "push in the same closure, once each."
+            )
+            raise UsageError(msg)
+        pulled = [pull.version for pull in self._line]
+        return may_push(pulled, places[0], self._version, self._bound)
+
+    def _wait(self, caller: Caller, is_ready: Callable[[], bool]) -> None:
+        def check() -> bool:
+            worker = caller.worker
+            if worker is not None and self._registered.get(worker) != caller.nonce:
+                msg = (
+                    f"Expected a call of {worker}, got one of a process of it that was released, "
+                    "as it is thought to be dead. Nothing is to be done: its closure runs again."
+                )
+                raise UsageError(msg)
+            return is_ready()
+
+        self._condition.wait_for(check)

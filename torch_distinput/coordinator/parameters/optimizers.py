@@ -1,0 +1,102 @@
+"""What servers must know of optimizers: which parameters are in which group, and sparse gradients.
+
+A server's optimizer sees the rows that the server holds. So what comes out is the same as in one
+process for each optimizer that treats elements by themselves, as SGD, Adam and Adagrad do, and
+for others as long as what they look at together, a parameter, lies whole on one server.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import nn, optim
+
+from torch_distinput.errors import ConfigurationError
+
+OptimizerFn: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
+
+_BY_PARAMETER = {"Adafactor", "Muon"}
+"""Classes of torch.optim whose update of an element depends on other elements of its parameter."""
+
+
+def make_optimizer(
+    optimizer_fn: OptimizerFn, parameters: Mapping[str, nn.Parameter]
+) -> tuple[optim.Optimizer, tuple[tuple[str, ...], ...]]:
+    """Call ``optimizer_fn``; return the optimizer, and the names in each of its groups.
+
+    Raises:
+        TypeError: it returned no optimizer.
+        ConfigurationError: an optimizer of something else, or one that needs a closure.
+    """
+    optimizer = optimizer_fn(list(parameters.values()))
+    if not isinstance(optimizer, optim.Optimizer):
+        msg = (
+            "Expected optimizer_fn(parameters) to return a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}. Return for example torch.optim.SGD(parameters, lr=0.1)."
+        )
+        raise TypeError(msg)
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    groups = [group["params"] for group in optimizer.param_groups]
+    num_others = sum(id(parameter) not in names for group in groups for parameter in group)
+    if num_others or not any(groups):
+        msg = (
+            "Expected optimizer_fn(parameters) to return an optimizer of the parameters it is "
+            f"given, got a {type(optimizer).__name__} of {sum(map(len, groups))} parameters, "
+            f"{num_others} of which are others. Pass the function's argument to the optimizer: "
+            "the parameters that are trained live on the servers."
+        )
+        raise ConfigurationError(msg)
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        msg = (
+            "Expected an optimizer whose step() needs gradients alone, got "
+            f"{type(optimizer).__name__}, which calls the model again: a server has none. Use "
+            "one whose step() works without a closure."
+        )
+        raise ConfigurationError(msg)
+    return optimizer, tuple(tuple(names[id(one)] for one in group) for group in groups)
+
+
+def check_sharded(optimizer: optim.Optimizer, sharded: Sequence[str]) -> None:
+    """Refuse optimizers that look at whole parameters where some of these are cut into rows."""
+    name = type(optimizer).__name__
+    if sharded and _is_of_torch(optimizer) and name in _BY_PARAMETER:
+        msg = (
+            f"Expected parameters that stay whole for {name}, whose update of a row depends on "
+            f"other rows, got {len(sharded)} that are cut into rows, among them {sharded[0]!r}. "
+            "Pass partitioner=lambda name, shape, dtype, num_servers: 1."
+        )
+        raise ConfigurationError(msg)
+
+
+def takes_sparse(optimizer: optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether a sparse gradient is applied as it is: torch's own optimizers refuse most.
+
+    One that is not torch's is given it as it is, to take it or to raise.
+    """
+    if not _is_of_torch(optimizer) or type(optimizer) is optim.SparseAdam:
+        return True
+    return type(optimizer) in (optim.SGD, optim.Adagrad) and group["weight_decay"] == 0
+
+
+def changes_only_rows(optimizer: optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    """Whether the update by a sparse gradient leaves all other rows as they are.
+
+    Known of those that have no momentum, and of whom nothing else is called at each step.
+    """
+    if any(
+        getattr(optimizer, hooks, None)
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    ):
+        return False
+    if type(optimizer) is optim.SGD:
+        return bool(group["weight_decay"] == 0 and group["momentum"] == 0)
+    if type(optimizer) is optim.Adagrad:
+        return bool(group["weight_decay"] == 0)
+    return type(optimizer) is optim.SparseAdam
+
+
+def _is_of_torch(optimizer: optim.Optimizer) -> bool:
+    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
