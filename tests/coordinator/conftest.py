@@ -6,10 +6,16 @@ import importlib
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from types import FrameType
 
 import pytest
+
+from tests.coordinator.simulated_engine import SimulatedEngine
+from tests.coordinator.waiting import Waits
+from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.parameters import identity
 
 SECONDS = 300
 """For one test, on the busiest machine."""
@@ -47,3 +53,43 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield request.param
     ray.shutdown()
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedEngine]:
+    """An engine whose processes are pretended."""
+    yield SimulatedEngine()
+    identity._workers.clear()  # workers in this process say that it is theirs
+
+
+@pytest.fixture
+def strategy(simulated: SimulatedEngine) -> Iterator[ParameterServerStrategy]:
+    """Two pretended workers."""
+    with ParameterServerStrategy(2, 0, simulated, devices=["cpu"]) as made:
+        yield made
+
+
+@pytest.fixture
+def coordinator(strategy: ParameterServerStrategy) -> ClusterCoordinator:
+    """Of two pretended workers."""
+    return ClusterCoordinator(strategy)
+
+
+@pytest.fixture
+def alone(simulated: SimulatedEngine) -> Iterator[ClusterCoordinator]:
+    """The coordinator of a single pretended worker, on which closures run in order."""
+    with ParameterServerStrategy(1, 0, simulated, devices=["cpu"]) as made:
+        yield ClusterCoordinator(made)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads of a test."""
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@pytest.fixture
+def waits(coordinator: ClusterCoordinator) -> Waits:
+    """Who waits for the coordinator's queue."""
+    return Waits(coordinator)

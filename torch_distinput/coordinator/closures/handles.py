@@ -1,0 +1,79 @@
+"""What an argument of ``schedule`` may be a handle of, and the moment when it travels.
+
+That moment is noted per thread: a thread writes and reads its own, and nothing is guarded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, final
+
+from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
+from torch_distinput.errors import UsageError
+
+
+@final
+class Packing:
+    """One pickling of a closure.
+
+    Attributes:
+        owner: the coordinator that schedules it.
+        datasets: whose iterators were met, by number.
+        refusal: why something that was met must not travel.
+    """
+
+    def __init__(self, owner: object) -> None:
+        self.owner = owner
+        self.datasets: dict[int, DatasetRecord] = {}
+        self.refusal: Exception | None = None
+
+
+class _Local(threading.local):
+    packing: Packing | None = None
+
+
+_local = _Local()
+
+
+@contextmanager
+def packing(owner: object) -> Iterator[Packing]:
+    """Note the handles that are pickled inside; raise why one was refused, whatever pickle says."""
+    before, _local.packing = _local.packing, Packing(owner)
+    try:
+        yield _local.packing
+    except Exception:
+        refusal = _local.packing.refusal
+        if refusal is None:
+            raise
+        raise refusal from None
+    finally:
+        _local.packing = before
+
+
+def note_iterator(owner: object, record: DatasetRecord) -> None:
+    """A handle of an iterator is pickled: only a closure of its own coordinator may take it."""
+    current = _local.packing
+    if current is None:
+        msg = (
+            "Expected the handle of a per-worker iterator to be an argument of "
+            "ClusterCoordinator.schedule, got a pickle or a copy of it. Pass the handle itself."
+        )
+        raise UsageError(msg)
+    if current.owner is not owner:
+        refuse(
+            UsageError(
+                f"Expected iterators of the coordinator that schedules the closure, got the one of "
+                f"{record} of another coordinator: its workers have never made it. Call "
+                "create_per_worker_dataset on the coordinator that runs the closure."
+            )
+        )
+    current.datasets[record.number] = record
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Raise an error in ``__reduce__``, so that it is what ``schedule`` raises."""
+    if _local.packing is not None:
+        _local.packing.refusal = error
+    raise error

@@ -1,0 +1,173 @@
+"""The datasets of one worker, made by the user's functions, and their iterators."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import torch_distinput as tdi
+from torch_distinput.coordinator.workers.iterator import WorkerIterator
+from torch_distinput.coordinator.workers.messages import (
+    DatasetRecipe,
+    IteratorPlace,
+    IteratorReport,
+    WorkerPlace,
+)
+
+
+@final
+class WorkerDataset:
+    """A dataset of this worker, and its iterators by number."""
+
+    def __init__(
+        self, recipe: DatasetRecipe, worker: WorkerPlace, place: IteratorPlace | None
+    ) -> None:
+        """Make it, at the place where an earlier process of this worker stood."""
+        self._recipe = recipe
+        self._worker = worker
+        self._make, self._ids = pickle.loads(recipe.payload)  # noqa: S301 - from our coordinator
+        self._iterators: dict[int, WorkerIterator] = {}
+        self._dataset = self._make_dataset()
+        self._resumed = place
+        if place is not None:
+            self._dataset.load_state_dict(place.state)
+
+    @property
+    def name(self) -> str:
+        """Who it is in messages."""
+        return f"dataset {self._recipe.number} ({self._recipe.name}) of {self._worker.name}"
+
+    def open(self, number: int) -> WorkerIterator:
+        """The iterator of this number; a new one the first time."""
+        if self._recipe.keeps_state:
+            self._check_newest(number)
+        if number not in self._iterators:
+            self._iterators[number] = self._new_iterator(number)
+        return self._iterators[number]
+
+    def take_reports(self) -> Iterator[IteratorReport]:
+        """What was taken since the last reports."""
+        for iterator in self._iterators.values():
+            report = iterator.take_report(self._recipe.number)
+            if report is not None:
+                yield report
+
+    def ended(self) -> list[str]:
+        """Whose data has ended."""
+        return [each.describe_end() for each in self._iterators.values() if each.has_ended]
+
+    def _make_dataset(self) -> Any:
+        if self._recipe.is_function:
+            strategy = tdi.get_strategy()
+            assert strategy is not None
+            context = tdi.InputContext(
+                num_input_pipelines=self._worker.num_workers,
+                input_pipeline_id=self._worker.index,
+                num_replicas_in_sync=strategy.num_replicas_in_sync,
+            )
+            dataset = self._make(context) if takes_context(self._make) else self._make()
+        else:
+            dataset = self._make
+        self._check(dataset)
+        return dataset
+
+    def _check(self, dataset: Any) -> None:
+        kind = type(dataset).__name__
+        if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
+            msg = (
+                f"Expected {self.name} to be something that can be iterated, got {kind}. Return "
+                "an iterable; or distribute it on the worker, as in "
+                "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
+            )
+            raise TypeError(msg)
+        has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+        if self._recipe.keeps_state and not has_state:
+            msg = (
+                f"resume='state' needs a dataset with state_dict() and load_state_dict(), and "
+                f"{self.name} is a {kind} without them. Distribute it on the worker, as in "
+                "tdi.get_strategy().distribute_dataset(...), take a StatefulDataLoader, or use "
+                "resume='start'."
+            )
+            raise tdi.ConfigurationError(msg)
+
+    def _check_newest(self, number: int) -> None:
+        newest = -1 if self._resumed is None else self._resumed.iterator
+        newest = max([newest, *self._iterators])
+        if number < newest:
+            msg = (
+                f"Expected the newest iterator of {self.name}, got one that a later iter() has "
+                "replaced: with resume='state' a dataset stands in one place. Use the iterator of "
+                "the last iter(); or make a second dataset."
+            )
+            raise tdi.UsageError(msg)
+
+    def _new_iterator(self, number: int) -> WorkerIterator:
+        place = IteratorPlace(iterator=number, num_elements=0, state=None)
+        is_first = not self._iterators
+        if self._resumed is not None:
+            resumed, self._resumed = self._resumed, None
+            if resumed.iterator == number:
+                place = resumed
+            else:  # this one was begun after it; a generator is where it was only when it runs
+                next(iter(self._dataset), None)
+                is_first = False
+        if not is_first and hasattr(self._dataset, "__next__"):
+            self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
+        return WorkerIterator(
+            iter(self._dataset),
+            name=self.name,
+            place=place,
+            ids=self._ids,
+            state=self._dataset.state_dict if self._recipe.keeps_state else None,
+        )
+
+
+@final
+class WorkerDatasets:
+    """All datasets of this worker, by number."""
+
+    def __init__(self, worker: WorkerPlace) -> None:
+        """Begin without any."""
+        self._worker = worker
+        self._datasets: dict[int, WorkerDataset] = {}
+
+    def create(self, recipe: DatasetRecipe, place: IteratorPlace | None) -> None:
+        """Make a dataset, in the scope of the worker's strategy."""
+        self._datasets[recipe.number] = WorkerDataset(recipe, self._worker, place)
+
+    def open_iterator(self, dataset: int, iterator: int) -> WorkerIterator:
+        """The iterator of these numbers."""
+        return self._datasets[dataset].open(iterator)
+
+    def drop(self, number: int) -> None:
+        """Let a dataset go, with all that its iterators hold."""
+        self._datasets.pop(number, None)
+
+    def take_reports(self) -> tuple[IteratorReport, ...]:
+        """What was taken since the last reports."""
+        return tuple(r for each in self._datasets.values() for r in each.take_reports())
+
+    def ended(self) -> list[str]:
+        """Whose data has ended."""
+        return [name for each in self._datasets.values() for name in each.ended()]
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether a dataset_fn takes an InputContext: TensorFlow's also takes nothing.
+
+    One whose only parameters have defaults takes it if the first is named for it.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # a builtin does not say
+        return True
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = next(iter(parameters), None)
+    if first is None:
+        return False
+    if first.kind is inspect.Parameter.VAR_POSITIONAL:
+        return True
+    is_required = first.default is inspect.Parameter.empty
+    return first.kind in kinds and (is_required or "context" in first.name)

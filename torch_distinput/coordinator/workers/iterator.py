@@ -1,0 +1,141 @@
+"""What the handle of a per-worker iterator becomes on a worker: its own iterator, which counts.
+
+Whose iterators they are is known per thread, as simulated workers are threads of one process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, final
+
+import torch_distinput as tdi
+from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
+
+
+@final
+class WorkerIterator(Iterator[Any]):
+    """Gives what the worker's own dataset has, and counts it for the coordinator.
+
+    Other attributes, such as ``last_step``, are those of the dataset's iterator.
+    """
+
+    def __init__(
+        self,
+        iterator: Iterator[Any],
+        *,
+        name: str,
+        place: IteratorPlace,
+        ids: Callable[[Any], Iterable[Any]] | None,
+        state: Callable[[], Any] | None,
+    ) -> None:
+        """Go on at a place; ``state()`` is that of the dataset, where it is kept."""
+        self._iterator = iterator
+        self._name = name
+        self._number = place.iterator
+        self._given = self._reported = place.num_elements
+        self._find_ids = ids if ids is not None else self._ids_of_ours(iterator)
+        self._ids: list[Any] = []
+        self._state = state
+        self.has_ended = False
+
+    def __next__(self) -> Any:
+        """Return the next element of this worker."""
+        try:
+            element = next(self._iterator)
+        except StopIteration:
+            self.has_ended = True
+            raise
+        self._given += 1
+        if self._find_ids is not None:
+            self._ids += self._find_ids(element)
+        return element
+
+    def get_next(self) -> Any:
+        """Return the next element of this worker, as ``next`` does."""
+        return next(self)
+
+    def get_next_as_optional(self) -> tdi.OptionalStep[Any]:
+        """Return the next element, or an empty :class:`OptionalStep` after the last one."""
+        try:
+            return tdi.OptionalStep(has_value=True, value=next(self))
+        except StopIteration:
+            return tdi.OptionalStep(has_value=False)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the iterator behind this has besides."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+    def describe_end(self) -> str:
+        """Whose data has ended, and after how much."""
+        return f"{self._name}, which has {self._given} elements"
+
+    def take_report(self, dataset: int) -> IteratorReport | None:
+        """What was taken since the last report; None if nothing was."""
+        num_elements = self._given - self._reported
+        if not num_elements:
+            return None
+        report = IteratorReport(
+            dataset=dataset,
+            first=self._reported,
+            num_elements=num_elements,
+            ids=None if self._find_ids is None else tuple(self._ids),
+            place=None if self._state is None else self._place(self._state()),
+        )
+        self._reported, self._ids = self._given, []
+        return report
+
+    def _place(self, state: Any) -> IteratorPlace:
+        return IteratorPlace(iterator=self._number, num_elements=self._given, state=state)
+
+    @staticmethod
+    def _ids_of_ours(iterator: Iterator[Any]) -> Callable[[Any], Iterable[Any]] | None:
+        """Ask an iterator of ours for the ids of its last step."""
+        if not isinstance(iterator, tdi.DistributedIterator):
+            return None
+
+        def ids(element: Any) -> Iterable[Any]:
+            del element
+            found = iterator.last_step.ids
+            for own in found if isinstance(found, tdi.PerReplica) else (found,):
+                yield from own.tolist() if own.ndim == 1 else map(tuple, own.tolist())
+
+        return ids
+
+
+class Opener(Protocol):
+    """Who has the datasets of a worker."""
+
+    def open_iterator(self, dataset: int, iterator: int) -> WorkerIterator:
+        """The worker's own iterator of these numbers."""
+
+
+class _Serving(threading.local):
+    opener: Opener | None = None
+
+
+_serving = _Serving()
+
+
+@contextmanager
+def serving(opener: Opener) -> Iterator[None]:
+    """Let handles that are unpickled inside become iterators of this worker."""
+    before, _serving.opener = _serving.opener, opener
+    try:
+        yield
+    finally:
+        _serving.opener = before
+
+
+def open_iterator(dataset: int, iterator: int) -> WorkerIterator:
+    """What a handle becomes where it is unpickled."""
+    if _serving.opener is None:
+        msg = (
+            "Expected the handle of a per-worker iterator to be opened on a worker, as an argument "
+            "of ClusterCoordinator.schedule, got it unpickled elsewhere. Pass it to schedule."
+        )
+        raise tdi.UsageError(msg)
+    return _serving.opener.open_iterator(dataset, iterator)
