@@ -1,5 +1,7 @@
 """Calls to objects in other processes by the coordinator's engines, beside bare calls of Ray.
 
+    python benchmarks/engine_calls.py [--quick] [--json] [--rounds 5]
+
 The floor is a method of a plain Ray actor that does the same. Calls are made one after another, as
 a thread of the coordinator makes them. Arrays are read where they arrive, and so is the answer;
 Ray shares one copy of an array with all who get it, which must not be written to, while our engines
@@ -125,11 +127,11 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
     with ExitStack() as stack:
         calls = {"bare Ray": stack.enter_context(bare_ray())}
         for name, engine in engines.items():
-            calls[f"{OURS} ({name})"] = stack.enter_context(started_by(engine))
+            calls[f"{OURS}, {name}"] = stack.enter_context(started_by(engine))
         figures = measure_calls(calls, arguments)
     ray.shutdown()
     return [
-        figure("start of a process", f"{OURS} ({name})", "ms", values)
+        figure("start of a process", f"{OURS}, {name}", "ms", values)
         for name, values in starts.items()
     ] + figures
 

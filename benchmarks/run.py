@@ -24,9 +24,9 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
     *("host", "files", "split", "device", "steps", "agreement", "resume", "startup", "order"),
-    "preprocessing",
+    *("preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
-PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn")
+PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray")
 
 
 def machine() -> dict[str, str]:

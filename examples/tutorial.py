@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
+from torch_distinput.coordinator import ClusterCoordinator, Parameters, ParameterServerStrategy
 from torch_distinput.preprocessing import StringLookup
 from torch_distinput.testing import simulate
 
@@ -42,6 +43,7 @@ def main() -> None:
         element_spec()
         preprocessing()
         tpus()
+        parameter_servers()
         partial_batches(Path(folder))
         caveats(Path(folder))
         predictions_in_order()
@@ -270,6 +272,72 @@ def tpus() -> None:
     assert len({len(batch) for steps in workers for batch, _ in steps}) == 1
     rows = [pair for steps in workers for step in steps for pair in zip(*step, strict=True)]
     assert sorted(number for number, is_example in rows if is_example) == [0, 1, 2, 3, 4]
+
+
+def parameter_servers() -> None:
+    """The same with ``ParameterServerStrategy``: each worker makes a dataset for itself.
+
+    A coordinator hands steps to workers as they are free; the parameters live on servers.
+    """
+    title("ParameterServerStrategy: a vocabulary on each worker")
+    with ParameterServerStrategy(2, 1, devices=["cpu"]) as strategy:
+        parameters = strategy.create_parameters(make_model, make_optimizer)
+        coordinator = ClusterCoordinator(strategy)
+        per_worker_dataset = coordinator.create_per_worker_dataset(per_worker_dataset_fn)
+        per_worker_iterator = iter(per_worker_dataset)
+        scheduled = [
+            coordinator.schedule(train_step, args=(per_worker_iterator, parameters))
+            for _ in range(40)
+        ]
+        coordinator.join()
+        losses = coordinator.fetch(scheduled)
+        num_examples = sum(per_worker_dataset.visits().counts.values())
+        print(f"  {len(losses)} steps, {num_examples} examples, of whichever worker was free")
+        assert len(losses) == parameters.stats().num_pushes == 40
+        assert num_examples == 40 * 8
+        assert losses[-1] < losses[0] / 2
+
+
+def per_worker_dataset_fn() -> tdi.DistributedDataset:
+    """Runs on each worker, whose own strategy is the current one there. Nothing is sharded."""
+    strategy = tdi.get_strategy()
+    assert strategy is not None
+    return strategy.distribute_datasets_from_function(vocabulary_dataset_fn)
+
+
+def vocabulary_dataset_fn(context: tdi.InputContext) -> Any:
+    """Words as numbers, for ever. A vocabulary over 1 GB belongs in a file for all workers."""
+    number = {word: n for n, word in enumerate(["a", "b", "c", "d", "f"], start=1)}
+    words = [number.get(word, 0) for word in ["a", "c", "e", "d"]]
+    batch_size = context.get_per_replica_batch_size(8)
+
+    def batches() -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.tensor(words * (batch_size // len(words)))
+
+    return batches
+
+
+def make_model() -> torch.nn.Module:
+    """The embeddings of words, whose rows lie on all servers."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Embedding(6, 4), torch.nn.Linear(4, 1))
+
+
+def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """One on each server."""
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def train_step(iterator: Iterator[torch.Tensor], parameters: Parameters) -> float:
+    """Runs on a worker: is the word "a"?"""
+    model = parameters.pull()
+    words = next(iterator)
+    labels = (words == 1).float()[:, None]
+    loss = torch.nn.functional.mse_loss(model(words), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    parameters.push()
+    return loss.item()
 
 
 # --- Partial batches and caveats ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,24 @@ EXPECTED: dict[str, dict[str, str]] = {
         **{f"lookup, packed strings{where}": "ns" for where in ("", ", in a file")},
         "memory of a file's tokens": "MB",
     },
+    "coordinator": {
+        **{f"{closures}, 2 workers": "ratio" for closures in ("closures", "closures of 5 ms")},
+        **{f"{direction}, {what}": "ratio" for direction in ("pull", "push")
+           for what in ("dense", "rows")},
+    },
+    "engine_calls": dict.fromkeys(("small calls", "arrays sent", "arrays returned"), "ratio"),
 }  # fmt: skip
+OF_RAY = ("coordinator", "engine_calls")
 # What the scripts call is what mypy has checked; one of them runs here, all of them in test-long.
-SCRIPTS = list(EXPECTED) if LONG else ["order"]
+ALL = [name for name in EXPECTED if find_spec("ray") is not None or name not in OF_RAY]
+SCRIPTS = ALL if LONG else ["order"]
 PEERS = {  # of packages that every user has
     "host": ("tensors, 2 ranks", "DataLoader, by batch"),
     "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),
     "agreement": ("agreement, no work", "all_reduce in each step"),
     "resume": ("resume at 50 %, map-style", "StatefulDataLoader"),
     "order": ("order: memory", "DistributedSampler, 10^4"),
+    "coordinator": ("closures, 2 workers", "Ray, ActorPool"),
 }
 
 
@@ -106,6 +116,11 @@ def test_each_workload_has_a_figure_of_ours_with_a_target(measured, script):
 @pytest.mark.parametrize("script", [script for script in PEERS if script in SCRIPTS])
 def test_peers_are_measured_beside_ours(measured, script):
     assert PEERS[script] in [(row["workload"], row["case"]) for row in measured[script]]
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_there_is_no_floor_and_no_figure():
+    assert [] == json.loads(run_script("coordinator"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

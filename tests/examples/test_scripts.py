@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.examples.parameter_server_report import check_report
 from tests.examples.scripts import EXAMPLES, run, run_by_torchrun, run_launcher
 
 
@@ -124,6 +125,15 @@ class TestPreprocessAndServe:
         assert lines[-1].startswith("served: the same columns to the bit"), lines
         assert 7 == len(list((tmp_path / "states").iterdir()))
         assert (tmp_path / "served" / "model.pt2").exists()
+
+
+class TestParameterServer:
+    """parameter_server.py, which kills one of its workers; with Ray in tests/integrations."""
+
+    def test_every_example_comes_and_the_killed_worker_comes_back(self):
+        lines = run(1, "parameter_server.py", "--num-steps=240")
+
+        check_report(lines, num_steps=240)
 
 
 class TestParquetInAnObjectStore:

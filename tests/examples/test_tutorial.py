@@ -32,6 +32,7 @@ TABLES = {
     worker 1: [0, 2] [True, True]  [0, 0] [False, False]
 """,
     "get_next_as_optional": "step 2: [8] | []\n",
+    "parameter servers": "40 steps, 320 examples, of whichever worker was free\n",
 }
 
 
