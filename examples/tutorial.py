@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from torch_distinput.coordinator import ClusterCoordinator, Parameters, ParameterServerStrategy
+from torch_distinput.preprocessing import StringLookup
 from torch_distinput.testing import simulate
 
 Steps = list[list[list[int]]]
@@ -41,6 +42,7 @@ def main() -> None:
         iterators()
         element_spec()
         preprocessing()
+        tpus()
         parameter_servers()
         partial_batches(Path(folder))
         caveats(Path(folder))
@@ -242,6 +244,34 @@ def preprocessing() -> None:
     steps = [on_replicas(strategy, next(dist_iterator)) for _ in range(3)]
     show(steps)
     assert steps == [[[1, 3], [0, 1]], [[3, 0], [1, 3]], [[0, 1], [3, 0]]]
+
+
+def tpus() -> None:
+    """Preprocessing on TPUs: layers for strings stay in the pipeline, and steps have one shape.
+
+    Without a TPU the strategy says what is missing. Then the same steps are played by two simulated
+    workers, padded as the strategy pads them.
+    """
+    title("TPUs: layers for strings in the pipeline, steps of one shape")
+    layer = StringLookup(vocabulary=["a", "b", "c", "d", "f"])
+    options = tdi.InputOptions(partial_batch="pad")  # with a TPUStrategy that goes without saying
+
+    def work(strategy: tdi.Strategy) -> list[tuple[list[int], list[bool]]]:
+        dist_dataset = strategy.distribute_dataset(
+            ["a", "c", "e", "b", "d"], global_batch_size=4, collate_fn=layer, options=options
+        )
+        return [(batch.tolist(), mask.tolist()) for batch, mask in dist_dataset]
+
+    try:
+        workers = [work(tdi.TPUStrategy())]
+    except tdi.ConfigurationError as error:
+        print(f"  {str(error).partition(':')[0]}; what two of them would get:")
+        workers = simulate(work, num_workers=2)
+    for worker, steps in enumerate(workers):
+        print(f"    worker {worker}: {'  '.join(f'{batch} {mask}' for batch, mask in steps)}")
+    assert len({len(batch) for steps in workers for batch, _ in steps}) == 1
+    rows = [pair for steps in workers for step in steps for pair in zip(*step, strict=True)]
+    assert sorted(number for number, is_example in rows if is_example) == [0, 1, 2, 3, 4]
 
 
 def parameter_servers() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import torch
@@ -32,6 +33,17 @@ def paths(request: pytest.FixtureRequest) -> Iterator[str]:
     """
     with switched(request.param):
         yield request.param
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests stay until the end: nobody is to look for garbage among them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -47,6 +47,7 @@ PROMISED = {
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
+    "TPUStrategy",
     "Strategy",
     "get_strategy",
     "form_data_parallel_group",

@@ -28,6 +28,7 @@ from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,
     OneDeviceStrategy,
+    TPUStrategy,
 )
 from torch_distinput.distribute.strategy import Strategy, get_strategy
 from torch_distinput.errors import (
@@ -96,6 +97,7 @@ __all__ = [
     "StepGroup",
     "StepInfo",
     "Strategy",
+    "TPUStrategy",
     "TensorSpec",
     "TooFewFilesError",
     "Topology",

@@ -50,6 +50,7 @@ class Rebatch(str, enum.Enum):
 class PartialBatch(str, enum.Enum):
     """What a replica gets that has fewer examples than its share of a full batch."""
 
+    AUTO = "auto"
     ZERO_ROWS = "zero_rows"
     PAD = "pad"
 
@@ -85,7 +86,8 @@ class InputOptions:
             :class:`AutoShardPolicy`.
         rebatch: ``"split"`` (pieces of ceil(n / N)), ``"even"`` (sizes differ by at most one) or
             ``"cycle"`` (the sizes of a full batch, filled in order).
-        partial_batch: ``"zero_rows"`` (as many rows as there are examples, also none) or ``"pad"``:
+        partial_batch: ``"zero_rows"`` (as many rows as there are examples, also none), ``"pad"``,
+            or ``"auto"``: ``"pad"`` under a :class:`TPUStrategy`, else ``"zero_rows"``. Padded,
             each step is a pair ``(batch, mask)`` of one shape, for ``torch.compile`` and XLA. All
             leaves have ceil(global batch size / replicas in sync) rows, and ``mask`` (bool, a row
             each) is True for the examples, which come first. After them the last one is repeated,
@@ -111,7 +113,7 @@ class InputOptions:
 
     auto_shard_policy: AutoShardPolicy | Literal["auto", "file", "data", "off"] = "auto"
     rebatch: Literal["split", "even", "cycle"] = "split"
-    partial_batch: Literal["zero_rows", "pad"] = "zero_rows"
+    partial_batch: Literal["auto", "zero_rows", "pad"] = "auto"
     fetch_to_device: bool = True
     per_replica_buffer_size: int = 1
     replication_mode: Literal["per_worker", "per_replica"] = "per_worker"

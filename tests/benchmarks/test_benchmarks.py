@@ -64,9 +64,9 @@ EXPECTED: dict[str, dict[str, str]] = {
     "engine_calls": dict.fromkeys(("small calls", "arrays sent", "arrays returned"), "ratio"),
 }  # fmt: skip
 OF_RAY = ("coordinator", "engine_calls")
-# What the scripts call is what mypy has checked; two of them run here, all of them in test-long.
+# What the scripts call is what mypy has checked; one of them runs here, all of them in test-long.
 ALL = [name for name in EXPECTED if find_spec("ray") is not None or name not in OF_RAY]
-SCRIPTS = ALL if LONG else ["agreement", "order"]
+SCRIPTS = ALL if LONG else ["order"]
 PEERS = {  # of packages that every user has
     "host": ("tensors, 2 ranks", "DataLoader, by batch"),
     "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),

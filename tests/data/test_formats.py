@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-import os
 
 import numpy as np
 import pytest
 
 import torch_distinput as tdi
+from tests.conftest import LONG
 from tests.distribute.street import options
 from tests.formats import FORMATS
 from tests.storages import NAMES, Local, open_storage
@@ -25,16 +25,15 @@ PROCESSES = (0, 2)
 def _combinations():
     """All of them, or so many that each pair of values comes together."""
     everything = list(itertools.product(FORMATS, NAMES, POLICIES, PROCESSES))
-    if os.environ.get("TDI_TEST_LONG"):
+    if LONG:
         return everything
-    seen: set = set()
-    chosen = []
-    for combination in everything:
-        pairs = set(itertools.combinations(enumerate(combination), 2))
-        if not pairs <= seen:
-            seen |= pairs
-            chosen.append(combination)
-    return chosen
+    pairs = {each: set(itertools.combinations(enumerate(each), 2)) for each in everything}
+    missing, chosen = set().union(*pairs.values()), set()
+    while missing:
+        best = max(everything, key=lambda each: len(pairs[each] & missing))
+        missing -= pairs[best]
+        chosen.add(best)
+    return [each for each in everything if each in chosen]
 
 
 def write(storage, form, sizes):
@@ -141,7 +140,7 @@ def _mutated(content, random):
     return bytes(out)
 
 
-MUTATIONS = 1000 if os.environ.get("TDI_TEST_LONG") else 50
+MUTATIONS = 1000 if LONG else 30
 BARE = {"text", "jsonl", "csv"}
 """Formats that do not say how much there should be: a file that was cut off is a shorter file. So
 is a TFRecord file that was cut off between two frames."""

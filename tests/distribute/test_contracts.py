@@ -11,18 +11,21 @@ import traceback
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import torch_distinput as tdi
+from tests.conftest import LONG
 from tests.distribute.street import Shards, options, play, shown, stream_of
+from torch_distinput.engine import voted_feed
 from torch_distinput.testing import simulate
 
 pytestmark = pytest.mark.usefixtures("paths")
 
 clusters = st.tuples(st.integers(1, 4), st.integers(1, 3))
 rules = st.sampled_from(["split", "even", "cycle"])
+some = settings(max_examples=1000 if LONG else 30)  # orders are enumerated in tests/plan
 
 
 def examples_of(workers):
@@ -91,6 +94,7 @@ def test_assigned_shards_exactly_once(lengths, size, cluster, rebatch, data):
     assert all(global_batches(workers))
 
 
+@some
 @given(st.integers(1, 30), st.integers(1, 9), clusters, clusters, rules, st.integers(0, 3))
 def test_order_does_not_depend_on_the_cluster(count, size, one, other, rebatch, epoch):
     """C3 under DATA: the sequence of global batches is that of one worker with one replica."""
@@ -105,6 +109,7 @@ def test_order_does_not_depend_on_the_cluster(count, size, one, other, rebatch, 
         assert played[0] == played[1]
 
 
+@some
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=6), st.integers(1, 9), rules)
 def test_each_workers_order_does_not_depend_on_replicas(lengths, size, rebatch):
     """C3 under FILE: a worker's examples come in one order, whatever R."""
@@ -204,8 +209,9 @@ def test_a_source_that_cannot_be_started_is_told_to_all():
     simulate(work, num_workers=3)
 
 
-def test_a_source_that_does_not_return_is_named():
+def test_a_source_that_does_not_return_is_named(monkeypatch):
     """The next epoch cannot start while the last one is still read; the others are not blamed."""
+    monkeypatch.setattr(voted_feed, "_LEAVE_SECONDS", 0.1)
     leave = threading.Event()
 
     def work(strategy):
@@ -216,7 +222,7 @@ def test_a_source_that_does_not_return_is_named():
             inside.set()
             assert strategy.worker_index == 0 or leave.wait(20)
 
-        limit = options(timeout=2)  # to leave the epoch before takes worker 1 a second
+        limit = options(timeout=1)  # to leave the epoch before takes worker 1 a tenth of that
         dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
         next(iter(dataset))
         assert inside.wait(20)

@@ -141,7 +141,7 @@ def test_every_worker_ends(part, planned, known, coupled, afterwards):
     scene = Scene(dict(enumerate(planned)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer_monitor, "_ROLL_CALL_SECONDS", 0.4)
-        patch.setattr(simulated, "_PATIENCE_SECONDS", 2 * TIMEOUT)
+        patch.setattr(simulated, "_PATIENCE_SECONDS", 1.25 * TIMEOUT)
         started = time.monotonic()
         outcomes = simulate(
             lambda strategy: play(scene, known, coupled, strategy), num_workers=len(planned)

@@ -9,10 +9,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_distinput as tdi
+from tests.conftest import LONG
 from tests.distribute.numbers_reader import BAD, Numbers, write_numbers
 from tests.distribute.street import options, play, shown, write_files
 from torch_distinput.testing import check_reader, simulate
@@ -63,6 +64,7 @@ def test_the_reader_of_these_tests(tmp_path):
         assert list(range(50)) == check_reader(reader, f"{tmp_path}/n0000.bin", num_records=50)
 
 
+@settings(max_examples=1000 if LONG else 20)  # tests/plan enumerates both ways to find the steps
 @given(
     file_sizes, st.integers(1, 9), clusters, rules, policies,
     st.booleans(), st.booleans(), st.booleans(), st.booleans(), recipes,

@@ -45,7 +45,7 @@ def losses_of_zip(sizes, options, strategy):
     first, second = (distributed(strategy, size, options=options) for size in sizes)
     found = []
     for step, _ in zip(first, second, strict=False):
-        batch = step if options.partial_batch == "zero_rows" else step[0]
+        batch = step if options.partial_batch != "pad" else step[0]
         try:
             found.append(tdi.compute_average_loss(batch).item())
         except ValueError as error:

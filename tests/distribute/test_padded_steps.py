@@ -166,7 +166,8 @@ class TestRefusals:
 
     def test_another_name(self):
         """The names are listed."""
-        with pytest.raises(ValueError, match="partial_batch must be one of 'zero_rows', 'pad'"):
+        allowed = "partial_batch must be one of 'auto', 'zero_rows', 'pad'"
+        with pytest.raises(ValueError, match=allowed):
             options(partial_batch="fill")
         assert "pad" == options(partial_batch="PAD").partial_batch
 

@@ -178,18 +178,21 @@ class TestResumeElastic:
 class TestTrainFsdp2:
     """train_fsdp2.py, three times: each part on another mesh."""
 
-    def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path):
+    # Four ranks import for long what two have imported; gloo/test_meshes.py has meshes of 2 x 2.
+    @pytest.mark.parametrize("width", [1, pytest.param(2, marks=pytest.mark.long)])
+    def test_every_digit_once_an_epoch_over_three_meshes(self, tmp_path, width):
         """The second part receives what one rank of each pair reads; the last one is alone."""
         folder = f"--folder={tmp_path}"
+        pairs = ("--steps=20", "--tp=2", "--replicate=broadcast")
         parts = [
-            run_by_torchrun(2, "train_fsdp2.py", folder, "--steps=30"),
-            run(4, "train_fsdp2.py", folder, "--steps=20", "--replicate=broadcast"),
+            run(2, "train_fsdp2.py", folder, "--steps=30"),
+            run(2 * width, "train_fsdp2.py", folder, *pairs),
             run(1, "train_fsdp2.py", folder),
         ]
 
         assert [part[-3] for part in parts] == [
             "2 ranks, dp_shard 2 x tp 1: 30 steps",
-            "4 ranks, dp_shard 2 x tp 2: 20 steps",
+            f"{2 * width} ranks, dp_shard {width} x tp 2: 20 steps",
             "1 ranks, dp_shard 1 x tp 1: 19 steps",
         ]
         pattern = r"loss (\S+) -> (\S+); (\S+) % of others right"

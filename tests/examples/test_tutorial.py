@@ -27,6 +27,10 @@ TABLES = {
     worker 0: [0, 1]  [2, 3]  [4, 5]  [6, 7]  [8, 9]  [10, 11]
     worker 1: [0, 1]  [2, 3]  [4, 5]  [6, 7]  [8, 9]  [10, 11]
 """,
+    "TPU": """; what two of them would get:
+    worker 0: [1, 3] [True, True]  [4, 4] [True, False]
+    worker 1: [0, 2] [True, True]  [0, 0] [False, False]
+""",
     "get_next_as_optional": "step 2: [8] | []\n",
     "parameter servers": "40 steps, 320 examples, of whichever worker was free\n",
 }

@@ -3,7 +3,14 @@
     python -m tests.gloo.failing_rank
 
 reads plans, one a line. It has imported what ranks need, and forks those of a plan, so that they
-are there in no time; each runs to the end of its interpreter. Their output is in the plan's folder.
+are there in no time; each runs to the end of its interpreter. Their output is in the plan's folder,
+and at last the survivors' exit codes in its ``codes``.
+
+What takes long is that the others wait. So a plan begins when the fault of the one before it has
+happened, and they wait side by side:
+
+    plan 0    start . . fault  wait wait wait wait  end
+    plan 1                     start . . fault  wait wait wait wait  end
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -120,10 +128,12 @@ def main(rank, plan):
         timeout=timedelta(seconds=plan["timeout"]),
     )  # fmt: skip
     print(json.dumps(work(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
+    if plan["leaves"]:
+        dist.destroy_process_group()
 
 
 def start(plan):
-    """Fork the ranks: in a rank its number, else None, when the survivors' exit codes are printed.
+    """Fork the ranks: in a rank its number, else None, when the survivors' exit codes are known.
 
     All of them are in one process group, which is killed then: the victim may hang or be stopped.
     """
@@ -139,21 +149,41 @@ def start(plan):
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in survivors]
     os.killpg(processes[0], signal.SIGKILL)
     os.waitpid(processes[plan["victim"]], 0)
-    print(json.dumps(codes), flush=True)
+    write_codes(plan, codes)
     return None
+
+
+def write_codes(plan, codes):
+    """All at once, for somebody looks at it all the time."""
+    path = Path(plan["folder"], "codes")
+    path.with_suffix(".new").write_text(json.dumps(codes))
+    path.with_suffix(".new").rename(path)
 
 
 def serve():
     """Play plans until there are no more."""
     for line in sys.stdin:
         plan = json.loads(line)
-        rank = start(plan)
-        if rank is not None:
-            for descriptor, name in ((1, "out"), (2, "err")):
-                path = f"{plan['folder']}/{name}-{rank}"
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-            main(rank, plan)
+        supervisor = os.fork()
+        if not supervisor:
+            rank = start(plan)
+            if rank is None:
+                os._exit(0)  # without the end of an interpreter, which takes long
+            play(rank, plan)
             return
+        while not Path(plan["mark"]).exists() and not os.waitpid(supervisor, os.WNOHANG)[0]:
+            time.sleep(0.01)
+    with suppress(ChildProcessError):  # there are no more
+        while os.wait():
+            pass
+
+
+def play(rank, plan):
+    """Be a rank, with its output in a file."""
+    for descriptor, name in ((1, "out"), (2, "err")):
+        path = f"{plan['folder']}/{name}-{rank}"
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    main(rank, plan)
 
 
 if __name__ == "__main__":

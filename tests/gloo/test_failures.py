@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -20,56 +20,41 @@ from torch_distinput.testing import run_ranks_outcomes
 
 PLAN = {
     "ranks": 2, "victim": 1, "number": 3, "place": "loop", "examples": 20_000, "loaders": 0,
-    "timeout": TIMEOUT, "pace": 0.003,
+    "timeout": TIMEOUT, "pace": 0.003, "leaves": False,
 }  # fmt: skip
 
 
-class Starter:
-    """Starts the ranks of one plan after another."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", failing_rank.__name__], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-
-    def exit_codes(self, plan):
-        """Run the ranks of a plan to their ends; how the survivors have ended."""
-        watchdog = threading.Timer(2 * LIMIT, self._process.kill)
-        watchdog.start()
-        try:
-            print(json.dumps(plan), file=self._process.stdin, flush=True)
-            return json.loads(self._process.stdout.readline())
-        finally:
-            watchdog.cancel()
-
-    def close(self):
-        """There are no more plans."""
-        self._process.communicate(timeout=LIMIT)
-        assert 0 == self._process.returncode
-
-
 @pytest.fixture(scope="module")
-def starter():
-    made = Starter()
-    yield made
-    made.close()
+def jobs(request, tmp_path_factory):
+    """The plans of all tests that were chosen, on their way; and the folder of each."""
+    items = [item for item in request.session.items if item.path == request.path]
+    plans = {i.name: i.callspec.params["plan"] for i in items if "plan" in i.fixturenames}
+    with subprocess.Popen(
+        [sys.executable, "-m", failing_rank.__name__], text=True,
+        stdin=subprocess.PIPE, cwd=Path(__file__).parents[2],
+    ) as process:  # fmt: skip
+        folders = {}
+        for name, plan in plans.items():
+            folders[name] = folder = tmp_path_factory.mktemp("plan")
+            paths = {key: str(folder / key) for key in ("store", "mark")}
+            print(json.dumps(PLAN | paths | plan | {"folder": str(folder)}), file=process.stdin)
+        process.stdin.close()
+        yield folders
+        assert 0 == process.wait(2 * LIMIT)
 
 
 @pytest.fixture
-def play_processes(starter, tmp_path):
-    """A function that runs the ranks of a plan to the end of their interpreters."""
-    return partial(played_by, starter, tmp_path)
-
-
-def played_by(starter, folder, **plan):
+def outcomes(request, jobs, plan):
     """For each survivor: its words, its steps, the seconds since the fault, and its log."""
-    plan = PLAN | {"store": str(folder / "store"), "mark": str(folder / "mark")} | plan
-    codes = starter.exit_codes(plan | {"folder": str(folder)})
+    folder, plan = jobs[request.node.name], PLAN | plan
+    deadline = time.monotonic() + 2 * LIMIT
+    while not (folder / "codes").exists():
+        assert time.monotonic() < deadline, "the plan has not come to its end"
+        time.sleep(0.01)
     survivors = [rank for rank in range(plan["ranks"]) if rank != plan["victim"]]
     out, err = ([(folder / f"{name}-{rank}").read_text() for rank in survivors]
                 for name in ("out", "err"))  # fmt: skip
-    assert [0] * len(survivors) == codes, (out, err)
+    assert [0] * len(survivors) == json.loads((folder / "codes").read_text()), (out, err)
     began = float((folder / "mark").read_text())
     return [
         (words, steps, at - began, log)
@@ -101,12 +86,10 @@ def check(outcomes, *, coupled, names=("worker 1",), within=2 * TIMEOUT + 5):
         assert seconds < within, words
 
 
-streets = pytest.mark.parametrize(
-    ("known", "coupled"), [(True, True), (True, False), (False, True), (False, False)]
-)
-some_streets = streets if LONG else pytest.mark.parametrize(
-    ("known", "coupled"), [(True, False), (False, True)]
-)  # fmt: skip
+STREETS = [(True, True), (True, False), (False, True), (False, False)]
+SOME_STREETS = STREETS if LONG else STREETS[1:3]
+streets = pytest.mark.parametrize(("known", "coupled"), STREETS)
+some_streets = pytest.mark.parametrize(("known", "coupled"), SOME_STREETS)
 
 
 @streets
@@ -122,51 +105,58 @@ def test_a_killed_rank(tmp_path, known, coupled):
     check(outcomes, coupled=coupled)
 
 
-@some_streets
-def test_a_stopped_rank(play_processes, known, coupled):
-    outcomes = play_processes(
-        kind="SIGSTOP", known=known, coupled=coupled, number=300
+def plans_of(cases, **plan):
+    """A plan for each street of some."""
+    return pytest.mark.parametrize(
+        "plan",
+        [plan | {"known": known, "coupled": coupled} for known, coupled in cases],
+        ids=[f"{known}-{coupled}" for known, coupled in cases],
     )
-    check(outcomes, coupled=coupled, names=("worker 1", "of iteration 0", "last heard of"))
+
+
+@plans_of([*SOME_STREETS, (False, False)], kind="SIGSTOP", number=300, leaves=True)
+def test_a_stopped_rank(plan, outcomes):
+    """Nor does a vote that cannot be stopped keep the interpreter of a rank that leaves."""
+    names = ("worker 1", "of iteration 0", "last heard of")
+    check(outcomes, coupled=plan["coupled"], names=names)
+
+
+HOSTED = {"coupled": False, "victim": 0, "is_hosted": True}
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"),
-    [*itertools.product(["SIGKILL", "SIGSTOP"], [True, False])]
-    if LONG
-    else [("SIGKILL", False), ("SIGSTOP", True)],
+    "plan",
+    [
+        HOSTED | {"kind": kind, "known": known, "number": 300}
+        for kind, known in itertools.product(["SIGKILL", "SIGSTOP"], [True, False])
+        if LONG or (kind == "SIGSTOP") == known
+    ],
+    ids=lambda plan: f"{plan['kind']}-{plan['known']}",
 )
-def test_the_rank_that_hosts_the_store(play_processes, kind, known):
+def test_the_rank_that_hosts_the_store(plan, outcomes):
     """Whoever waits for its answer is a thread; ``next`` says what happened."""
-    outcomes = play_processes(
-        kind=kind, known=known, coupled=False, number=300, victim=0, is_hosted=True
-    )
-    check(outcomes, coupled=False, names=())
+    check(outcomes, coupled=plan["coupled"], names=())
 
 
-def test_the_rank_that_hosts_the_store_is_stopped_between_epochs(play_processes):
+BETWEEN_EPOCHS = HOSTED | {"kind": "SIGSTOP", "known": True, "number": 19, "examples": 80}
+
+
+@pytest.mark.parametrize("plan", [BETWEEN_EPOCHS], ids=["SIGSTOP"])
+def test_the_rank_that_hosts_the_store_is_stopped_between_epochs(outcomes):
     """Nobody stays inside a call of torch that waits for its answer."""
-    outcomes = play_processes(
-        kind="SIGSTOP", known=True, coupled=False, number=19, examples=80, victim=0,
-        is_hosted=True,
-    )  # fmt: skip
     check(outcomes, coupled=False, names=("the store of the process group",))
 
 
-@some_streets
-def test_a_source_that_hangs(play_processes, known, coupled):
+@plans_of(SOME_STREETS, kind="hang", place="source", examples=80)
+def test_a_source_that_hangs(plan, outcomes):
     """With known lengths the others notice where they have to wait: at the next epoch."""
-    outcomes = play_processes(
-        kind="hang", place="source", known=known, coupled=coupled, examples=80
-    )
-    check(outcomes, coupled=coupled, names=("worker 1", "reading step"))
+    check(outcomes, coupled=plan["coupled"], names=("worker 1", "reading step"))
 
 
-@some_streets
-def test_a_slow_rank_is_waited_for(play_processes, known, coupled):
+@plans_of([(True, False), (False, False)], kind="slow", place="source", examples=40, pace=0.0)
+def test_a_slow_rank_is_waited_for(outcomes):
     """It is late but alive: the others say so, once, and go on."""
-    plan = {"place": "source", "examples": 40, "pace": 0.0, "coupled": False}
-    ((words, steps, _, err),) = play_processes(kind="slow", known=known, **plan)
+    ((words, steps, _, err),) = outcomes
     assert "completed" == words
     assert 20 == steps
     (warning,) = [line for line in err.splitlines() if line.startswith("log: ")]
@@ -184,16 +174,20 @@ def test_a_killed_loader_process(tmp_path, known, coupled, loaders):
     check(outcomes, coupled=coupled, within=20)
 
 
-@pytest.mark.parametrize("seed", range(50 if LONG else 3))
-def test_random_kills(play_processes, seed):
+def random_plan(seed):
     """Any rank, any step, any place, any kind of input."""
     choice = random.Random(seed)
     ranks = choice.choice([2, 3])
-    coupled = choice.random() < 0.5
-    victim = choice.randrange(ranks)
-    outcomes = play_processes(
-        kind="SIGKILL", known=choice.random() < 0.5, coupled=coupled, ranks=ranks,
-        victim=victim, place=choice.choice(["source", "loop"]), number=choice.randrange(200),
-        loaders=choice.choice([0, 0, 1]),
-    )  # fmt: skip
-    check(outcomes, coupled=coupled, names=(f"worker {victim}",), within=20)
+    return {
+        "kind": "SIGKILL", "ranks": ranks, "coupled": choice.random() < 0.5,
+        "victim": choice.randrange(ranks), "known": choice.random() < 0.5,
+        "place": choice.choice(["source", "loop"]), "number": choice.randrange(200),
+        "loaders": choice.choice([0, 0, 1]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plan", [random_plan(seed) for seed in range(50 if LONG else 3)], ids=itertools.count()
+)
+def test_random_kills(plan, outcomes):
+    check(outcomes, coupled=plan["coupled"], names=(f"worker {plan['victim']}",), within=20)

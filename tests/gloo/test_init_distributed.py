@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,6 +154,24 @@ class TestGroup:
 
         assert backends == ["gloo", "cpu:gloo,cuda:nccl"]
 
+    def test_default_backend_of_a_tpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Torch_tpu's, and gloo for tensors of the host, which votes and objects are."""
+        fake_accelerator(monkeypatch, 1, "tpu")
+
+        assert launch._default_backend() == "cpu:gloo,tpu:tpu_dist"
+
+    def test_a_tpu_is_left_alone_before_the_process_group(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process has one, whatever its LOCAL_RANK; to count them would start its runtime."""
+        chosen = fake_accelerator(monkeypatch, 4, "tpu")
+        monkeypatch.delattr(torch.accelerator, "device_count")
+        monkeypatch.setenv("LOCAL_RANK", "2")
+
+        launch._set_device()
+
+        assert chosen == []
+
     @pytest.mark.parametrize(
         ("local_rank", "num_devices", "expected"),
         [
@@ -201,8 +220,12 @@ def agent_store(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) ->
     return store
 
 
-def fake_accelerator(monkeypatch: pytest.MonkeyPatch, num_devices: int) -> list[int]:
+def fake_accelerator(
+    monkeypatch: pytest.MonkeyPatch, num_devices: int, kind: str = "cuda"
+) -> list[int]:
     chosen: list[int] = []
+    device = SimpleNamespace(type=kind)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: num_devices)
     monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import runpy
 import signal
 import sys
 from functools import partial
@@ -130,15 +131,22 @@ def test_a_killed_rank_leaves_what_was_counted(data, expected, tmp_path):
     assert digest(expected) == digest(out)
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2])
-def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path):
+def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path, monkeypatch, capsys):
+    """By torchrun as its users start it, and alone in this process."""
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE.format(pattern=f"{data}/*"))
-    out = tmp_path / "out"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-    command = [sys.executable, *(torchrun if num_ranks > 1 else [])]
-    command += ["-m", "torch_distinput.preprocessing", str(recipe), str(out)]
-    said = output_of([*command, "--cache", str(tmp_path / "cache")], timeout=100)
+    out, name = tmp_path / "out", "torch_distinput.preprocessing"
+    arguments = [str(recipe), str(out), "--cache", str(tmp_path / "cache")]
+    if num_ranks > 1:
+        said = output_of([*TORCHRUN, "-m", name, *arguments], timeout=100)
+    else:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        said = capsys.readouterr().out
     assert f"{out}: fingerprint {pp.load(str(expected)).fingerprint()}" in said
     assert digest(expected) == digest(out)
 

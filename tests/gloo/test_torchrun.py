@@ -6,6 +6,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 LIMIT = 120
 
 HEAD = """
@@ -33,9 +35,20 @@ def torchrun(folder, script, *, ranks=2, limit=LIMIT):
     )  # fmt: skip
 
 
-def test_a_script_that_stops_early_ends(tmp_path):
-    """Nothing that reads or votes ahead keeps a process alive, however its iterator was left."""
-    script = """
+GARBAGE = """
+    import gc
+
+    def collecting(line):
+        gc.collect()
+        return int(line)
+
+    torch.distributed.barrier()  # leaves objects that hold threads of the group
+    files = tdi.FileDataset("numbers-*.txt").map(collecting)
+    files = strategy.distribute_dataset(files, global_batch_size=64, num_workers=1)
+    for epoch in range(4):
+        print(sum(len(batch) for batch in files), flush=True)
+"""
+EARLY = """
     left, closed, gone = (
         iter(strategy.distribute_dataset(numbers, global_batch_size=4)) for _ in range(3)
     )
@@ -46,10 +59,28 @@ def test_a_script_that_stops_early_ends(tmp_path):
     del gone, iterator
     print("the last line")  # votes of the first one are under way
     torch.distributed.destroy_process_group()  # a gloo group that is left aborts at exit
-    """
-    ended = torchrun(tmp_path, script)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What a job prints that does one after the other."""
+    folder = tmp_path_factory.mktemp("job")
+    for number in range(4):
+        (folder / f"numbers-{number}.txt").write_text("".join(f"{i}\n" for i in range(100)))
+    ended = torchrun(folder, textwrap.dedent(GARBAGE) + textwrap.dedent(EARLY), limit=60)
     assert 0 == ended.returncode, ended.stderr
-    assert 2 == ended.stdout.count("the last line")
+    return ended.stdout
+
+
+def test_garbage_in_loader_processes(printed):
+    """A forked process must not collect what belongs to the threads of its parent."""
+    assert 8 == printed.count("200")  # two ranks may share a line
+
+
+def test_a_script_that_stops_early_ends(printed):
+    """Nothing that reads or votes ahead keeps a process alive, however its iterator was left."""
+    assert 2 == printed.count("the last line")
 
 
 def test_a_rank_that_raises_ends_the_job(tmp_path):
@@ -67,26 +98,3 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     ended = torchrun(tmp_path, script)
     assert 0 != ended.returncode
     assert "the model broke" in ended.stderr
-
-
-def test_garbage_in_loader_processes(tmp_path):
-    """A forked process must not collect what belongs to the threads of its parent."""
-    script = """
-    import gc
-
-    def collecting(line):
-        gc.collect()
-        return int(line)
-
-    torch.distributed.barrier()  # leaves objects that hold threads of the group
-    files = tdi.FileDataset("numbers-*.txt").map(collecting)
-    dataset = strategy.distribute_dataset(files, global_batch_size=64, num_workers=1)
-    for epoch in range(4):
-        print(sum(len(batch) for batch in dataset), flush=True)
-    torch.distributed.destroy_process_group()
-    """
-    for number in range(4):
-        (tmp_path / f"numbers-{number}.txt").write_text("".join(f"{i}\n" for i in range(100)))
-    ended = torchrun(tmp_path, script, limit=60)
-    assert 0 == ended.returncode, ended.stderr
-    assert 8 == ended.stdout.count("200")  # two ranks may share a line

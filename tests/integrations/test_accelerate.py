@@ -290,8 +290,9 @@ class TestOneProcess:
     def test_an_epoch_that_no_checkpoint_would_know_is_refused(self, loader, accelerator, tmp_path):
         """Not one that has ended, nor one of evaluation."""
         for _ in loader:
-            with pytest.raises(tdi.UsageError, match="register_for_checkpointing"):
+            with pytest.raises(tdi.UsageError, match="register_for_checkpointing") as refused:
                 accelerator.save_state(tmp_path)
+            assert "iterate it under torch.no_grad()" in str(refused.value)
         accelerator.save_state(tmp_path / "ended")
         with torch.no_grad():
             next(iter(loader))

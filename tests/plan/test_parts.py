@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.plan.saved_states import saved_state
 from torch_distinput.plan.progress.parts import keep_parts_whole
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import ALL
 from torch_distinput.plan.progress.route import Shard
 from torch_distinput.plan.progress.state import from_state
 
-STATE = {
-    "version": 2,
-    "recipe": [["seed", 0]],
-    "epoch": 0,
-    "steps": 2,
-    "examples": 12,
-    "grid": [2, 1, 6, "split"],
-    "rounds": 2,
-    "rows": [6, 6],
-    "reaches": [0, 0],
-    "streams": [[0, 0, [0, 0, None, 0, None]], [0, 0, [0, 1, None, 3, None]]],
-    "deals": [],
-}
-
 
 def test_each_part_goes_on_as_a_part():
     """From where it was; all is touched, so that nothing is assigned again."""
-    position = from_state(keep_parts_whole(STATE))
+    position = from_state(keep_parts_whole(saved_state()))
     assert (ALL, ALL) == position.files_touched
     segments = [segment for stream in position.streams for segment in stream.segments]
     assert [Place("part", inner=(None,))] * 2 == [segment.start for segment in segments]
@@ -38,7 +25,7 @@ def test_later_assignments_stay_as_they_are():
     """They had nothing left to assign."""
     segments = [[0, 0, None, 3, None], [1, 0, None, 0, None]]
     state = keep_parts_whole(
-        {**STATE, "streams": [[0, 0, *segments]], "deals": [[None, None]], "rows": [6]}
+        saved_state(streams=[[0, 0, *segments]], deals=[[None, None]], rows=[6])
     )
     (stream,) = from_state(state).streams
     assert [Place("part", inner=(None,)), None] == [segment.start for segment in stream.segments]

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.plan.saved_states import saved_state
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.state_version_1 import upgrade
 
-OLD = {
-    "version": 1,
-    "recipe": [["seed", 3]],
-    "epoch": 5,
-    "steps": 6,
-    "examples": 24,
-    "grid": [2, 1, 4, "even"],
-    "rounds": 7,
-    "rows": [8, 9],
-    "reaches": [1, 2147483648],
-    "streams": [[1, -2, [0, 0, 3, 2, 4, ["a", [5]]]], [0, 0, [1, 1, 2147483648, 0]]],
-    "deals": [[1, 2147483648, 0]],
-}
+OLD = saved_state(
+    version=1,
+    reaches=[1, 2147483648],
+    streams=[[1, -2, [0, 0, 3, 2, 4, ["a", [5]]]], [0, 0, [1, 1, 2147483648, 0]]],
+    deals=[[1, 2147483648, 0]],
+)
 PLACE = Place("partition", (("number", 4),))
 
 

@@ -43,7 +43,7 @@ def init_distributed(timeout: float = 120.0, *, backend: str | None = None) -> N
     Args:
         timeout: Seconds after which a collective operation, or the start itself, gives up.
         backend: As for ``init_process_group``; by default ``"cpu:gloo,cuda:nccl"`` where CUDA is
-            available, else ``"gloo"``.
+            available, ``"cpu:gloo,tpu:tpu_dist"`` on a TPU of torch_tpu, else ``"gloo"``.
 
     Raises:
         ValueError: If ``timeout`` is not positive, or the environment is incomplete or wrong.
@@ -117,6 +117,10 @@ def _set_device() -> None:
     """Make this rank's accelerator the current device, before anything is put on device 0."""
     if not (torch.accelerator.is_available() and os.environ.get("LOCAL_RANK")):
         return
+    if _has_tpu():
+        # A process sees one TPU, which is current already. To ask for their number would start the
+        # runtime of the TPU, before the process group has told it of the other ranks.
+        return
     local_rank, num_devices = _integer("LOCAL_RANK"), torch.accelerator.device_count()
     if num_devices == 1:  # one visible device per rank (CUDA_VISIBLE_DEVICES) is device 0 to all
         local_rank = 0
@@ -128,7 +132,14 @@ def _set_device() -> None:
     torch.accelerator.set_device_index(local_rank)
 
 
+def _has_tpu() -> bool:
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    return kind is not None and kind.type == "tpu"
+
+
 def _default_backend() -> str:
+    if _has_tpu():
+        return "cpu:gloo,tpu:tpu_dist"
     if torch.cuda.is_available() and dist.is_nccl_available():
         return "cpu:gloo,cuda:nccl"
     return "gloo"

@@ -100,8 +100,14 @@ class ProcessGroupCommunicator:
         ]
 
     def _reachable(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Move a tensor to a device that the group has a backend for."""
+        """Move a tensor to a device that the group has a backend for.
+
+        Tensors of a TPU go over the host: their sizes may be new in each call, and a TPU would
+        compile a program for each.
+        """
         kinds = {device.type for device in self._group._device_types}  # noqa: SLF001
+        if tensor.device.type == "tpu" and "cpu" in kinds:
+            kinds = {"cpu"}
         if tensor.device.type in kinds:
             return tensor.detach().contiguous()
         return tensor.detach().to(min(kinds)).contiguous()

@@ -1,17 +1,24 @@
 """What prefetching asks of a device: one operation for each copy, and one for each wait.
 
-:class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`CpuBackend` has
-nothing to wait for, and the test kit's ``TracingBackend`` proves that no wait is missing. What has
-to wait for what is not decided here but in ``staging``, which runs over any of the three.
+:class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`TpuBackend` does
+without streams, :class:`CpuBackend` has nothing to wait for, and the test kit's ``TracingBackend``
+proves that no wait is missing. What has to wait for what is not decided here but in ``staging``,
+which runs over any of them.
 """
+
+# ruff: noqa: B027 - that nothing waits is what a direct backend has to say
 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+
+TPU = "tpu"
+"""What torch_tpu calls its devices."""
 
 HostMemory = Callable[[int], torch.Tensor]
 """Makes so many bytes of host memory, not initialized."""
@@ -22,7 +29,13 @@ class Backend(Protocol):
 
     Three parties share memory: the host thread that calls, the *side stream* on which all copies
     run, and the *consumer*: whatever stream is current where a step is handed over.
+
+    Attributes:
+        copies_at_once: whether a copy is over when ``copy`` returns. Then the source may be written
+            over or freed at once: there is nothing to stage it in, and nothing to keep.
     """
+
+    copies_at_once: bool
 
     def enter_thread(self) -> None:
         """Prepare the calling thread to start copies."""
@@ -64,19 +77,31 @@ class Backend(Protocol):
         """The memory of a tensor is reused after what the caller's current stream does by then."""
 
 
-class CpuBackend:
-    """A replica on the CPU beside others on accelerators: its batches are there already."""
+class DirectBackend(ABC):
+    """A device whose copies are over when ``copy`` returns, so that nothing is ever under way.
+
+    What follows from that is here; the parts for staging are never asked for.
+    """
+
+    copies_at_once = True
+
+    @abstractmethod
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is there already."""
+
+    @abstractmethod
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Copy, and return when the source has been read."""
+
+    def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A value of its own, without its graph."""
+        return tensor.detach().clone()
 
     def enter_thread(self) -> None:
         """Nothing to prepare."""
 
-    def holds(self, tensor: torch.Tensor) -> bool:
-        """All of them, also one that the source left on an accelerator."""
-        del tensor
-        return True
-
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        """No device reads it."""
+        """The host does not go on during a copy."""
         del tensor
         return False
 
@@ -92,14 +117,6 @@ class CpuBackend:
         """Copy."""
         target.copy_(source)
 
-    def copy(self, source: torch.Tensor) -> torch.Tensor:
-        """Copy at once."""
-        return source.clone()
-
-    def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy at once."""
-        return tensor.clone()
-
     def wait_for_producer(self) -> None:
         """Nothing is under way."""
 
@@ -113,11 +130,26 @@ class CpuBackend:
         """Nothing is under way."""
 
     def keep_for_consumer(self, tensor: torch.Tensor) -> None:
-        """References keep it."""
+        """References keep it, as do programs of the device that read it."""
+
+
+class CpuBackend(DirectBackend):
+    """A replica on the CPU beside others on accelerators: its batches are there already."""
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """All of them, also one that the source left on an accelerator."""
+        del tensor
+        return True
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Copy."""
+        return source.clone()
 
 
 class AcceleratorBackend:
     """One call of torch for each operation, on the side stream of a device."""
+
+    copies_at_once = False
 
     def __init__(self, device: torch.device) -> None:
         """Take the side stream of a device."""
@@ -185,6 +217,40 @@ class AcceleratorBackend:
         tensor.record_stream(torch.accelerator.current_stream(self._device))
 
 
+class TpuBackend(DirectBackend):
+    """A TPU of torch_tpu, where streams and events have names only.
+
+    There ``Event.wait`` and ``Stream.wait_event`` do nothing, ``Stream.query`` is not implemented,
+    and what an event promises to wait for are copies *from* the device. So no event says when a
+    copy *to* it has read its source. A ring of staging buffers would write the next batch into
+    memory that the last one is still read from, and nobody would be told:
+
+        host   stage step 4 | start its copy | wait for the event: at once | stage step 5
+        TPU                            ....... reads the buffer: some of step 4, some of step 5
+
+    Two things can be relied on, and this needs no others. A copy that is not ``non_blocking``
+    returns when the TPU has the bytes (torch_tpu waits for the future of the transfer), as torch
+    promises of any device. And a program starts when the values that it reads are there, and memory
+    is freed after the last program that reads it: XLA orders by data, not by streams. So what
+    is written to a tensor later is another value, also to its duplicate.
+
+    The copies still overlap the training step: they wait in the prefetch thread, without the GIL.
+    A process has one TPU, which is the current one in each of its threads.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Take the TPU of this process, ``tpu:0``."""
+        self._device = device
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """By its device."""
+        return tensor.device == self._device
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """Copy, and return when the source has been read; without its graph."""
+        return source.detach().to(self._device, non_blocking=False)
+
+
 @functools.cache
 def _side_stream(device: torch.device) -> torch.Stream:
     """The one stream of a device for copies, kept for the life of the process.
@@ -203,11 +269,13 @@ def _pinned(num_bytes: int) -> torch.Tensor:
 def host_memory(devices: Sequence[torch.device]) -> HostMemory | None:
     """How to make host memory that these devices read without a staging copy.
 
-    None where any memory will do: pinning takes an accelerator.
+    None where any memory will do: only devices whose copies overlap the host read pinned memory.
     """
-    return None if all(device.type == "cpu" for device in devices) else _pinned
+    return None if all(device.type in ("cpu", TPU) for device in devices) else _pinned
 
 
 def backend_for(device: torch.device) -> Backend:
     """Choose by the kind of device."""
-    return CpuBackend() if device.type == "cpu" else AcceleratorBackend(device)
+    if device.type == "cpu":
+        return CpuBackend()
+    return TpuBackend(device) if device.type == TPU else AcceleratorBackend(device)

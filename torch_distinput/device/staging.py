@@ -117,6 +117,8 @@ class StagingRing:
             return leaf if owned else backend.duplicate(leaf)
         if leaf.device.type != "cpu" or not leaf.numel():
             return backend.copy(leaf)  # torch orders devices among each other; no rows, no bytes
+        if backend.copies_at_once:
+            return backend.copy(leaf)
         if leaf.layout is not torch.strided:
             return backend.copy(slot.keep(backend.pin(leaf)))
         if owned and backend.is_pinned(leaf) and leaf.stride() == _dense_strides(leaf):

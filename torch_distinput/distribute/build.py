@@ -21,11 +21,13 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.steps.padding import Padding
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.data.user_sources.stages import find_counting_stage
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.distribute.static_shapes import choose_partial_batch
 from torch_distinput.engine.indexed import IndexedInput
 from torch_distinput.engine.input import Input
 from torch_distinput.errors import ConfigurationError
@@ -81,7 +83,7 @@ def build_dataset(
         "global_batch_size": opened.request.global_batch_size,
         "drop_last": opened.request.drop_last,
         "rebatch": options.rebatch,
-        "partial_batch": options.partial_batch,
+        "partial_batch": _partial_batch(options, session).value,
     }
     return DistributedDataset(
         session,
@@ -90,7 +92,7 @@ def build_dataset(
         recipe=recipe,
         facts=facts,
         options=options,
-        padded_rows=_padded_rows(options, splitter, opened.name),
+        padding=_padding(options, session, splitter, opened.name),
     )
 
 
@@ -109,7 +111,7 @@ def build_from_function(
         topology=topology, rebatch=Rebatch.SPLIT, global_batch_size=None, shared=False
     )
     name = getattr(dataset_fn, "__name__", "dataset_fn")
-    padded_rows = _padded_rows(options, splitter, name)
+    padding = _padding(options, session, splitter, name)
     per_worker = 1 if options.replication_mode == "per_worker" else topology.replicas_per_worker
     datasets = [
         dataset_fn(
@@ -132,7 +134,7 @@ def build_from_function(
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
         options=options,
-        padded_rows=padded_rows,
+        padding=padding,
     )
 
 
@@ -258,18 +260,26 @@ def _rebatch(options: InputOptions, source: Source) -> Rebatch:
     return rebatch
 
 
-def _padded_rows(options: InputOptions, splitter: Splitter, name: str) -> int | None:
-    """The rows of every replica batch; None where they are its examples."""
-    if PartialBatch(options.partial_batch) is PartialBatch.ZERO_ROWS:
+def _partial_batch(options: InputOptions, session: Session) -> PartialBatch:
+    return choose_partial_batch(options, has_static_shapes=session.has_static_shapes)
+
+
+def _padding(
+    options: InputOptions, session: Session, splitter: Splitter, name: str
+) -> Padding | None:
+    """What every replica batch is filled up to; None where its rows are its examples."""
+    if _partial_batch(options, session) is PartialBatch.ZERO_ROWS:
         return None
-    if splitter.global_batch_size is None:
-        msg = (
-            'partial_batch="pad" needs global_batch_size, from which the rows of a replica batch '
-            f"follow, got {name}, whose batches have sizes of their own. Pass examples with "
-            'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
-        )
-        raise ConfigurationError(msg)
-    return splitter.most_rows
+    if splitter.global_batch_size is not None:
+        return Padding(num_rows=splitter.most_rows)
+    if session.has_static_shapes:
+        return Padding(num_rows=0, grows=True, name=name)
+    msg = (
+        'partial_batch="pad" needs global_batch_size, from which the rows of a replica batch '
+        f"follow, got {name}, whose batches have sizes of their own. Pass examples with "
+        'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+    )
+    raise ConfigurationError(msg)
 
 
 def _input(

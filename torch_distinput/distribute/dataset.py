@@ -20,6 +20,7 @@ from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart
+from torch_distinput.distribute.static_shapes import LeafCheck
 from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
@@ -30,6 +31,7 @@ from torch_distinput.plan.progress.state import check_recipe, from_state, to_cur
 from torch_distinput.values import Distributed
 
 if TYPE_CHECKING:
+    from torch_distinput.data.steps.padding import Padding
     from torch_distinput.distribute.session import Session
     from torch_distinput.distribute.steps.step import Step
     from torch_distinput.plan.progress.checksum import IdSum
@@ -59,7 +61,7 @@ class DistributedDataset(Distributed):
         recipe: dict[str, object],
         facts: dict[str, object],
         options: InputOptions,
-        padded_rows: int | None = None,
+        padding: Padding | None = None,
     ) -> None:
         """Called by the strategy."""
         self._session = session
@@ -71,7 +73,7 @@ class DistributedDataset(Distributed):
         self._number = next(session.datasets)
         self._title = f"dataset {self._number} ({name})"  # there may be a second of its class
         self._options = options
-        self._padded_rows = padded_rows
+        self._padding = padding
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
         self._next = NextStart(source.first)
@@ -82,8 +84,10 @@ class DistributedDataset(Distributed):
             source,
             speaks=session.is_first,
             num_workers=session.topology.num_workers,
-            allows_zero_rows=padded_rows is None,
+            allows_zero_rows=padding is None,
         )
+        is_checked = session.has_static_shapes and options.fetch_to_device
+        self._checks = [LeafCheck(self._title)] if is_checked else []
 
     def __repr__(self) -> str:
         """Show the source and how it is cut."""
@@ -221,7 +225,7 @@ class DistributedDataset(Distributed):
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
                 self._spec = iterator._part_spec
-        return element_spec(self._spec, self._padded_rows)
+        return element_spec(self._spec, self._padding)
 
     def _recipe(self, position: Position) -> Recipe:
         return {**self._static_recipe, **self._input.recipe(position)}
@@ -286,7 +290,7 @@ class DistributedDataset(Distributed):
             monitor=opening.monitor,
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
-            shapes=Shapes(self._spec, self._padded_rows),
+            shapes=Shapes(self._spec, self._padding, *self._checks),
             warnings=self._warnings,
         )
         return DistributedIterator(

@@ -183,7 +183,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
 
         Collective until the first step where lengths are not known: ask on all ranks.
         """
-        return element_spec(self._part_spec, self._run.shapes.padded_rows)
+        return element_spec(self._part_spec, self._run.shapes.padding)
 
     @property
     def _can_tell_spec(self) -> bool:
@@ -294,16 +294,14 @@ def _host_steps(
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts = shapes.complete(step.parts, feed.spec)
-        if shapes.padded_rows is not None:
-            parts = list(map(shapes.fill, parts))
+        parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
         info = StepInfo(
             index=index,
             num_examples=delivery.num_examples,
             local_counts=step.sizes,
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
-            padded_rows=shapes.padded_rows,
+            padded_rows=padded_rows,
         )
         note = (info, structures, delivery.progress)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)

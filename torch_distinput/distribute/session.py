@@ -33,6 +33,7 @@ class Session:
         partners: the ranks that get the same data; None if there are none.
         heartbeat: tells the others where this worker is, and hears where they are: all ranks that
             play the same steps, partners too.
+        has_static_shapes: whether the devices are to see one shape in all steps.
         loss_steps: which steps a loss may belong to.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
@@ -45,6 +46,8 @@ class Session:
         devices: Sequence[torch.device],
         communicator: Communicator,
         partners: Partners | None = None,
+        *,
+        has_static_shapes: bool = False,
     ) -> None:
         """Called by the strategy."""
         assert len(devices) == topology.replicas_per_worker, "a device for each local replica"
@@ -53,6 +56,7 @@ class Session:
         self.devices = tuple(devices)
         self.communicator = communicator
         self.partners = partners
+        self.has_static_shapes = has_static_shapes
         self.loss_steps = LossSteps()
         self.heartbeat = Heartbeat(communicator)
         if partners is not None:

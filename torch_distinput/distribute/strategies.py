@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, Literal, final
 
 import torch
 
 from torch_distinput.cluster.membership import find_cluster
 from torch_distinput.communicator import Alone
+from torch_distinput.device.backend import TPU
 from torch_distinput.distribute.strategy import Strategy
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.topology import Topology
 
 Device = str | torch.device
@@ -82,6 +85,45 @@ class OneDeviceStrategy(Strategy):
         super().__init__(Topology(), _parsed([device]), Alone(on_purpose=True))
 
 
+@final
+class TPUStrategy(Strategy):
+    """One worker per rank, on its TPU (``tf.distribute.TPUStrategy``). Experimental.
+
+    Over torch_tpu, Google's device ``tpu`` for torch, of which each process sees one as ``tpu:0``;
+    ranks come from torchrun. It has never run on a TPU: see the docs. A TPU computes on static
+    shapes, so every dataset is padded as with ``InputOptions(partial_batch="pad")`` and yields
+    pairs ``(batch, mask)``; batches of a ``dataset_fn`` or ready ones, whose sizes nobody knows,
+    are padded to the largest so far. Batches hold dense tensors only, and
+    ``distribute_values_from_function`` is refused: its values may have any shape.
+
+    Args:
+        process_group: as those that follow, of :class:`MultiWorkerMirroredStrategy`.
+        device_mesh: likewise.
+        data_dims: likewise.
+        replicate_input: likewise.
+
+    Raises:
+        ConfigurationError: a ValueError; torch_tpu is not installed, or sees no TPU.
+        UsageError: under torchrun before ``init_distributed()``.
+    """
+
+    def __init__(
+        self,
+        *,
+        process_group: Any = None,
+        device_mesh: Any = None,
+        data_dims: Any = None,
+        replicate_input: Literal["read", "broadcast"] = "read",
+    ) -> None:
+        device = _own_tpu()
+        cluster = find_cluster(process_group, device_mesh, data_dims, replicate_input)
+        communicator = cluster.communicator
+        topology = Topology(num_workers=communicator.size, worker_index=communicator.rank)
+        super().__init__(
+            topology, [device], communicator, cluster.partners, has_static_shapes=True
+        )
+
+
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:
     if isinstance(devices, (str, torch.device)) or not devices:
         msg = f'devices must be a list, one per replica, such as ["cpu"], got {devices!r}.'
@@ -107,3 +149,27 @@ def _all_accelerators() -> list[torch.device]:
     if kind is None:
         return [torch.device("cpu")]
     return [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())]
+
+
+def _own_tpu() -> torch.device:
+    device = _own_accelerator()
+    if device.type == TPU:
+        return device
+    # Only looked for, never imported: torch does that by itself, on a machine with a TPU.
+    if find_spec("torch_tpu") is None:
+        found = "torch_tpu is not installed"
+        cure = "Install it on the machine of the TPU: pip install 'torch_distinput[tpu]'"
+    else:
+        found = "torch_tpu is installed, but sees none (or TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps "
+        found += "torch from loading it)"
+        cure = "Run on a machine with a TPU, in a process that no other one shares it with"
+    msg = (
+        f"TPUStrategy expects a TPU, got {_described(device)}: {found}. {cure}. To try the script "
+        'elsewhere, MultiWorkerMirroredStrategy(["cpu"]) with InputOptions(partial_batch="pad") '
+        "has the same steps."
+    )
+    raise ConfigurationError(msg)
+
+
+def _described(device: torch.device) -> str:
+    return "no accelerator" if device.type == "cpu" else f"the device {device}"

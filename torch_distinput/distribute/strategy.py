@@ -24,6 +24,7 @@ from torch_distinput.distribute.creator import DatasetCreator, refuse_settings
 from torch_distinput.distribute.replicas import replica
 from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_values
 from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
+from torch_distinput.distribute.replicas.values_from_function import make_values
 from torch_distinput.distribute.scope_check import compare
 from torch_distinput.distribute.session import Session
 from torch_distinput.options import InputOptions, ReduceOp, check_options, parse_enum
@@ -42,7 +43,8 @@ class Strategy(ABC):
     """Workers and their replicas (``tf.distribute.Strategy``).
 
     What all strategies can do; make a :class:`MultiWorkerMirroredStrategy`,
-    :class:`MirroredStrategy` or :class:`OneDeviceStrategy`. They differ in their constructors only.
+    :class:`MirroredStrategy`, :class:`OneDeviceStrategy` or :class:`TPUStrategy`. They differ in
+    their constructors, and in what the devices ask of their input.
     """
 
     @abstractmethod
@@ -52,9 +54,14 @@ class Strategy(ABC):
         devices: Sequence[torch.device],
         communicator: Communicator,
         partners: Partners | None = None,
+        *,
+        has_static_shapes: bool = False,
     ) -> None:
-        """Join a topology, this worker's devices, and the ways to the others."""
-        self._session = Session(self, topology, devices, communicator, partners)
+        """Join a topology, this worker's devices, what they ask for, and the ways to the others."""
+        static = has_static_shapes
+        self._session = Session(
+            self, topology, devices, communicator, partners, has_static_shapes=static
+        )
         self.topology = topology
         self.devices = self._session.devices
 
@@ -161,15 +168,11 @@ class Strategy(ABC):
         """Call ``value_fn(ValueContext)`` for each local replica and group the results.
 
         ``experimental_distribute_values_from_function``; values are kept as they are.
+
+        Raises:
+            ConfigurationError: under a :class:`TPUStrategy`, as values may have any shape.
         """
-        contexts = [
-            ValueContext(
-                replica_id_in_sync_group=self.topology.first_replica + local,
-                num_replicas_in_sync=self.num_replicas_in_sync,
-            )
-            for local in range(len(self.devices))
-        ]
-        return regroup_values([value_fn(context) for context in contexts])
+        return make_values(self._session, value_fn)
 
     def run(
         self,

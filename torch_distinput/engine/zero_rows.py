@@ -12,7 +12,13 @@ from torch_distinput.data.batch.leaf_kinds import kind_of
 from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
 from torch_distinput.data.batch.tree import flatten, leaf_names
 from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
-from torch_distinput.data.steps.padding import make_blank, order_of, pad_batch, pad_spec
+from torch_distinput.data.steps.padding import (
+    Padding,
+    make_blank,
+    order_of,
+    pad_batch,
+    pad_spec,
+)
 from torch_distinput.errors import SourceError
 
 _NUMBERS = {torch.bool, torch.int64, torch.float64}
@@ -21,10 +27,16 @@ _NUMBERS = {torch.bool, torch.int64, torch.float64}
 class Shapes:
     """Learns from each real batch; a replica without data gets one like the last of them."""
 
-    def __init__(self, spec: Any, padded_rows: int | None = None) -> None:
-        """Start with a spec that is known already, or None."""
+    def __init__(
+        self,
+        spec: Any,
+        padding: Padding | None = None,
+        check: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        """Start with a spec that is known already, or None; ``check`` hears that of batches."""
         self.spec = spec
-        self.padded_rows = padded_rows
+        self.padding = padding
+        self._check = check
         self._look: Any = None
         self._last: Any = None
         self._empty: ReplicaBatch | None = None
@@ -50,6 +62,8 @@ class Shapes:
         if self.spec is not None:
             _check_numbers(self.spec[0], self._last[0])
         self.spec = self._last if self.spec is None else merge_specs(self.spec, self._last)
+        for spec in (self._last, self.spec):
+            self._check(spec[0])
 
     def empty(self, ask: Callable[[], Any]) -> ReplicaBatch:
         """Return a batch without rows, like the last real one on this worker.
@@ -62,12 +76,19 @@ class Shapes:
         leaves, structure, ids = self._empty
         return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
 
-    def fill(self, part: ReplicaBatch) -> ReplicaBatch:
-        """Fill up a batch, also one of :meth:`empty`, and add its mask."""
-        assert self.padded_rows is not None, "asked for by the caller"
+    def fill(
+        self, parts: Sequence[ReplicaBatch]
+    ) -> tuple[Sequence[ReplicaBatch], int | None]:
+        """Fill up the batches of a step, if asked for, and add their masks; to how many rows."""
+        if self.padding is None:
+            return parts, None
+        num_rows = self.padding.make_room(parts)
+        return [self._fill(part, num_rows) for part in parts], num_rows
+
+    def _fill(self, part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
         if len(part.ids):
-            return pad_batch(part, self.padded_rows)
-        return make_blank(part, self.padded_rows, self._latest[0], self._orders)
+            return pad_batch(part, num_rows)
+        return make_blank(part, num_rows, self._latest[0], self._orders)
 
     @property
     def _latest(self) -> Any:
@@ -78,6 +99,7 @@ class Shapes:
             self.spec = ask()
         if self._latest is None:
             raise make_spec_error()
+        self._check(self._latest[0])
         return take_apart(*zero_rows(self._latest))
 
 
@@ -101,9 +123,9 @@ def _check_numbers(before: Any, now: Any) -> None:
             raise SourceError(msg)
 
 
-def element_spec(part_spec: Any, padded_rows: int | None) -> Any:
+def element_spec(part_spec: Any, padding: Padding | None) -> Any:
     """What a step looks like to the user, from the spec of a batch with its ids."""
-    return part_spec[0] if padded_rows is None else pad_spec(part_spec[0], padded_rows)
+    return part_spec[0] if padding is None else pad_spec(part_spec[0], padding.static_rows)
 
 
 def make_spec_error() -> SourceError:

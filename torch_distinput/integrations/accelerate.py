@@ -201,7 +201,8 @@ class DistributedLoader:
                 f"Expected a loader that is saved with the rest, got one inside of epoch "
                 f"{self.dataset.epoch - 1} that the Accelerator does not know: after load_state() "
                 "its examples would come again. Call "
-                "accelerator.register_for_checkpointing(loader) once, before load_state()."
+                "accelerator.register_for_checkpointing(loader) once, before load_state(). If it "
+                "evaluates, iterate it under torch.no_grad(), the whole loop."
             )
             raise tdi.UsageError(msg)
 

@@ -6,6 +6,11 @@ memory must come after those it conflicts with, not by luck but by waits: happen
 clocks, whatever moments were chosen. Freed device memory is given out again as torch's caching
 allocator does: to the same stream at once, unless ``record_stream`` was called for it.
 
+With ``orders_by_data`` it is a machine of TPUs, as torch_tpu drives them. Events stand for nothing,
+so that whoever waits for one goes on at once. The device needs none: what it does comes after the
+values that it reads, and its memory is given out again after the last use. But nothing ties the
+host to it, except a copy that blocks: host memory may be written over, or let go of, too early.
+
     thread           calls                                    guarded by
     any host thread  every method, and a finalizer of memory  ``_lock``, which it may hold already
 """
@@ -16,7 +21,7 @@ import random
 import threading
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -51,6 +56,7 @@ class _Block:
     reads: list[_Access] = field(default_factory=list)
     users: set[str] = field(default_factory=set)
     fences: list[Marker] = field(default_factory=list)
+    uses: list[Marker] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
@@ -77,8 +83,10 @@ class Machine:
     ``party`` names the calling thread; a test may set it to play several threads in one.
     """
 
-    def __init__(self, seed: int) -> None:
-        """Choose the schedule."""
+    def __init__(self, seed: int, *, orders_by_data: bool = False) -> None:
+        """Choose the schedule, and what keeps it in order."""
+        self._orders_by_data = orders_by_data
+        self._races: list[RaceError] = []
         self._random = random.Random(seed)  # noqa: S311 - a schedule, no secret
         self._haste = self._random.choice((0, 1, 3))  # 0: streams move only if waited for
         self._lock = new_rlock()
@@ -102,6 +110,15 @@ class Machine:
         with self._lock:
             return self._new_block("host buffer", None, num_bytes).memory[:num_bytes]
 
+    def host_copy(self, values: torch.Tensor) -> torch.Tensor:
+        """Ordinary memory of the host: let go of, it is somebody else's, who writes into it."""
+        with self._lock:
+            block = self._new_block("host memory", None, values.nbytes)
+            given = block.memory[: values.nbytes].view(values.dtype).view(values.shape)
+            self.write(given, values)
+            weakref.finalize(given, self._let_go, block).atexit = False
+            return given
+
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Whether it is in a host buffer."""
         block = self._block_of(tensor)
@@ -120,38 +137,39 @@ class Machine:
             self._access(target, self.party, "write")
             target.copy_(source)
 
-    def copy(self, source: torch.Tensor, stream: str) -> torch.Tensor:
-        """Launch a copy to memory allocated on the stream that does it."""
+    def copy(
+        self, source: torch.Tensor, stream: str, *, blocking: bool = False
+    ) -> torch.Tensor:
+        """Launch a copy to memory allocated on the stream that does it; blocking, wait for it."""
         with self._lock:
             target = self._allocate(stream, source)
             self.fill(target, source, stream)
+            if blocking:
+                self.let_host_wait(self._mark(stream))
             return target
 
     def fill(self, target: torch.Tensor, source: torch.Tensor, stream: str) -> None:
         """Launch a copy; like any kernel, it keeps nothing alive."""
         with self._lock:
             self._drift()
-            self._launch(stream, source, "read")
-            self._launch(stream, target, "write")
             into, out_of = self._raw(target), self._raw(source)
-            self._tasks[stream].append(_Task(action=lambda: into.copy_(out_of)))
+            accesses = [(source, "read"), (target, "write")]
+            self._launch(stream, accesses, lambda: into.copy_(out_of))
 
     def read(self, tensor: torch.Tensor, stream: str) -> torch.Tensor:
         """Launch a kernel that reads; the result is filled when it runs."""
         with self._lock:
             self._drift()
-            self._launch(stream, tensor, "read")
             result, out_of = torch.empty_like(tensor), self._raw(tensor)
-            self._tasks[stream].append(_Task(action=lambda: result.copy_(out_of)))
+            self._launch(stream, [(tensor, "read")], lambda: result.copy_(out_of))
             return result
 
     def mark(self, stream: str) -> Marker:
         """Record an event."""
         with self._lock:
-            _join(self._clocks[stream], self._clocks[self.party])
-            marker = Marker(stream=stream, clock=dict(self._clocks[stream]))
-            self._tasks[stream].append(_Task(sets=marker))
-            return marker
+            if self._orders_by_data:
+                return Marker(stream=stream, clock={}, done=True)
+            return self._mark(stream)
 
     def let_stream_wait(self, stream: str, marker: Marker) -> None:
         """What is launched on the stream from now on comes after the marker."""
@@ -179,13 +197,40 @@ class Machine:
         with self._lock:
             while ready := self._ready():
                 self._step(self._random.choice(ready))
+            if self._races:
+                raise self._races[0]
 
     # ------------------------------------------------------------------ happens before
 
-    def _launch(self, stream: str, tensor: torch.Tensor, kind: str) -> None:
-        """Accesses of a stream come after all that the thread knew when it launched them."""
+    def _launch(
+        self,
+        stream: str,
+        accesses: Sequence[tuple[torch.Tensor, str]],
+        action: Callable[[], object],
+    ) -> None:
+        """Accesses of a stream come after all that the thread knew when it launched them.
+
+        Ordered by data, they also come after what the device did with the same memory before.
+        """
         _join(self._clocks[stream], self._clocks[self.party])
-        self._access(tensor, stream, kind)
+        blocks = [self._block_of(tensor) for tensor, _ in accesses]
+        on_device = [block for block in blocks if block is not None and block.stream is not None]
+        for use in (use for block in on_device for use in block.uses):
+            _join(self._clocks[stream], use.clock)
+            self._tasks[stream].append(_Task(waits=use))
+        for tensor, kind in accesses:
+            self._access(tensor, stream, kind)
+        self._tasks[stream].append(_Task(action=action))
+        if self._orders_by_data:
+            done = self._mark(stream)
+            for block in on_device:
+                block.uses.append(done)
+
+    def _mark(self, stream: str) -> Marker:
+        _join(self._clocks[stream], self._clocks[self.party])
+        marker = Marker(stream=stream, clock=dict(self._clocks[stream]))
+        self._tasks[stream].append(_Task(sets=marker))
+        return marker
 
     def _access(self, tensor: torch.Tensor, party: str, kind: str) -> None:
         block = self._block_of(tensor)
@@ -216,7 +261,7 @@ class Machine:
         """The same bytes; whoever holds this does not hold the tensor."""
         block = self._block_of(tensor)
         if block is None:
-            return tensor.clone()
+            return tensor if self._orders_by_data else tensor.clone()
         whole = block.memory.view(tensor.dtype)
         return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -240,7 +285,7 @@ class Machine:
                 break
         else:
             block = self._new_block("device memory", stream, num_bytes)
-        block.users, block.fences = set(), []
+        block.users, block.fences, block.uses = set(), [], []
         flat = block.memory[:num_bytes].view(like.dtype)
         given = flat.as_strided(like.shape, torch.empty_like(like, device="meta").stride())
         weakref.finalize(given, self._freed, block).atexit = False
@@ -249,8 +294,17 @@ class Machine:
     def _freed(self, block: _Block) -> None:
         """Nothing refers to it: the allocator records an event on each stream that was recorded."""
         with self._lock:
-            block.fences = [self.mark(stream) for stream in sorted(block.users)]
+            block.fences = block.uses or [self._mark(stream) for stream in sorted(block.users)]
             self._free.append(block)
+
+    def _let_go(self, block: _Block) -> None:
+        """Nothing refers to it: the next owner writes. A race here is told in the end."""
+        with self._lock:
+            try:
+                self._access(block.memory, self.party, "write")
+            except RaceError as race:
+                self._races.append(race)
+            block.memory.fill_(0xEE)
 
     # ------------------------------------------------------------------ the schedule
 

@@ -15,6 +15,8 @@ class TracingBackend:
         current: the current stream of each thread; ``main`` where none is named.
     """
 
+    copies_at_once = False
+
     def __init__(self, machine: Machine, device: str) -> None:
         """Name the device, as in ``cuda:0``."""
         self.machine = machine

@@ -22,17 +22,17 @@ from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
 
-@final
 @dataclass(frozen=True, slots=True)
-class ExampleStream(Stream):
-    """A stream of examples: an IterableDataset, a generator function, a node, or shards of one."""
+class CollatedStream(Stream):
+    """Examples of a source of the user's, however they are dealt out; :meth:`open` reads them.
+
+    Attributes:
+        source: gives them.
+        collate: from examples to a batch.
+    """
 
     source: Any
     collate: CollateFn
-
-    def open(self, shard: Shard, start: Start = None) -> RowReader:
-        """Start one shard of the source, or all of it."""
-        return ExampleReader(deal_shard(self.source, shard), shard, start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
         """Collate."""
@@ -47,6 +47,16 @@ class ExampleStream(Stream):
     def recipe(self) -> Mapping[str, Any]:
         """The source is the user's own affair."""
         return {}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExampleStream(CollatedStream):
+    """A stream of examples: an IterableDataset, a generator function, a node, or shards of one."""
+
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
+        """Start one shard of the source, or all of it."""
+        return ExampleReader(deal_shard(self.source, shard), shard, start)
 
     @property
     def has_parts(self) -> bool:

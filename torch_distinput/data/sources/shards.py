@@ -12,17 +12,17 @@ shard's own state (see ``bookmark``). States of earlier releases hold parts inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import CollateFn
-from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.sources.examples import ExampleReader, deal_shard
-from torch_distinput.data.stream.chunk import Chunk, Cursor, concat_chunks
-from torch_distinput.data.stream.protocols import RowReader, Stream
+from torch_distinput.data.sources.examples import CollatedStream, ExampleReader, deal_shard
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.protocols import RowReader
+from torch_distinput.data.stream.reader_chain import Link, ReaderChain
 from torch_distinput.plan.assignment.permutation import permute
 from torch_distinput.plan.progress.parts import PART
 from torch_distinput.plan.progress.place import Start
@@ -36,38 +36,21 @@ _ORDER = 0x5A4D
 
 @final
 @dataclass(frozen=True, slots=True)
-class ShardStream(Stream):
-    """The shards of a stream of examples.
+class ShardStream(CollatedStream):
+    """The shards of a stream of examples, which the source gives by ``num_shards`` and ``shard``.
 
     Attributes:
-        source: gives them, by ``num_shards`` and ``shard``.
-        collate: from examples to a batch.
         shuffle: they come in an order of the epoch's own.
     """
 
-    source: Any
-    collate: CollateFn
     shuffle: bool = False
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start the shards of a worker, or a part as an earlier release has dealt it out."""
         if start is not None and start.kind == PART:
-            return _PartReader(self.source, shard, start)
-        return _ShardsReader(self.source, shard.select(self._order(shard)).tolist(), shard, start)
-
-    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
-        """Collate."""
-        return self.collate(chunk.data)
-
-    @property
-    def has_work(self) -> bool:
-        """Collating always is worth another process."""
-        return True
-
-    @property
-    def recipe(self) -> Mapping[str, Any]:
-        """The source is the user's own affair."""
-        return {}
+            return ReaderChain(_part_link(self.source, shard, start))
+        shards = shard.select(self._order(shard)).tolist()
+        return ReaderChain(_shard_links(self.source, shards, shard, start))
 
     @property
     def has_parts(self) -> bool:
@@ -81,90 +64,34 @@ class ShardStream(Stream):
         return permute(count, key=(shard.seed, shard.epoch, _ORDER))
 
 
-@final
-class _ShardsReader:
-    """Rows of shards one after another; ids are the shard's number and the row's in it."""
-
-    def __init__(self, source: Any, shards: Sequence[int], shard: Shard, start: Start) -> None:
-        """Open nothing yet."""
-        self._source = source
-        self._shards = shards
-        self._shard = shard
-        self._number = 0
-        self._within = Cursor()
-        if start is not None:
-            self._number = start.check(SHARD, 1).number("number")
-            self._within = Cursor(start=start).before(SHARD)
-        self._reader: ExampleReader | None = None
-
-    def take(self, num_rows: int) -> Chunk | None:
-        """Return the next examples, not collated; of several shards, if there are so many."""
-        parts = []
-        while num_rows and (reader := self._open()) is not None:
-            chunk = reader.take(num_rows)
-            if chunk is None:
-                self._leave()
-                continue
-            num_rows -= chunk.num_rows
-            parts.append(self._placed(chunk))
-        return concat_chunks(parts) if parts else None
-
-    def skip(self, num_rows: int) -> int:
-        """Pass over the next examples; return how many there were."""
-        left = num_rows
-        while left and (reader := self._open()) is not None:
-            passed = reader.skip(left)
-            left -= passed
-            if not passed:
-                self._leave()
-        return num_rows - left
-
-    def notes(self) -> None:
-        """Nothing is skipped."""
-
-    def _open(self) -> ExampleReader | None:
-        """The shard that is read, or the next one."""
-        if self._reader is None and self._number < len(self._shards):
-            single = self._source.shard(
-                num_shards=self._source.num_shards, index=self._shards[self._number]
-            )
-            self._reader = ExampleReader(single, self._shard, self._within.start)
-            self._reader.skip(self._within.skip)
-        return self._reader
-
-    def _leave(self) -> None:
-        self._reader, self._within = None, Cursor()
-        self._number += 1
-
-    def _placed(self, chunk: Chunk) -> Chunk:
-        place = replace(
-            chunk.place.within(SHARD, number=self._number), num_touched=self._number + 1
-        )
-        return _named(chunk, self._shards[self._number], place)
+def _shard_links(source: Any, shards: Sequence[int], shard: Shard, start: Start) -> Iterator[Link]:
+    """Open a worker's shards, the first of them where it was left."""
+    first, within = 0, Cursor()
+    if start is not None:
+        first = start.check(SHARD, 1).number("number")
+        within = Cursor(start=start).before(SHARD)
+    for number in range(first, len(shards)):
+        single = source.shard(num_shards=source.num_shards, index=shards[number])
+        reader = ExampleReader(single, shard, within.start)
+        reader.skip(within.skip)
+        yield Link(reader=reader, placed=partial(_placed, number=number, index=shards[number]))
+        within = Cursor()
 
 
-@final
-class _PartReader:
-    """Rows of a part, read as earlier releases did; it counts as touched, as a whole."""
+def _placed(chunk: Chunk, *, number: int, index: int) -> Chunk:
+    place = replace(chunk.place.within(SHARD, number=number), num_touched=number + 1)
+    return _named(chunk, index, place)
 
-    def __init__(self, source: Any, shard: Shard, start: Start) -> None:
-        """Start it."""
-        within = Cursor(start=start).before(PART)
-        self._number = shard.index
-        self._reader = ExampleReader(deal_shard(source, shard), shard, within.start)
-        self._reader.skip(within.skip)
 
-    def take(self, num_rows: int) -> Chunk | None:
-        """Return the next examples, not collated."""
-        chunk = self._reader.take(num_rows)
-        return chunk and _named(chunk, self._number, chunk.place.within(PART))
-
-    def skip(self, num_rows: int) -> int:
-        """Pass over the next examples; return how many there were."""
-        return self._reader.skip(num_rows)
-
-    def notes(self) -> None:
-        """Nothing is skipped."""
+def _part_link(source: Any, shard: Shard, start: Start) -> Iterator[Link]:
+    """Open a part, read as earlier releases did; it counts as touched, as a whole."""
+    within = Cursor(start=start).before(PART)
+    reader = ExampleReader(deal_shard(source, shard), shard, within.start)
+    reader.skip(within.skip)
+    yield Link(
+        reader=reader,
+        placed=lambda chunk: _named(chunk, shard.index, chunk.place.within(PART)),
+    )
 
 
 def _named(chunk: Chunk, number: int, place: Cursor) -> Chunk:

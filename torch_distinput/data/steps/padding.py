@@ -6,10 +6,11 @@ that nothing is written where the source, or a user who keeps batches, may still
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -19,6 +20,49 @@ from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, map_leaves
 from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.values import TensorSpec
+
+_log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class Padding:
+    """How many rows the batches of a dataset are filled up to.
+
+    Attributes:
+        num_rows: that many; 0 where no batch has told it yet.
+        grows: whether nobody knows it beforehand. Then it is that of the largest batch so far, so
+            that sizes change seldom, and never back.
+        name: what the dataset is called.
+        has_warned: whether growing was warned of, which is done once.
+    """
+
+    num_rows: int
+    grows: bool = False
+    name: str = ""
+    has_warned: bool = False
+
+    @property
+    def static_rows(self) -> int | None:
+        """The rows that all batches have; None where that is found out as they come."""
+        return None if self.grows else self.num_rows
+
+    def make_room(self, parts: Sequence[ReplicaBatch]) -> int:
+        """The rows for the batches of a step; at least one, so that a mask has something to say."""
+        if self.grows:
+            most = max(len(part.ids) for part in parts)
+            if 0 < self.num_rows < most and not self.has_warned:
+                self.has_warned = True
+                _log.warning(
+                    "%s: expected batches of %d rows or less, as before, got one of %d: from now "
+                    "on batches are padded to the largest so far, and each larger one is a shape "
+                    "to compile. Let the first batch be a full one.",
+                    self.name,
+                    self.num_rows,
+                    most,
+                )
+            self.num_rows = max(self.num_rows, most)
+        return max(1, self.num_rows)
 
 
 def pad_batch(part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
@@ -61,8 +105,8 @@ def order_of(leaf: Any) -> Order:
     return sorted(range(leaf.ndim), key=leaf.stride, reverse=True)
 
 
-def pad_spec(spec: Any, num_rows: int) -> Any:
-    """The spec of a batch together with its mask, from that of the batch."""
+def pad_spec(spec: Any, num_rows: int | None) -> Any:
+    """The spec of a batch together with its mask, from that of the batch; None is any number."""
     filled = map_leaves(lambda leaf: replace(leaf, shape=(num_rows, *leaf.shape[1:])), spec)
     return filled, TensorSpec((num_rows,), torch.bool)
 

@@ -25,7 +25,8 @@ from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch,
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
-from torch_distinput.data.stream.segments import ChainReader, make_resume_point
+from torch_distinput.data.stream.reader_chain import ReaderChain
+from torch_distinput.data.stream.segments import make_resume_point, open_segments
 from torch_distinput.errors import SourceError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Cut, Splitter
@@ -85,16 +86,16 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
 
     def __iter__(self) -> Iterator[CutRows | ReadReport]:
         """Yield this worker's steps, and between them what there is to say about the reading."""
-        return self._annotated(ChainReader(self._stream, self._read_plan.segments))
+        return self._annotated(open_segments(self._stream, self._read_plan.segments))
 
-    def _annotated(self, reader: ChainReader) -> Iterator[CutRows | ReadReport]:
+    def _annotated(self, reader: ReaderChain) -> Iterator[CutRows | ReadReport]:
         reader.skip(self._bounds.begin(self._read_plan.batch) - self._read_plan.row)
         for step in self._cut(reader):
             yield step
             yield from iter(reader.notes, None)
         yield from iter(reader.notes, None)
 
-    def _cut(self, reader: ChainReader) -> Iterator[CutRows]:
+    def _cut(self, reader: ReaderChain) -> Iterator[CutRows]:
         if self._known is not None:
             return self._cut_planned(reader, self._known)
         if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
@@ -103,7 +104,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return self._cut_streaming_shared(reader)
         return self._cut_streaming(reader)
 
-    def _cut_planned(self, reader: ChainReader, known: Schedule) -> Iterator[CutRows]:
+    def _cut_planned(self, reader: ReaderChain, known: Schedule) -> Iterator[CutRows]:
         """All lengths are known: take the rows of each step, and pass over those of the others."""
         if known.num_dropped:
             _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
@@ -122,7 +123,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         if position == known.own_length and reader.take(1) is not None:
             raise _other_length(position, "there are more")
 
-    def _cut_buffered(self, reader: ChainReader, *, limit: int | None = None) -> Iterator[CutRows]:
+    def _cut_buffered(self, reader: ReaderChain, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         first_step = self._read_plan.step
         for number in itertools.count() if limit is None else range(limit):
@@ -142,7 +143,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
 
-    def _cut_streaming(self, reader: ChainReader) -> Iterator[CutRows]:
+    def _cut_streaming(self, reader: ReaderChain) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cut(self._size)
         first_step = self._read_plan.step
@@ -159,7 +160,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if count < cut.num_rows:
                 return
 
-    def _cut_streaming_shared(self, reader: ChainReader) -> Iterator[CutRows]:
+    def _cut_streaming_shared(self, reader: ReaderChain) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
         The first batches are held all the same, to be compared between the workers.
