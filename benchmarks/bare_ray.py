@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -131,7 +132,8 @@ def one_at_a_time(
     ray: Any, actors: Sequence[Any], fn: Callable[[int], int], number: int
 ) -> list[int]:
     """Give each actor a call when it has answered the one before."""
-    free, running, results = list(actors), {}, []
+    free, results = list(actors), []
+    running: dict[Any, Any] = {}
     for value in range(number):
         if not free:
             (answered,), _ = ray.wait(list(running))
@@ -155,6 +157,18 @@ def sent_ahead(
     calls = [actors[value % len(actors)].call.remote(fn, value) for value in range(number)]
     results: list[int] = ray.get(calls)
     return results
+
+
+@contextmanager
+def own_ray() -> Iterator[Any]:
+    """A Ray on this machine; what it prints goes where no figures are expected."""
+    ray: Any = import_module("ray")
+    with redirect_stdout(sys.stderr):
+        ray.init(address="local", include_dashboard=False, log_to_driver=False)
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
 
 
 @contextmanager

@@ -27,7 +27,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from bare_ray import BareServer, BareWorker, Exchange, one_at_a_time, pooled, sent_ahead, started
+from bare_ray import (
+    BareServer,
+    BareWorker,
+    Exchange,
+    one_at_a_time,
+    own_ray,
+    pooled,
+    sent_ahead,
+    started,
+)
 from measuring import OURS, Figure, Turn, command_line, figure, run, take_turns
 
 from torch_distinput.coordinator import (
@@ -227,14 +236,10 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
     if find_spec("ray") is None:
         print("Ray is not here (pip install '.[ray]'): no floor, no figures.", file=sys.stderr)
         return []
-    ray: Any = import_module("ray")
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
-    try:
-        size = SIZES[arguments.size]
+    size = SIZES[arguments.size]
+    with own_ray() as ray:
         figures = [*of_closures(ray, size, arguments.rounds)]
         return [*figures, *of_parameters(ray, size, arguments.rounds)]
-    finally:
-        ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from bare_ray import own_ray
 from measuring import (
     OURS,
     Figure,
@@ -116,20 +117,17 @@ def measure(arguments: argparse.Namespace) -> list[Figure]:
     """Start of a process, small calls, large arrays."""
     if not is_installed("bare Ray", "ray"):
         return []
-    import ray
-
-    ray.init(address="local", include_dashboard=False, log_to_driver=False)
     engines: dict[str, Callable[[], Engine]] = {"local": LocalEngine, "ray": RayEngine}
-    starts = {
-        name: [1000 * start_seconds(engine) for _ in range(arguments.rounds)]
-        for name, engine in engines.items()
-    }
     with ExitStack() as stack:
+        stack.enter_context(own_ray())
+        starts = {
+            name: [1000 * start_seconds(engine) for _ in range(arguments.rounds)]
+            for name, engine in engines.items()
+        }
         calls = {"bare Ray": stack.enter_context(bare_ray())}
         for name, engine in engines.items():
             calls[f"{OURS}, {name}"] = stack.enter_context(started_by(engine))
         figures = measure_calls(calls, arguments)
-    ray.shutdown()
     return [
         figure("start of a process", f"{OURS}, {name}", "ms", values)
         for name, values in starts.items()

@@ -133,7 +133,7 @@ def train_step(batches: Iterator[Columns], parameters: Parameters) -> float:
 
 def number_examples(batch: Columns) -> list[int]:
     """Which examples a batch has, for the report."""
-    return batch["number"].tolist()  # type: ignore[no-any-return]
+    return batch["number"].tolist()
 
 
 # ---- all together ------------------------------------------------------------------------------

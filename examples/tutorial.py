@@ -335,7 +335,7 @@ def train_step(iterator: Iterator[torch.Tensor], parameters: Parameters) -> floa
     words = next(iterator)
     labels = (words == 1).float()[:, None]
     loss = torch.nn.functional.mse_loss(model(words), labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     parameters.push()
     return loss.item()
 
