@@ -42,6 +42,7 @@ from torch_distinput.errors import (
     UsageError,
 )
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import (
     InputStats,
@@ -79,6 +80,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "OptionalStep",
+    "PackedStrings",
     "PeerFailedError",
     "PeerTimeoutError",
     "PerReplica",

@@ -19,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_distinput import PackedStrings
 from torch_distinput.device import prefetch
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.device.staging import StagingRing, StagingSlot
@@ -26,6 +27,18 @@ from torch_distinput.testing.simulated_device import Machine, RaceError
 from torch_distinput.testing.tracing_backend import TracingBackend
 
 LAYOUTS = [["cuda:0"], ["cuda:0", "cuda:0"], ["cuda:0", "cuda:1"], ["cuda:1", "cpu"]]
+
+
+def packed_tensors(values):
+    """The bytes of rows of two float32, and where they begin."""
+    return values.reshape(-1).view(torch.uint8), 8 * torch.arange(len(values) + 1)
+
+
+def parts_of(leaf, values):
+    """The tensors of a leaf that was made of values, and what they should hold."""
+    if isinstance(leaf, PackedStrings):
+        return zip(packed_tensors(values), leaf.tensors(), strict=True)
+    return [(values, leaf)]
 
 
 class Ring:
@@ -61,6 +74,8 @@ class Source:
         self.ring = Ring(machine)
         self.plain = torch.empty(8)
         self.pinned = machine.host_buffer(32).view(torch.float32)
+        self.bytes = torch.empty(99, dtype=torch.uint8)
+        self.offsets = torch.empty(9, dtype=torch.int64)
         self.there = None
 
     def leaves(self, values):
@@ -68,14 +83,23 @@ class Source:
             return [values.clone()]
         there = self.machine.copy(values, self.backend.stream)
         if self.owned:
-            return [values.clone(), self.ring.give(values), there]
+            return [values.clone(), self.ring.give(values), there, self.packed(values)]
         plain = self.plain[: values.numel()].view(values.shape).copy_(values)
         pinned = self.pinned[: values.numel()].view(values.shape)
         self.machine.write(pinned, values)
         if self.there is None or self.there.shape != values.shape:
             self.there = there
         self.machine.fill(self.there, values, self.backend.stream)
-        return [plain, pinned, self.there]
+        return [plain, pinned, self.there, self.packed(values)]
+
+    def packed(self, values):
+        """A string of the bytes of each row, behind one of other bytes."""
+        data, offsets = packed_tensors(values)
+        data, offsets = torch.cat([data.new_ones(3), data]), offsets + 3
+        if not self.owned:
+            data = self.bytes[: len(data)].copy_(data)
+            offsets = self.offsets[: len(offsets)].copy_(offsets)
+        return PackedStrings(data, offsets, dtype=bytes)
 
 
 class Play:
@@ -121,13 +145,13 @@ class Play:
     def use(self, step):
         """Read each leaf where it was handed over; perhaps once more much later, or never."""
         for name, leaves, values in zip(self.devices, step.leaves, step.note, strict=True):
-            for leaf in leaves:
+            for expected, tensor in (p for leaf in leaves for p in parts_of(leaf, values)):
                 if name == "cpu":
-                    self.seen.append((values, leaf))
+                    self.seen.append((expected, tensor))
                 else:
                     stream = self.backends[name].stream
-                    self.kept.append((stream, leaf, values))
-                    self.seen.append((values, self.machine.read(leaf, stream)))
+                    self.kept.append((stream, tensor, expected))
+                    self.seen.append((expected, self.machine.read(tensor, stream)))
         while self.kept and self.random.random() < 0.8:
             stream, leaf, values = self.kept.pop(self.random.randrange(len(self.kept)))
             if self.random.random() < 0.3:
@@ -293,11 +317,12 @@ def test_a_thread_of_its_own():
         with mock.patch.object(prefetch, "backend_for", lambda _, backend=backend: backend):
             prefetcher = Prefetcher(steps, [torch.device("cuda:0")], buffer_size=1 + seed % 3)
         seen = [
-            (step.note, machine.read(leaf, backend.stream))
+            (expected, machine.read(tensor, backend.stream))
             for step in prefetcher
             for leaf in step.leaves[0]
+            for expected, tensor in parts_of(leaf, step.note)
         ]
         prefetcher.join()
         machine.finish()
-        assert 60 == len(seen)
+        assert 100 == len(seen)
         assert all(torch.equal(expected, found) for expected, found in seen)
