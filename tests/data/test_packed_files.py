@@ -14,9 +14,10 @@ import torch_distinput as tdi
 from tests.distribute.street import options
 from tests.formats import FORMATS
 from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.formats import text
 from torch_distinput.testing import check_reader, simulate
 
-PACKED = ("text", "parquet", "arrow", "arrow_stream")
+PACKED = sorted(FORMATS.keys() - {"npy", "npz"})
 SIZES = (20, 0, 3, 41, 1, 9)
 
 
@@ -209,3 +210,26 @@ def test_formats_without_strings(reader):
 def test_another_word():
     with pytest.raises(ValueError, match="'list' or 'packed', got 'arrow'"):
         tdi.FileDataset("x", strings="arrow")
+
+
+lines = st.lists(
+    st.sampled_from([b"a", b"\n", b"\r", b"\r\n", "é".encode(), b"\xff", b"\xef\xbb\xbf", b" "]),
+    max_size=14,
+).map(b"".join)
+
+
+@given(content=lines, on_error=st.sampled_from(["raise", "skip"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lines_end_where_they_end_in_lists(tmp_path_factory, content, on_error):
+    path = tmp_path_factory.getbasetemp() / "lines.txt"
+    path.write_bytes(content)
+    lists, packed = map(outcome, both(str(path), FORMATS["text"], 4, on_error=on_error))
+    assert lists == packed
+
+
+@pytest.mark.parametrize("place", [0, 7, (1 << 18) - 1, 1 << 18, (1 << 18) + 9, (1 << 19) + 1])
+def test_line_ends_at_the_borders_of_pieces(place):
+    block = bytearray(b"x" * ((1 << 19) + 5))
+    for at in (place, place + 1):
+        block[at] = 0x0A
+    assert bytes(block).decode().split("\n") == text._pack(bytes(block)).to_list()
