@@ -43,7 +43,9 @@ def arrow_columns(records: list[bytes] | PackedStrings, wanted: Wanted) -> Any:
     if arrow is None:
         return None
     packed = isinstance(records, PackedStrings)
-    joined, whole = _join_packed(records) if packed else _join(records)
+    joined, whole = (
+        _join_packed(records) if isinstance(records, PackedStrings) else _join(records)
+    )
     # Lines that begin and end so hold whole objects. A line with two of them is told by their
     # number: pyarrow would take them.
     if not whole or joined.size > _LARGEST_BLOCK:
