@@ -49,7 +49,9 @@ TARGETS = {
     "text": 1.2, "jsonl": 0.6, "tfrecord": 4.5, "parquet": 1.2, "arrow": 1.5, "tar": 1.1
 }  # fmt: skip
 PACKED = f"{OURS}, packed"
-PACKED_TARGETS = {"text": 0.5, "parquet": 1.2, "arrow": 1.5}
+PACKED_TARGETS = {
+    "text": 0.5, "jsonl": 0.5, "tfrecord": 2.0, "parquet": 1.2, "arrow": 1.5, "tar": 0.9
+}  # fmt: skip
 PEER = "DataLoader, IterableDataset"
 
 
@@ -224,16 +226,15 @@ def measure_format(
     memory = peak_mb() - before
     total = int(strategy.reduce("sum", torch.tensor(count)))
     cases = {OURS: lambda: sum(count_rows(batch) for batch in dataset)}
-    if name in PACKED_TARGETS:
-        packed = distribute(name, files, strategy, "packed", shuffled=shuffled)
-        cases[PACKED] = lambda: sum(count_rows(batch) for batch in packed)
+    packed = distribute(name, files, strategy, "packed", shuffled=shuffled)
+    cases[PACKED] = lambda: sum(count_rows(batch) for batch in packed)
     loader = None if shuffled else peer(name, mine)
     if loader is not None:
         cases[PEER] = lambda: sum(count_rows(batch) for batch in loader)
     turns = take_turns(lambda: [FLOORS[name](file) for file in mine], cases, arguments.rounds)
     order = "shuffled" if shuffled else "sequential"
     workload = f"{name}, {order}, {ranks_named()}"
-    targets = {OURS: TARGETS[name], PACKED: PACKED_TARGETS.get(name), PEER: None}
+    targets = {OURS: TARGETS[name], PACKED: PACKED_TARGETS[name], PEER: None}
     figures = [
         one
         for case, target in targets.items()

@@ -101,6 +101,12 @@ def test_equal_rows_are_equal_and_no_others(some, others):
     assert not some or fingerprint(left) != fingerprint(some)
 
 
+def test_what_is_missing_is_not_empty():
+    packed = [PackedStrings.from_list(rows) for rows in (["", None], [None, ""], ["", ""])]
+    assert 3 == len(set(map(fingerprint, packed)))
+    assert not any(one == other for one in packed for other in packed if one is not other)
+
+
 @given(columns)
 def test_it_travels_with_its_own_bytes_only(values):
     packed = within(PackedStrings.from_list(values), before=500)

@@ -117,7 +117,7 @@ def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedSt
     """Two gatherings whatever is in them; which rows are missing goes with the lengths."""
     lengths = strings.lengths().masked_fill(strings.where_missing(), _MISSING)
     lengths = torch.cat(communicator.all_gather(lengths))
-    data = torch.cat(communicator.all_gather(strings.narrow().data))
+    data = torch.cat(communicator.all_gather(strings.data))
     missing = lengths == _MISSING
     offsets = torch.nn.functional.pad(lengths.clamp_min(0).cumsum(0), (1, 0))
     return PackedStrings(data, offsets, missing if bool(missing.any()) else None, strings.dtype)

@@ -17,6 +17,7 @@ from torch_distinput.packed_strings import PackedStrings, join_bytes
 
 _log = logging.getLogger(__name__)
 _KEY = "__key__"
+_LARGE_MEMBER = 1 << 12
 _LARGE_CHUNKS = 4
 """Records of so many chunks together are handed out one by one."""
 
@@ -79,7 +80,9 @@ class Tar(Reader):
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
                 spans = zip(members.starts, members.stops, strict=True)
-                whole: Any = memoryview(window) if self.packed else window  # joined later anyway
+                whole: Any = window
+                if self.packed and len(window) > _LARGE_MEMBER * len(members.starts):
+                    whole = memoryview(window)  # large contents are copied once, to be joined
                 contents = [whole[start:stop] for start, stop in spans]
                 files = _join(pending, _named(file, members.names, contents))
                 complete = _last_key(files.keys)
