@@ -73,7 +73,8 @@ class PackedStrings:
 
         Args:
             values: all ``str`` or all ``bytes``; None is a row that is missing. Bytes that are no
-                UTF-8 may be in a ``str`` as surrogate escapes, as ``os.fsdecode`` puts them.
+                UTF-8 may be in a ``str`` as surrogate escapes, as ``os.fsdecode`` puts them;
+                escapes that together are UTF-8 come back as what they stand for.
             dtype: ``str`` or ``bytes``; None: what the values are, ``str`` where there are none.
 
         Raises:
@@ -82,13 +83,11 @@ class PackedStrings:
         """
         rows: list[Any] = list(values)
         kinds = set(map(type, rows)) - {type(None)}
-        dtype = dtype or next(iter(kinds), str)
+        wanted, dtype = dtype, dtype or next(iter(kinds), str)
         if not kinds <= {dtype} or dtype not in (str, bytes):
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            msg = (
-                "Expected values that are all str or all bytes, or None, got "
-                f"{names}{f' for {dtype.__name__}' if dtype else ''}. Convert them first."
-            )
+            names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+            expected = "all str or all bytes" if wanted is None else f"of dtype {wanted.__name__}"
+            msg = f"Expected values {expected}, or None, got {names}. Convert them first."
             raise TypeError(msg)
         missing = None
         if None in rows:

@@ -67,6 +67,15 @@ def test_json_text_that_utf_8_lacks_is_bad(tmp_path):
     assert "record 0: Expected text that UTF-8 can express, got '\\ud800'" in packed
 
 
+def test_objects_over_several_lines_are_bad(tmp_path):
+    """Also where another line has two, so that there are as many as lines."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a":\n{"b": 1}}\n{"a": {"b": 2}}{"a": {"b": 3}}\n')
+    lists, packed = outcomes(path, "jsonl")
+    assert "record 0: Expected a JSON object in each line" in lists
+    assert lists == packed
+
+
 @pytest.mark.parametrize("strings", ["list", "packed"])
 def test_text_that_is_null_is_not_to_blame_for_others(tmp_path, strings):
     """A record that lacks a number is left out, and no record beside it."""

@@ -142,8 +142,10 @@ def test_text_and_bytes_do_not_join():
 
 @pytest.mark.parametrize("values", [["a", b"b"], [1], [["a"]]])
 def test_other_values(values):
-    with pytest.raises(TypeError, match="all str or all bytes, or None, got"):
+    with pytest.raises(TypeError, match="values all str or all bytes, or None, got"):
         PackedStrings.from_list(values)
+    with pytest.raises(TypeError, match="values of dtype bytes, or None, got"):
+        PackedStrings.from_list(values, bytes)
 
 
 def test_text_without_bytes():

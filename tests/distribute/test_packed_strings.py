@@ -142,3 +142,17 @@ def test_workers_that_read_other_strings_are_told():
 def test_columns_beside_a_list():
     with pytest.raises(TypeError, match="'text': PackedStrings.*or PackedStrings"):
         one().distribute_dataset({"text": packed(range(2)), "n": [1, 2]}, global_batch_size=1)
+
+
+def test_folders_may_differ_between_nodes():
+    """A column of paths, as in a list; but no other difference."""
+
+    def work(strategy, name):
+        worker = strategy.worker_index
+        paths = [f"/node{worker}/{name(number, worker)}.png" for number in range(8)]
+        source = PackedStrings.from_list(paths)
+        return len(list(strategy.distribute_dataset(source, global_batch_size=4)))
+
+    assert [2, 2] == simulate(lambda s: work(s, lambda number, _: number), num_workers=2)
+    with pytest.raises(tdi.MismatchError):
+        simulate(lambda s: work(s, lambda number, worker: number + worker), num_workers=2)
