@@ -36,8 +36,8 @@ def cases(path: Path = GOLDEN) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["cases"]
 
 
-def play(case: dict[str, Any]) -> str | None:
-    """Play a case; None if it agrees, else what differs."""
+def play(case: dict[str, Any], give: Callable[[Any], Any] = lambda inputs: inputs) -> str | None:
+    """Play a case; None if it agrees, else what differs. ``give``: what layers get of an input."""
     with tempfile.TemporaryDirectory() as folder:
         config = _config(case, Path(folder))
         try:
@@ -57,14 +57,16 @@ def play(case: dict[str, Any]) -> str | None:
             return _refused(error, case.get("adapt_error"), "adapt")
         if "adapt_error" in case:
             return "adapt should have been refused"
-    return next(filter(None, _differences(layer, case)), None)
+    return next(filter(None, _differences(layer, case, give)), None)
 
 
-def _differences(layer: Any, case: dict[str, Any]) -> Iterator[str | None]:
+def _differences(
+    layer: Any, case: dict[str, Any], give: Callable[[Any], Any]
+) -> Iterator[str | None]:
     # Keras's own approximate boundaries depend on its batches: the exact ones are compared.
     calls = [] if "adapt_approx" in case["tags"] else case.get("calls", [])
     for number, call in enumerate(calls):
-        found = _differing_call(layer, call, case["tolerance"])
+        found = _differing_call(layer, call, case["tolerance"], give)
         yield found and f"call {number}: {found}"
     yield _differing_exact(layer, case.get("exact", {}))
     yield _differing_vocabulary(layer, case)
@@ -97,10 +99,12 @@ def _refused(error: Exception, expected: dict[str, Any] | None, what: str) -> st
     return None if isinstance(error, allowed) else f"{what} refused with {type(error).__name__}"
 
 
-def _differing_call(layer: Any, call: dict[str, Any], tolerance: dict[str, Any]) -> str | None:
+def _differing_call(
+    layer: Any, call: dict[str, Any], tolerance: dict[str, Any], give: Callable[[Any], Any]
+) -> str | None:
     kwargs = {name: _decoded(value) for name, value in call.get("kwargs", {}).items()}
     try:
-        output = layer(_decoded(call["inputs"]), **kwargs)
+        output = layer(give(_decoded(call["inputs"])), **kwargs)
     except Exception as error:  # noqa: BLE001 - compared
         return _refused(error, call.get("error"), "it")
     if "error" in call:

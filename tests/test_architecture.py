@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "torch_distinput"
-GROUND = {"communicator", "errors", "options", "scope_registry", "threads", "values"}
+GROUND = {
+    *("communicator", "errors", "options", "packed_strings", "scope_registry", "threads"),
+    "values",
+}
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {
     **dict.fromkeys(GROUND, GROUND),

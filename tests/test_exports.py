@@ -71,6 +71,7 @@ PROMISED = {
     "ValueContext",
     # what a step yields, and what is done with it
     "OptionalStep",
+    "PackedStrings",
     "PerReplica",
     "ReplayedStep",
     "ReplicaContext",

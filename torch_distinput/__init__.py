@@ -46,6 +46,7 @@ from torch_distinput.errors import (
     WorkerLostError,
 )
 from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import (
     InputStats,
@@ -84,6 +85,7 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",
     "OptionalStep",
+    "PackedStrings",
     "PeerFailedError",
     "PeerTimeoutError",
     "PerReplica",

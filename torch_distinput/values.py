@@ -81,7 +81,8 @@ class TensorSpec:
             unless batches are padded.
         dtype: a torch dtype, a NumPy dtype for array leaves, or a Python type (``str``, ``bytes``,
             ``object``) for list leaves.
-        layout: ``torch.jagged`` for jagged tensors.
+        layout: ``torch.jagged`` for jagged tensors, and for :class:`PackedStrings`, whose dtype is
+            ``str`` or ``bytes``.
     """
 
     shape: tuple[int | None, ...]

@@ -48,6 +48,8 @@ TREES = [
     UserDict(x=torch.ones(2)),
     Point(torch.ones(2), Item(torch.ones(2), ["a", "b"])),
     jagged(2, 1),
+    {"text": tdi.PackedStrings.from_list(["a", None]), "x": torch.ones(2)},
+    [tdi.PackedStrings.from_list([b"a", b""]), torch.ones(2)],
 ]
 
 
@@ -86,8 +88,9 @@ def test_zero_rows_keep_the_kind(tree):
         [1, 2, 3, 4],
         Examples([(1, "a"), (2, "b"), (3, "c"), (4, "d")]),
         jagged(2, 0, 3, 1),
+        tdi.PackedStrings.from_list(["a", None, "", "bc"]),
     ],
-    ids=["tensor", "channels_last", "strings", "list", "examples", "jagged"],
+    ids=["tensor", "channels_last", "strings", "list", "examples", "jagged", "packed"],
 )
 def test_slices_join_to_the_whole(leaf):
     """Cut anywhere and concatenate: the same rows; take gives them in any order."""

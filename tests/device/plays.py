@@ -14,10 +14,23 @@ from unittest import mock
 
 import torch
 
+from torch_distinput import PackedStrings
 from torch_distinput.device import prefetch
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.testing.simulated_device import Machine
 from torch_distinput.testing.tracing_backend import TracingBackend
+
+
+def packed_tensors(values):
+    """The bytes of rows of two float32, and where they begin."""
+    return values.reshape(-1).view(torch.uint8), 8 * torch.arange(len(values) + 1)
+
+
+def parts_of(leaf, values):
+    """The tensors of a leaf that was made of values, and what they should hold."""
+    if isinstance(leaf, PackedStrings):
+        return zip(packed_tensors(values), leaf.tensors(), strict=True)
+    return [(values, leaf)]
 
 
 class Ring:
@@ -56,6 +69,8 @@ class Source:
             self.machine.host_buffer(32) if play.orders_by_data else torch.empty(32).byte(),
             self.machine.host_buffer(32),
         ]
+        self.bytes = torch.empty(99, dtype=torch.uint8)
+        self.offsets = torch.empty(9, dtype=torch.int64)
         self.there = None
 
     def leaves(self, values):
@@ -65,7 +80,7 @@ class Source:
         there = self.machine.copy(values, stream)
         if self.play.owned:
             fresh = self.machine.host_copy if self.play.orders_by_data else torch.clone
-            return [fresh(values), self.ring.give(values), there]
+            return [fresh(values), self.ring.give(values), there, *self.packed(values)]
         floats = [buffer.view(torch.float32) for buffer in self.buffers]
         written = [buffer[: values.numel()].view(values.shape) for buffer in floats]
         for leaf in written:
@@ -73,7 +88,18 @@ class Source:
         if self.there is None or self.there.shape != values.shape:
             self.there = there
         self.machine.fill(self.there, values, stream)
-        return [*written, self.there]
+        return [*written, self.there, *self.packed(values)]
+
+    def packed(self, values):
+        """A string of the bytes of each row, behind one of other bytes; TPUs take none."""
+        if self.play.orders_by_data:
+            return []
+        data, offsets = packed_tensors(values)
+        data, offsets = torch.cat([data.new_ones(3), data]), offsets + 3
+        if not self.play.owned:
+            data = self.bytes[: len(data)].copy_(data)
+            offsets = self.offsets[: len(offsets)].copy_(offsets)
+        return [PackedStrings(data, offsets, dtype=bytes)]
 
 
 class Play:
@@ -135,13 +161,13 @@ class Play:
     def use(self, step):
         """Read each leaf where it was handed over; perhaps once more much later, or never."""
         for name, leaves, values in zip(self.devices, step.leaves, step.note, strict=True):
-            for leaf in leaves:
+            for expected, tensor in (p for leaf in leaves for p in parts_of(leaf, values)):
                 if name == "cpu":
-                    self.seen.append((values, leaf))
+                    self.seen.append((expected, tensor))
                 else:
                     stream = self.stream(name)
-                    self.kept.append((stream, leaf, values))
-                    self.seen.append((values, self.machine.read(leaf, stream)))
+                    self.kept.append((stream, tensor, expected))
+                    self.seen.append((expected, self.machine.read(tensor, stream)))
         while self.kept and self.random.random() < 0.8:
             stream, leaf, values = self.kept.pop(self.random.randrange(len(self.kept)))
             if self.random.random() < 0.3:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.device.plays import NO_CLOCKS, Play, failures, nothing, play
+from tests.device.plays import NO_CLOCKS, Play, failures, nothing, parts_of, play
 from torch_distinput.device import prefetch
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.device.staging import StagingRing, StagingSlot
@@ -109,11 +109,12 @@ def test_a_thread_of_its_own():
                 steps, [torch.device("cuda:0")], buffer_size=one.buffer_size
             )
         seen = [
-            (step.note, one.machine.read(leaf, one.stream("cuda:0")))
+            (expected, one.machine.read(tensor, one.stream("cuda:0")))
             for step in prefetcher
             for leaf in step.leaves[0]
+            for expected, tensor in parts_of(leaf, step.note)
         ]
         prefetcher.join()
         one.machine.finish()
-        assert 60 == len(seen)
+        assert 100 == len(seen)
         assert all(torch.equal(expected, found) for expected, found in seen)

@@ -30,6 +30,8 @@ def shown(strategy, step):
 
 def listed(batch):
     """A batch of one leaf as a list."""
+    if isinstance(batch, tdi.PackedStrings):
+        return batch.to_list()
     return batch if isinstance(batch, list) else batch.tolist()
 
 

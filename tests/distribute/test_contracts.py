@@ -132,10 +132,13 @@ def test_order_does_not_depend_on_loader_processes(num_workers, tmp_path):
         lines = "".join(f"{number * 10 + k}\n" for k in range(3 + number))
         (tmp_path / f"{number}.txt").write_text(lines)
     files = tdi.FileDataset(str(tmp_path / "*.txt")).map(int).shuffle(4)
+    packed = tdi.FileDataset(str(tmp_path / "*.txt"), strings="packed").shuffle(4)
     for source, keywords in (
         (range(17), {"shuffle": True}),
         (torch.arange(17), {"shuffle": True}),
+        (tdi.PackedStrings.from_list(map(str, range(17))), {"shuffle": True}),
         (files, {}),
+        (packed, {}),
         (stream_of(range(17)), {}),
         (Shards([[1, 2], [3], [4, 5]]), {}),
     ):

@@ -128,6 +128,10 @@ def words(examples):
     return {"x": torch.stack(examples), "y": (torch.ones(len(examples)), ["word"] * len(examples))}
 
 
+def packed(examples):
+    return {"x": tdi.PackedStrings.from_list(["word"] * len(examples))}
+
+
 def array(examples):
     return {"x": np.array(["word"] * len(examples))}
 
@@ -144,6 +148,7 @@ def looked_up(examples):
 
 OTHER_LEAVES = {
     "strings": (words, r"got a list of str at batch\['y'\]\[1\]. Turn it into numbers"),
+    "packed strings": (packed, r"got packed strings at batch\['x'\]. Turn it into numbers"),
     "an array of strings": (array, r"got an array of <U4 at batch\['x'\]. Turn it into numbers"),
     "objects": (things, r"got a list at batch\['y'\]. Turn it into numbers"),
     "a layer's strings": (looked_up, r"got a list of str at batch\['word'\]"),

@@ -25,6 +25,16 @@ def reduce_and_gather(strategy):
     return [*found, strategy.reduce("sum", 1).item()]
 
 
+def gather_packed(strategy):
+    """No rows on one rank, and None among those of the other."""
+    rows = [["a", None, "é" * 100_000], []][strategy.worker_index]
+    return strategy.gather(tdi.PackedStrings.from_list(rows)).to_list()
+
+
+def test_packed_strings():
+    assert [["a", None, "é" * 100_000]] * 2 == run_ranks(gather_packed, 2)
+
+
 def test_all_ranks_are_told_and_go_on():
     """A refusal comes before the collective, so the next one is in step."""
     first, second = run_ranks(reduce_and_gather, 2)

@@ -50,6 +50,18 @@ def test_a_buffer_that_is_written_again(pinned):
     assert list(range(20)) == means
 
 
+def test_packed_strings():
+    """Their tensors are there; a slice brings its own bytes, and rows that are None stay so."""
+    texts = [None if number % 7 == 3 else f"{number} " * (number % 50) for number in range(400)]
+    packed = tdi.PackedStrings.from_list(texts)
+    seen = []
+    for batch in tdi.OneDeviceStrategy("cuda").distribute_dataset(packed, global_batch_size=64):
+        assert {"cuda"} == {tensor.device.type for tensor in batch.tensors()}
+        assert batch.num_bytes() == batch.data.shape[0]
+        seen += [batch[0], *batch[1:].to_list()[::-1]]
+    assert sorted(map(str, texts)) == sorted(map(str, seen))
+
+
 def test_batches_of_the_device_itself():
     """Views, and what was computed there."""
 

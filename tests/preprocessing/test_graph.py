@@ -27,7 +27,7 @@ def exported(features):
     packed = features.pack(one_batch(2), WIDTH)
     rows = torch.export.Dim("rows")
     shapes = {
-        name: [{0: rows}, {0: rows}] if isinstance(value, pp.PackedStrings) else {0: rows}
+        name: [{0: rows}, {0: rows}] if isinstance(value, pp.PaddedStrings) else {0: rows}
         for name, value in packed.items()
     }
     return torch.export.export(features, (packed,), dynamic_shapes=(shapes,), strict=False)

@@ -288,7 +288,7 @@ class TestShapes:
                     {"a": [], "b": [], "c": []}, {"a": [1.0], "b": [1.5], "c": ["a"]}):  # fmt: skip
             packed = features.pack(row, 8)
             kinds.add((packed["a"].dtype, packed["b"].dtype, type(packed["c"])))
-        assert {(torch.float64, torch.float32, pp.PackedStrings)} == kinds
+        assert {(torch.float64, torch.float32, pp.PaddedStrings)} == kinds
 
 
 def test_weights_depend_on_no_number_of_threads():

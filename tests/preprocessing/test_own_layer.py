@@ -55,7 +55,7 @@ class Lengths(Layer):
     takes = "strings"
 
     def forward(self, inputs):
-        return (inputs if isinstance(inputs, pp.PackedStrings) else pp.pack_strings(inputs)).lengths
+        return (inputs if isinstance(inputs, pp.PaddedStrings) else pp.pack_strings(inputs)).lengths
 
 
 DATA = {"size": [4, 8, 2, 2], "name": ["a", "bcd", "", "é"]}
@@ -88,7 +88,7 @@ def test_all_workers_adapt_it_together(features):
 def test_features_pack_its_column_as_it_says(features):
     packed = features.pack(DATA)
     assert torch.float32 == packed["size"].dtype
-    assert isinstance(packed["name"], pp.PackedStrings)
+    assert isinstance(packed["name"], pp.PaddedStrings)
     expected, found = features(DATA), features(packed)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 

@@ -22,7 +22,7 @@ PROMISED = {
     "StringLookup",
     "TextVectorization",
     # strings for a model
-    "PackedStrings",
+    "PaddedStrings",
     "pack_strings",
     "unpack_strings",
     # a pass over files, and what it leaves

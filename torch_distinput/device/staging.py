@@ -16,6 +16,10 @@ import numpy as np
 import torch
 
 from torch_distinput.device.backend import Backend
+from torch_distinput.packed_strings import PackedStrings
+
+_Place = int | tuple[Any, int]
+"""The number of a leaf, and of a tensor in it where it consists of several."""
 
 
 class StagingSlot:
@@ -27,7 +31,7 @@ class StagingSlot:
     def __init__(self, backend: Backend) -> None:
         """Hold nothing; buffers come with the first leaves, and grow with them."""
         self._backend = backend
-        self._buffers: dict[int, torch.Tensor] = {}
+        self._buffers: dict[_Place, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []
         self._copied: Any = None
 
@@ -47,7 +51,7 @@ class StagingSlot:
         self._kept.append(source)
         return source
 
-    def stage(self, position: int, source: torch.Tensor) -> torch.Tensor:
+    def stage(self, position: _Place, source: torch.Tensor) -> torch.Tensor:
         """Copy a leaf into the slot's buffer for its position: dense, in the same memory format."""
         num_bytes = source.numel() * source.element_size()
         buffer = self._buffers.get(position)
@@ -95,8 +99,8 @@ class StagingRing:
         """Make leaves safe to use on the consumer's current stream."""
         self._backend.wait_on_consumer(marker)
         for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                self._backend.keep_for_consumer(leaf)
+            for tensor in _tensors_of(leaf):
+                self._backend.keep_for_consumer(tensor)
 
     def drain(self) -> None:
         """Wait for all copies, also of a step that failed half-way, then let go of the memory."""
@@ -106,11 +110,16 @@ class StagingRing:
             slot.drop()
 
     def _is_there(self, leaf: Any) -> bool:
-        return isinstance(leaf, torch.Tensor) and self._backend.holds(leaf)
+        return any(map(self._backend.holds, _tensors_of(leaf)))
 
-    def _start(self, leaf: Any, place: int, owned: bool) -> Any:
+    def _start(self, leaf: Any, place: _Place, owned: bool) -> Any:
         """Start the copy of a leaf; other leaves than tensors stay on the host."""
         backend, slot = self._backend, self._slots[0]
+        if isinstance(leaf, PackedStrings):  # tensor by tensor; from the host its own rows alone
+            own = leaf if self._is_there(leaf) else leaf.narrow()
+            pairs = enumerate(own.tensors())
+            moved = [self._start(tensor, (place, number), owned) for number, tensor in pairs]
+            return PackedStrings.over(moved, leaf.dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf.copy() if isinstance(leaf, np.ndarray) and not owned else leaf
         if backend.holds(leaf):
@@ -124,6 +133,12 @@ class StagingRing:
         if owned and backend.is_pinned(leaf) and leaf.stride() == _dense_strides(leaf):
             return backend.copy(slot.keep(leaf))
         return backend.copy(slot.stage(place, leaf))
+
+
+def _tensors_of(leaf: Any) -> Sequence[torch.Tensor]:
+    if isinstance(leaf, PackedStrings):
+        return leaf.tensors()
+    return (leaf,) if isinstance(leaf, torch.Tensor) else ()
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:

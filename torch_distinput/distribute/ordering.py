@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
+
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -42,7 +44,8 @@ def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
 def check_rows(name: str, values: Sequence[Any], indices: Sequence[torch.Tensor]) -> None:
     """Refuse a leaf that has not a row for each index: rows would be put to wrong places."""
     for replica, (value, index) in enumerate(zip(values, indices, strict=True)):
-        shape = (len(value),) if isinstance(value, list) else torch.as_tensor(value).shape
+        rows = isinstance(value, (list, PackedStrings))
+        shape = (len(value),) if rows else torch.as_tensor(value).shape
         if tuple(shape[:1]) != (len(index),):
             msg = (
                 f"Expected a row at {name} for each of {len(index)} indices, got shape "
@@ -94,5 +97,5 @@ def _check_complete(found: torch.Tensor) -> None:
 
 
 def sort_rows(leaf: Any, order: torch.Tensor) -> Any:
-    """The rows of a tensor or list in an order."""
+    """The rows of a tensor, list or packed strings in an order."""
     return [leaf[row] for row in order.tolist()] if isinstance(leaf, list) else leaf[order]

@@ -20,12 +20,15 @@ from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
 from torch_distinput.distribute.ordering import check_rows, find_order, read_indices, sort_rows
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import PerReplica
 
 Axis = int | tuple[int, ...] | None
 Values = Sequence[Any]
 """One leaf of each local replica."""
 
+_MISSING = -1
+"""The length of a row that is None, on its way."""
 _SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
 """Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
 of two halves that fit, the sum may not. Whole numbers are added in int64."""
@@ -105,7 +108,19 @@ def gather_in_order(
 def _join(part: _Part, axis: int, communicator: Communicator) -> Any:
     if isinstance(part.value, list):
         return [row for rows in communicator.gather_objects(part.value) for row in rows]
+    if isinstance(part.value, PackedStrings):
+        return _join_packed(part.value, communicator)
     return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
+
+
+def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedStrings:
+    """Two gatherings whatever is in them; which rows are missing goes with the lengths."""
+    lengths = strings.lengths().masked_fill(strings.where_missing(), _MISSING)
+    lengths = torch.cat(communicator.all_gather(lengths))
+    data = torch.cat(communicator.all_gather(strings.data))
+    missing = lengths == _MISSING
+    offsets = torch.nn.functional.pad(lengths.clamp_min(0).cumsum(0), (1, 0))
+    return PackedStrings(data, offsets, missing if bool(missing.any()) else None, strings.dtype)
 
 
 def _leaf_parts(
@@ -185,6 +200,8 @@ def _part_of_join(name: str, values: Values, axis: int) -> _Part:
     if all(isinstance(value, list) for value in values):
         rows = [row for value in values for row in value]
         return _Part(facts=(name, "gather", axis, "list"), value=rows)
+    if all(isinstance(value, PackedStrings) for value in values):
+        return _part_of_packed(name, values, axis)
     tensors = [_tensor(name, value) for value in values]
     for tensor in tensors:
         _check_axis(name, tensor, axis, "A 0-dim value needs unsqueeze(0) first.")
@@ -196,6 +213,12 @@ def _part_of_join(name: str, values: Values, axis: int) -> _Part:
     facts = (name, "gather", axis, str(first.dtype), tuple(first.shape[1:]))
     value = torch.cat([tensor.to(first.device) for tensor in moved])
     return _Part(facts=facts, value=value)
+
+
+def _part_of_packed(name: str, values: Sequence[PackedStrings], axis: int) -> _Part:
+    device = values[0].data.device
+    joined = PackedStrings.concat([strings.to(device) for strings in values])
+    return _Part(facts=(name, "gather", axis, f"packed {joined.dtype.__name__}"), value=joined)
 
 
 def _values(leaf: Any, num_replicas: int) -> Values:

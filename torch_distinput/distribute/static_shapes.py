@@ -85,11 +85,13 @@ class LeafCheck:
 def _no_dense_tensor(name: str, leaf: TensorSpec) -> ConfigurationError:
     cure = "Turn it into numbers in the pipeline: StringLookup, Hashing or TextVectorization in a "
     cure += "collate_fn or a map"
-    if leaf.layout is torch.jagged:
+    if leaf.layout is torch.jagged and isinstance(leaf.dtype, torch.dtype):
         found = "a jagged tensor"
         cure = "Pad its rows to one length in the collate_fn"
     elif isinstance(leaf.dtype, np.dtype):
         found = f"an array of {leaf.dtype}"
+    elif leaf.layout is torch.jagged:
+        found = "packed strings"
     else:
         found = "a list" if leaf.dtype is object else f"a list of {leaf.dtype.__name__}"
     return ConfigurationError(

@@ -250,7 +250,7 @@ class Strategy(ABC):
         )
 
     def gather(self, value: Any, axis: int = 0) -> Any:
-        """Join the tensors (or lists) of all replicas in sync along ``axis``, in replica order.
+        """Join tensors, lists or packed strings of all replicas in sync along ``axis``, in order.
 
         The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
         """

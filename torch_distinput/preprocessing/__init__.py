@@ -22,7 +22,7 @@ from torch_distinput.preprocessing.layers.integer_lookup import IntegerLookup
 from torch_distinput.preprocessing.layers.scaling import Normalization, Rescaling
 from torch_distinput.preprocessing.layers.string_lookup import StringLookup
 from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
-from torch_distinput.preprocessing.strings.packed import PackedStrings, pack_strings, unpack_strings
+from torch_distinput.preprocessing.strings.packed import PaddedStrings, pack_strings, unpack_strings
 
 __all__ = [
     "CategoryEncoding",
@@ -32,7 +32,7 @@ __all__ = [
     "Hashing",
     "IntegerLookup",
     "Normalization",
-    "PackedStrings",
+    "PaddedStrings",
     "Rescaling",
     "StringLookup",
     "TextVectorization",

@@ -18,6 +18,7 @@ from torch_distinput.data.batch.tree import (
     leaf_names,
     unflatten,
 )
+from torch_distinput.packed_strings import PackedStrings
 
 PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
 
@@ -33,7 +34,8 @@ def collate_examples(
     """Stack examples leaf by leaf; tuples stay tuples and dataclasses keep their class.
 
     Leaves follow ``torch.utils.data.default_collate``: tensors, arrays and numbers become tensors
-    of shape ``(rows, ...)``, strings and bytes become lists. Arrays of strings become an array.
+    of shape ``(rows, ...)``, strings and bytes become lists. Arrays of strings become an array, and
+    packed strings of one row each packed strings.
     Integers among floats become float64.
 
     Args:
@@ -129,6 +131,14 @@ class _CollateOrNone:
         return collate_examples(examples) if examples else zero_rows(self._spec)
 
 
+def _join_rows(column: Sequence[PackedStrings]) -> PackedStrings:
+    sizes = set(map(len, column))
+    if sizes != {1}:
+        msg = f"packed strings have one row in each example, got {sorted(sizes)[:4]}"
+        raise ValueError(msg)
+    return PackedStrings.concat(column)
+
+
 def _are_plain(arrays: Sequence[Any]) -> bool:
     """Whether all arrays are of one dtype that torch knows."""
     dtype = arrays[0].dtype
@@ -149,6 +159,8 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
                 return torch.from_numpy(np.stack(column))
             if all(leaf.dtype.kind in "OUS" for leaf in column):  # strings, or other objects
                 return np.stack([leaf.astype(object) for leaf in column])
+        if kinds == {PackedStrings}:
+            return _join_rows(column)
         if len(kinds) > 1 and float in kinds and kinds <= NUMBERS:
             return torch.tensor(column, dtype=torch.float64)  # the first alone would not tell it
         return default_collate(list(column))

@@ -7,7 +7,6 @@ consist of (an array, a buffer, what pickle would keep), and what cannot say it 
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import enum
 import hashlib
@@ -23,12 +22,17 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.object_parts import Budget, TooLargeError, take_object_apart
+from torch_distinput.data.batch.object_parts import (
+    Budget,
+    TooLargeError,
+    pack_numbers,
+    take_object_apart,
+)
+from torch_distinput.packed_strings import PackedStrings
 
 _log = logging.getLogger(__name__)
 
 _PLAIN = frozenset({int, float, str, bytes, bool, complex, type(None)})
-_PACKED = {int: "q", float: "d"}
 _FEW = 16
 _DEEPEST = 40
 """Containers and objects in each other; what lies deeper counts by its class."""
@@ -162,7 +166,7 @@ class Digest:
     def _sequence(self, value: Any, depth: int) -> None:
         kind = type(value)
         name = "[" if kind in (list, tuple) else kind.__qualname__
-        numbers = _pack(value) if len(value) > _FEW else None
+        numbers = pack_numbers(value) if len(value) > _FEW else None
         if numbers is not None:
             self._content((name, numbers.typecode, len(value)), numbers)
             return
@@ -236,6 +240,13 @@ class Digest:
         content = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
         self._content((_name_of(dense.dtype), *dense.shape), content)
 
+    def _packed(self, value: PackedStrings, depth: int) -> None:
+        """By its rows, wherever they lie in memory; it is another leaf than a list of them."""
+        own = value.narrow()
+        self._words.append((type(value).__qualname__, value.dtype.__name__, len(value)))
+        for tensor in (own.lengths(), own.where_missing(), own.data):
+            self._tensor(tensor, depth)
+
     def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
         label = (_name_of(value.dtype), *value.shape)
         if value.dtype.hasobject:
@@ -304,6 +315,7 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 _WAYS: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "_tensor"),
     (np.ndarray, "_array"),
+    (PackedStrings, "_packed"),
     (_NAMED, "_name"),
     (np.generic, "_scalar"),
     ((list, tuple), "_sequence"),
@@ -329,16 +341,6 @@ def _name_of(dtype: Any) -> str:
 @lru_cache(maxsize=64)
 def _fields(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _pack(values: Any) -> array.array[Any] | None:
-    """Many numbers of one kind as memory; None if they are not, or too large for it."""
-    kinds = set(map(type, values))
-    code = _PACKED.get(kinds.pop()) if len(kinds) == 1 else None
-    try:
-        return None if code is None else array.array(code, values)
-    except OverflowError:
-        return None
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ class _Jagged(LeafKind):
         return bool(leaf.is_nested)
 
     def has_spec(self, spec: TensorSpec) -> bool:
-        return spec.layout is torch.jagged
+        return spec.layout is torch.jagged and isinstance(spec.dtype, torch.dtype)
 
     def count(self, leaf: Any) -> int:
         if leaf.layout is not torch.jagged or leaf.lengths() is not None:  # rows with gaps between

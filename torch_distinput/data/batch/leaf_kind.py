@@ -15,7 +15,10 @@ from torch_distinput.values import TensorSpec
 Order = Sequence[int] | None
 """The dimensions of a dense tensor from the outermost in memory to the innermost."""
 
-EXPECTED = "Leaves are dense or jagged tensors, NumPy arrays and lists, with one row per example"
+EXPECTED = (
+    "Leaves are dense or jagged tensors, NumPy arrays, packed strings and lists, with one row per "
+    "example"
+)
 
 
 class LeafKind(ABC):
@@ -96,6 +99,13 @@ class LeafKind(ABC):
 def windows(sizes: tuple[int, ...]) -> tuple[slice, ...]:
     """Where pieces of these sizes lie, one behind the other."""
     return tuple(slice(*bounds) for bounds in pairwise(accumulate(sizes, initial=0)))
+
+
+def last_repeated(
+    count: int, num_rows: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Indices that fill up ``count`` rows by the last of them."""
+    return torch.arange(num_rows, device=device).clamp_(max=count - 1)
 
 
 def open_shape(spec: TensorSpec, num_rows: int) -> tuple[int, ...]:

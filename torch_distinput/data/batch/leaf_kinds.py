@@ -4,6 +4,7 @@
     DENSE    a strided tensor                             ``leaf[row]``     a torch dtype
     JAGGED   a tensor of layout torch.jagged              of any length     layout torch.jagged
     ARRAY    an array that torch cannot share (strings)   ``leaf[row]``     a NumPy dtype
+    PACKED   PackedStrings: bytes and offsets             str or bytes      those, and torch.jagged
     LIST     a list, or Examples                          any object        str, bytes or object
 
 A new kind is one more class and one more place in ``KINDS``: nobody else asks what a leaf is.
@@ -23,11 +24,14 @@ from torch_distinput.data.batch.leaf_kind import (
     EXPECTED,
     LeafKind,
     Order,
+    last_repeated,
     open_shape,
     unsound_layout,
     windows,
 )
+from torch_distinput.data.batch.packed import PACKED
 from torch_distinput.data.batch.tree import Examples, flatten
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import TensorSpec
 
 _TEXT = {str, bytes}
@@ -85,7 +89,7 @@ class _Dense(LeafKind):
         return int(leaf.nbytes) if leaf.layout is torch.strided else 0
 
     def pad(self, leaf: Any, count: int, num_rows: int) -> Any:
-        return self.take(leaf, _last_repeated(count, num_rows, leaf.device))
+        return self.take(leaf, last_repeated(count, num_rows, leaf.device))
 
     def spec(self, leaf: Any) -> TensorSpec:
         return TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
@@ -144,7 +148,7 @@ class _Array(LeafKind):
         return int(leaf.nbytes) + objects
 
     def pad(self, leaf: Any, count: int, num_rows: int) -> Any:
-        return self.take(leaf, _last_repeated(count, num_rows))
+        return self.take(leaf, last_repeated(count, num_rows))
 
     def spec(self, leaf: Any) -> TensorSpec:
         return TensorSpec((None, *leaf.shape[1:]), leaf.dtype)
@@ -167,7 +171,7 @@ class _List(LeafKind):
         return True
 
     def has_spec(self, spec: TensorSpec) -> bool:
-        return isinstance(spec.dtype, type)
+        return isinstance(spec.dtype, type) and spec.layout is not torch.jagged
 
     def count(self, leaf: Any) -> int:
         return len(leaf)
@@ -202,7 +206,7 @@ class _List(LeafKind):
         return sum(bytes_of(part) for row in leaf for part in flatten(row)[0])
 
     def pad(self, leaf: Any, count: int, num_rows: int) -> Any:
-        return self.take(leaf, _last_repeated(count, num_rows))
+        return self.take(leaf, last_repeated(count, num_rows))
 
     def spec(self, leaf: Any) -> TensorSpec:
         first = type(leaf[0]) if leaf else object
@@ -216,8 +220,14 @@ class _List(LeafKind):
 
 
 DENSE, ARRAY, LIST = _Dense(), _Array(), _List()
-KINDS: tuple[LeafKind, ...] = (DENSE, JAGGED, ARRAY, LIST)
-_BY_TYPE = {torch.Tensor: DENSE, np.ndarray: ARRAY, list: LIST, Examples: LIST}
+KINDS: tuple[LeafKind, ...] = (DENSE, JAGGED, ARRAY, PACKED, LIST)
+_BY_TYPE = {
+    torch.Tensor: DENSE,
+    np.ndarray: ARRAY,
+    PackedStrings: PACKED,
+    list: LIST,
+    Examples: LIST,
+}
 """Types that tell the kind by themselves, as almost all do: leaves are looked at per step."""
 
 
@@ -255,7 +265,7 @@ def is_selectable(leaf: Any) -> bool:
 
 def bytes_of(value: Any) -> int:
     """Bytes of a row, or of a part of it."""
-    if isinstance(value, (torch.Tensor, np.ndarray, list)):
+    if isinstance(value, (torch.Tensor, np.ndarray, PackedStrings, list)):
         return kind_of(value).num_bytes(value)
     if isinstance(value, (str, bytes)):
         return len(value) + _OBJECT_BYTES
@@ -264,12 +274,6 @@ def bytes_of(value: Any) -> int:
 
 def _like(leaf: Any, rows: list[Any]) -> list[Any]:
     return Examples(rows) if isinstance(leaf, Examples) else rows
-
-
-def _last_repeated(
-    count: int, num_rows: int, device: torch.device | str = "cpu"
-) -> torch.Tensor:
-    return torch.arange(num_rows, device=device).clamp_(max=count - 1)
 
 
 def _without_dimension(leaf: Any) -> ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import copyreg
 from itertools import islice
 from typing import Any, final
@@ -11,6 +12,8 @@ import numpy as np
 _MOST_PARTS = 1 << 16
 _MOST_BYTES = 64 << 20
 """Of one object: a larger one counts by its class, for this must not be what takes the time."""
+
+_CODES = {int: "q", float: "d"}
 
 
 class TooLargeError(Exception):
@@ -70,3 +73,13 @@ def _kept_by_pickle(value: Any) -> Any:
 
 def _is_kept_hash(name: Any) -> bool:
     return isinstance(name, str) and name.startswith("_") and name.strip("_").endswith("hash")
+
+
+def pack_numbers(values: Any) -> array.array[Any] | None:
+    """Many numbers of one kind as memory; None if they are not, or too large for it."""
+    kinds = set(map(type, values))
+    code = _CODES.get(kinds.pop()) if len(kinds) == 1 else None
+    try:
+        return None if code is None else array.array(code, values)
+    except OverflowError:
+        return None

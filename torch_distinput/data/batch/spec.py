@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
 from torch_distinput.data.batch.tree import Batch, flatten, leaf_names, map_leaves, unflatten
@@ -58,13 +59,16 @@ def name_difference(one: Any, other: Any) -> tuple[str, str]:
 
 
 def _shown(spec: TensorSpec) -> str:
-    return spec.dtype.__name__ if isinstance(spec.dtype, type) else str(spec.dtype)
+    packed = "packed " if isinstance(spec.dtype, type) and spec.layout is torch.jagged else ""
+    return packed + (spec.dtype.__name__ if isinstance(spec.dtype, type) else str(spec.dtype))
 
 
 def same_kind(one: TensorSpec, other: TensorSpec) -> bool:
-    """Whether two leaves have the same dtype, or are both lists."""
+    """Whether two leaves have the same dtype, or are both lists, or both packed alike."""
     if isinstance(one.dtype, type) or isinstance(other.dtype, type):
-        return isinstance(one.dtype, type) and isinstance(other.dtype, type)
+        lists = isinstance(one.dtype, type) and isinstance(other.dtype, type)
+        packed = torch.jagged in (one.layout, other.layout)  # of which text and bytes do not join
+        return lists and (not packed or (one.dtype, one.layout) == (other.dtype, other.layout))
     if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
         return one.dtype.kind == other.dtype.kind
     return bool(one.dtype == other.dtype)

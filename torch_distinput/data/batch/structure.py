@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from torch_distinput.data.batch.lazy_property import LazyProperty
+from torch_distinput.packed_strings import PackedStrings
 
 _log = logging.getLogger(__name__)
-_PLAIN = frozenset({torch.Tensor, np.ndarray, str, bytes, bool, int, float})
+_PLAIN = frozenset({torch.Tensor, np.ndarray, PackedStrings, str, bytes, bool, int, float})
 """Types that are leaves by themselves."""
 MOST_LEAVES = 256
 """Leaves of a tree for which code is made."""

@@ -2,8 +2,9 @@
 
 Containers are mappings, tuples (also named), dataclasses, and lists of containers or tensors;
 those of a class that cannot be made of its values alone are put together as a dict or tuple.
-Leaves are tensors (also jagged), NumPy arrays, and lists of strings, bytes or other plain objects:
-one object a row. ``None`` belongs to the structure and has no rows. No private torch pytree.
+Leaves are tensors (also jagged), NumPy arrays, packed strings, and lists of strings, bytes or other
+plain objects: one object a row. ``None`` belongs to the structure and has no rows. No private torch
+pytree.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.batch.structure import MOST_LEAVES, Structure, compile_leaves
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import PerReplica, TensorSpec
 
 Batch = Any
@@ -37,7 +39,7 @@ _MOST_TYPES = 64
 """Outer types; more are made as a program runs, and do not come again."""
 _DEEPEST = 150
 """Containers around a leaf: what walks over a tree calls itself."""
-_LEAVES = {torch.Tensor, np.ndarray, str, bytes, torch.Size}
+_LEAVES = {torch.Tensor, np.ndarray, PackedStrings, str, bytes, torch.Size}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
@@ -196,7 +198,7 @@ def is_row_list(value: list[Any]) -> bool:
     """Whether a list is a leaf, one object a row: it holds no tensor, array or container."""
     if isinstance(value, Examples) or not value:
         return True
-    whole = (torch.Tensor, np.ndarray, PerReplica, TensorSpec)
+    whole = (torch.Tensor, np.ndarray, PackedStrings, PerReplica, TensorSpec)
     first = next((item for item in value if item is not None), "")
     return not isinstance(first, whole) and _parts(first) is None
 

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.operations import Operation
@@ -46,6 +46,9 @@ class FileDataset:
         reader: ``"text"``, ``"jsonl"``, ``"csv"``, ``"tfrecord"``, ``"parquet"``, ``"arrow"``,
             ``"tar"``, ``"npy"``, ``"npz"``; or a :class:`Reader` with arguments, which
             ``torch_distinput.readers`` holds, or of your own making.
+        strings: ``"list"``: text and binary are lists of ``str`` and ``bytes``. ``"packed"``: they
+            are :class:`PackedStrings`, of the same records, without an object for each. A map or
+            filter sees each as ``str`` or ``bytes`` all the same.
         storage_options: passed to the fsspec file system.
         shuffle_files: permute the list by (seed, epoch) before it is dealt out, so that the files
             of a worker change from epoch to epoch (TensorFlow's do not).
@@ -71,6 +74,7 @@ class FileDataset:
         paths_or_globs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         reader: str | Reader = "text",
+        strings: Literal["list", "packed"] = "list",
         storage_options: Mapping[str, Any] | None = None,
         shuffle_files: bool = False,
         split_files: bool = False,
@@ -85,9 +89,13 @@ class FileDataset:
         if on_error not in ("raise", "skip") and not callable(on_error):
             msg = f"on_error must be 'raise', 'skip' or a function of the error, got {on_error!r}."
             raise ValueError(msg)
+        if strings not in ("list", "packed"):
+            msg = f"strings must be 'list' or 'packed', got {strings!r}."
+            raise ValueError(msg)
+        found = find_reader(reader)
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "patterns", tuple(os.fspath(item) for item in given))  # type: ignore[arg-type]
-        set_field(self, "reader", find_reader(reader))
+        set_field(self, "reader", found if strings == "list" else found.with_packed_strings())
         set_field(self, "storage_options", dict(storage_options or {}))
         set_field(self, "shuffle_files", shuffle_files)
         set_field(self, "split_files", split_files)

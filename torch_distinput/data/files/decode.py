@@ -17,6 +17,7 @@ from torch_distinput.data.batch.tree import (
     flatten,
     leaf_names,
     leaves_like,
+    map_leaves,
     unflatten,
 )
 from torch_distinput.data.files.operations import Filter, Key, Locate, Map, Operation, Upstream
@@ -104,7 +105,7 @@ class Decode:
     def _decoded_alike(self, chunk: Chunk, key: Key, error: Exception) -> Chunk:
         """Leave out records that are good by themselves and do not fit the others."""
         records = (chunk.slice(row, row + 1).data for row in range(chunk.num_rows))
-        looks = [repr(flatten(spec_of(self.reader.decode(record)))) for record in records]
+        looks = [_look_of(self.reader.decode(record)) for record in records]
         usual, _ = Counter(looks).most_common(1)[0]
         for row, look in enumerate(looks):
             if look != usual:
@@ -115,6 +116,16 @@ class Decode:
         except Exception as still:  # noqa: BLE001 - whatever a reader raises
             self.log.bad(*key.where(chunk.ids[0]), still)
             return chunk.take(np.empty(0, dtype=np.int64))
+
+
+def _look_of(batch: Batch) -> str:
+    """What records that can be joined have in common; a list may hold None as well as text."""
+    return repr(flatten(map_leaves(_without_rows, spec_of(batch))))
+
+
+def _without_rows(spec: TensorSpec) -> TensorSpec:
+    is_list = isinstance(spec.dtype, type) and spec.layout is torch.strided
+    return replace(spec, dtype=object) if is_list else spec
 
 
 class Schema:

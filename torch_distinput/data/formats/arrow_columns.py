@@ -7,7 +7,8 @@ integers, floats, bool                     tensor of that type; torch cannot ind
                                            and uint64: they become int32, int64 and int64
 fixed-size lists of them, fixed tensors    tensor ``(rows, k)``, ``(rows, k, m)``, ...
 lists of numbers, or of fixed-size lists   jagged tensor
-text, binary, decimal                      list of ``str``, ``bytes``, ``decimal.Decimal``
+text, binary                               list of ``str`` or ``bytes``, or packed strings
+decimal                                    list of ``decimal.Decimal``
 date, timestamp, duration, time of day     array of ``datetime64`` (in UTC, where there is a time
                                            zone) or ``timedelta64`` (since midnight)
 struct                                     dict of columns
@@ -32,6 +33,7 @@ import torch
 
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.formats.arrow_strings import pack_array
 from torch_distinput.data.formats.npy import widen
 from torch_distinput.data.formats.reader import CHUNK_BYTES
 from torch_distinput.data.storage.input_file import InputFile
@@ -110,40 +112,46 @@ def is_damage(error: Exception) -> bool:
 
 
 def batch_chunks(
-    batch: Any, file: InputFile, *, record: int = 0, within: str = ""
+    batch: Any, file: InputFile, *, record: int = 0, within: str = "", packed: bool = False
 ) -> Iterator[Batch]:
     """Turn a record batch, with the chosen columns only, into chunks.
 
     Messages name a row by ``record``, the number of the first one, and by what it is ``within``.
+    ``packed``: text and binary become packed strings.
     """
     for piece in _pieces(batch):
-        yield from _good_rows(piece, file, record, within)
+        yield from _good_rows(piece, file, record, within, packed=packed)
         record += piece.num_rows
 
 
-def _good_rows(batch: Any, file: InputFile, record: int, within: str) -> Iterator[Batch]:
+def _good_rows(
+    batch: Any, file: InputFile, record: int, within: str, *, packed: bool
+) -> Iterator[Batch]:
     """Halve a batch that cannot be decoded until the rows to blame are alone."""
     if not batch.num_rows:
         return
     try:
-        chunk = batch_columns(batch, file.path)
+        chunk = batch_columns(batch, file.path, packed=packed)
     except Exception as error:
         if not is_damage(error):
             raise
         half = batch.num_rows // 2
         if half:
-            yield from _good_rows(batch.slice(0, half), file, record, within)
-            yield from _good_rows(batch.slice(half), file, record + half, within)
+            head, tail = batch.slice(0, half), batch.slice(half)
+            yield from _good_rows(head, file, record, within, packed=packed)
+            yield from _good_rows(tail, file, record + half, within, packed=packed)
         else:
             file.bad(f"record {record}{within}", error)
     else:
         yield chunk
 
 
-def batch_columns(batch: Any, path: str) -> Batch:
+def batch_columns(batch: Any, path: str, *, packed: bool = False) -> Batch:
     """Turn a record batch into a batch; ``path`` says in messages where it is from."""
     pairs = zip(batch.schema.names, batch.columns, strict=True)
-    return {name: _leaf(column, f"{path}: column {name!r}") for name, column in pairs}
+    return {
+        name: _leaf(column, f"{path}: column {name!r}", packed=packed) for name, column in pairs
+    }
 
 
 def check_buffers(batch: Any) -> None:
@@ -199,21 +207,23 @@ def _compute() -> Any:
     return load_arrow("pyarrow.compute")
 
 
-def _leaf(array: Any, where: str) -> Any:
+def _leaf(array: Any, where: str, *, packed: bool) -> Any:
     types, kind = load_arrow().types, array.type
     if _is_dense(kind):
         return torch.from_numpy(_numbers(array, where))
     if types.is_dictionary(kind):
-        return _leaf(array.dictionary_decode(), where)
+        return _leaf(array.dictionary_decode(), where, packed=packed)
     if types.is_run_end_encoded(kind):
-        return _leaf(_compute().run_end_decode(array), where)
+        return _leaf(_compute().run_end_decode(array), where, packed=packed)
     if types.is_struct(kind) and kind.num_fields:
-        return _struct(array, where)
+        return _struct(array, where, packed=packed)
     if types.is_list(kind) or types.is_large_list(kind):
         return _jagged(array, where) if _is_dense(kind.value_type) else _objects(array)
     if any(is_list(kind) for is_list in _other_lists(types)):
         return _objects(array)
-    if any(is_plain(kind) for is_plain in _plain_objects(types)):
+    if any(is_string(kind) for is_string in _strings(types)):
+        return pack_array(load_arrow(), array) if packed else array.to_pylist()
+    if types.is_decimal(kind):
         return array.to_pylist()
     if types.is_temporal(kind) and not types.is_interval(kind):
         return _times(array)
@@ -224,11 +234,11 @@ def _leaf(array: Any, where: str) -> Any:
     raise ConfigurationError(msg)
 
 
-def _plain_objects(types: Any) -> Sequence[Callable[[Any], bool]]:
+def _strings(types: Any) -> Sequence[Callable[[Any], bool]]:
     return (
         *(types.is_string, types.is_large_string, types.is_string_view),
         *(types.is_binary, types.is_large_binary, types.is_binary_view),
-        *(types.is_fixed_size_binary, types.is_decimal),
+        types.is_fixed_size_binary,
     )
 
 
@@ -304,13 +314,15 @@ def _objects(array: Any) -> np.ndarray[Any, Any]:
     return rows
 
 
-def _struct(array: Any, where: str) -> dict[str, Any]:
+def _struct(array: Any, where: str, *, packed: bool) -> dict[str, Any]:
     names = [field.name for field in array.type]
     if len(set(names)) < len(names):
         msg = f"{where}: expected one field of each name, got {names}. Rename one, {_CURE}"
         raise ConfigurationError(msg)
     pairs = zip(names, array.flatten(), strict=True)  # with the struct's own nulls
-    return {name: _leaf(values, f"{where}, field {name!r}") for name, values in pairs}
+    return {
+        name: _leaf(values, f"{where}, field {name!r}", packed=packed) for name, values in pairs
+    }
 
 
 def _times(array: Any) -> np.ndarray[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -38,15 +38,21 @@ class Arrow(Reader):
 
     Attributes:
         columns: the columns to read, in this order; None for all.
+        packed: text and binary become packed strings; see :class:`FileDataset`.
     """
 
     columns: Sequence[str] | None = None
+    packed: bool = False
 
     counted = True
 
     def __post_init__(self) -> None:
         """Check and freeze the names."""
         object.__setattr__(self, "columns", column_names(self.columns))
+
+    def with_packed_strings(self) -> Arrow:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut a file at record batches; small ones are joined, to a megabyte at most."""
@@ -75,7 +81,8 @@ class Arrow(Reader):
                 reader, names = _reader(source, is_file, self.columns, file.path)
                 for number, batch in _batches(source, reader, is_file, file, part):
                     within = f" of record batch {number}"
-                    yield from batch_chunks(batch.select(names), file, within=within)
+                    chosen = batch.select(names)
+                    yield from batch_chunks(chosen, file, within=within, packed=self.packed)
         except Exception as error:
             if not is_damage(error):
                 raise

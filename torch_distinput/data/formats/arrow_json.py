@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from torch_distinput.data.formats.arrow_strings import pack_array
 from torch_distinput.data.formats.column_types import (
     Wanted,
     cast_numbers,
@@ -18,8 +20,10 @@ from torch_distinput.data.formats.column_types import (
     rows_of_lists,
     split_type,
 )
+from torch_distinput.packed_strings import PackedStrings, is_ascii
 
 _FIRST, _LAST = itemgetter(0), itemgetter(-1)
+_OPEN, _CLOSE = b"{}"
 _LARGEST_BLOCK = (1 << 31) - 1
 _EXACT = float(1 << 63)
 """From here on pyarrow's floats may have been integers, which Python would keep."""
@@ -29,23 +33,26 @@ class _NotPlainError(Exception):
     """Python's parser may see something else, or must say what is wrong."""
 
 
-def arrow_columns(records: list[bytes], wanted: Wanted) -> Any:
+def arrow_columns(records: list[bytes] | PackedStrings, wanted: Wanted) -> Any:
     """Return a dict of columns; None if the lines must be parsed by Python.
 
-    That is so without pyarrow, for errors of any kind, and for what the two see differently.
+    That is so without pyarrow, for errors of any kind, and for what the two see differently. Of
+    packed lines, each with its end, text becomes packed strings.
     """
     arrow = _arrow()
     if arrow is None:
         return None
-    joined = b"\n".join(records)
+    packed = isinstance(records, PackedStrings)
+    joined, whole = (
+        _join_packed(records) if isinstance(records, PackedStrings) else _join(records)
+    )
     # Lines that begin and end so hold whole objects. A line with two of them is told by their
     # number: pyarrow would take them.
-    whole = set(map(_FIRST, records)) == {ord("{")} and set(map(_LAST, records)) == {ord("}")}
-    if not whole or len(joined) > _LARGEST_BLOCK:
+    if not whole or joined.size > _LARGEST_BLOCK:
         return None
     try:
-        if not joined.isascii():
-            joined.decode()
+        if not is_ascii(joined):
+            joined.tobytes().decode()
         table = _parse(arrow, joined, len(records))
         names = table.schema.names
         chosen = names if wanted is None else list(wanted)
@@ -53,11 +60,26 @@ def arrow_columns(records: list[bytes], wanted: Wanted) -> Any:
             return None
         types = wanted if isinstance(wanted, Mapping) else {}
         return {
-            name: _column(arrow, name, _only_chunk(table.column(name)), types.get(name))
+            name: _column(
+                arrow, name, _only_chunk(table.column(name)), types.get(name), packed=packed
+            )
             for name in chosen
         }
     except (_NotPlainError, ValueError, arrow.ArrowException):
         return None
+
+
+def _join(records: list[bytes]) -> tuple[NDArray[np.uint8], bool]:
+    """The lines in one piece, and whether each begins and ends as an object does."""
+    whole = set(map(_FIRST, records)) == {_OPEN} and set(map(_LAST, records)) == {_CLOSE}
+    return np.frombuffer(b"\n".join(records), np.uint8), whole
+
+
+def _join_packed(records: PackedStrings) -> tuple[NDArray[np.uint8], bool]:
+    own = records.narrow()
+    joined, offsets = own.data.numpy(), own.offsets.numpy()
+    firsts, lasts = joined[offsets[:-1]], joined[offsets[1:] - 2]
+    return joined, bool((firsts == _OPEN).all() and (lasts == _CLOSE).all())
 
 
 @functools.cache
@@ -69,7 +91,7 @@ def _arrow() -> Any:
         return None
 
 
-def _parse(arrow: Any, joined: bytes, num_rows: int) -> Any:
+def _parse(arrow: Any, joined: NDArray[np.uint8], num_rows: int) -> Any:
     table = _read(arrow, joined, None)
     if table.num_rows != num_rows:
         raise _NotPlainError
@@ -78,11 +100,11 @@ def _parse(arrow: Any, joined: bytes, num_rows: int) -> Any:
     return table if plain == schema else _read(arrow, joined, plain)
 
 
-def _read(arrow: Any, joined: bytes, schema: Any) -> Any:
+def _read(arrow: Any, joined: NDArray[np.uint8], schema: Any) -> Any:
     table = arrow.json.read_json(
-        arrow.BufferReader(joined),
+        arrow.BufferReader(arrow.py_buffer(joined)),
         # One block: the types of a column come from all of its rows.
-        read_options=arrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
+        read_options=arrow.json.ReadOptions(use_threads=False, block_size=joined.size + 1),
         parse_options=arrow.json.ParseOptions(explicit_schema=schema),
     )
     table.validate()  # pyarrow 26 makes an array that is shorter than it says of [null, 0]
@@ -107,16 +129,16 @@ def _only_chunk(column: Any) -> Any:
     return column.chunk(0)
 
 
-def _column(arrow: Any, name: str, array: Any, wanted: Any) -> Any:
+def _column(arrow: Any, name: str, array: Any, wanted: Any, *, packed: bool) -> Any:
     types = arrow.types
     dtype, ragged = split_type(wanted)
     if types.is_string(array.type) and dtype in (None, str):
-        return array.to_numpy(zero_copy_only=False).tolist()
+        return pack_array(arrow, array) if packed else array.to_numpy(zero_copy_only=False).tolist()
     if array.null_count or dtype is str:
         raise _NotPlainError
     if types.is_struct(array.type) and dtype is None:
         return {
-            field.name: _column(arrow, field.name, array.field(number), None)
+            field.name: _column(arrow, field.name, array.field(number), None, packed=packed)
             for number, field in enumerate(array.type)
         }
     if types.is_list(array.type):

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch.jagged import make_jagged
+from torch_distinput.data.batch.tree import map_leaves
+from torch_distinput.packed_strings import PackedStrings
 
 Wanted: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 """All columns, some, or some with their types."""
@@ -64,6 +66,13 @@ def record_columns(records: Sequence[Mapping[str, Any]], wanted: Wanted, prefix:
         name: column(f"{prefix}{name}", [record.get(name) for record in records], types.get(name))
         for name in names
     }
+
+
+def pack_lists(batch: Any) -> Any:
+    """Columns with packed strings in the place of lists of text."""
+    return map_leaves(
+        lambda leaf: PackedStrings.from_list(leaf, str) if type(leaf) is list else leaf, batch
+    )
 
 
 def column(name: str, values: list[Any], wanted: Any = None) -> Any:

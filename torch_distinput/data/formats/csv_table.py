@@ -6,13 +6,18 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 import torch
 
-from torch_distinput.data.formats.column_types import Wanted, cast_numbers, check_wanted
+from torch_distinput.data.formats.column_types import (
+    Wanted,
+    cast_numbers,
+    check_wanted,
+    pack_lists,
+)
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import SourceError
@@ -41,11 +46,13 @@ class CSV(Reader):
         delimiter: what separates fields.
         header: the first row has the names. If False, ``columns`` are the names of all fields in
             their order, and ``"0"``, ``"1"``, ... if None.
+        packed: text becomes packed strings, once its fields were parsed; see :class:`FileDataset`.
     """
 
     columns: Wanted = None
     delimiter: str = ","
     header: bool = True
+    packed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
@@ -53,6 +60,10 @@ class CSV(Reader):
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
             msg = f"Expected delimiter to be one character, got {self.delimiter!r}."
             raise ValueError(msg)
+
+    def with_packed_strings(self) -> CSV:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     def read(self, file: InputFile, part: Part) -> Iterator[dict[str, Any]]:
         """Yield columns."""
@@ -67,7 +78,7 @@ class CSV(Reader):
             while head:
                 chunk = table.chunk(head)
                 if chunk is not None:
-                    yield chunk
+                    yield pack_lists(chunk) if self.packed else chunk
                 head = rows.take(len(names))
 
     def _names(self, count: int) -> list[str]:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats.arrow_json import arrow_columns
-from torch_distinput.data.formats.column_types import Wanted, check_wanted, record_columns
+from torch_distinput.data.formats.column_types import (
+    Wanted,
+    check_wanted,
+    pack_lists,
+    record_columns,
+)
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.text import line_blocks, line_parts
+from torch_distinput.data.formats.text import LINE_END, find_byte, line_blocks, line_parts
 from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.packed_strings import PackedStrings, tensor_over
 
 _DEEPEST = 100
 """What walks over a value calls itself; pyarrow ends the process with some thousands."""
 _SHALLOW = 8
+_OPEN, _OPEN_LIST = b"{["
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -45,31 +53,47 @@ class JSONL(Reader):
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
             to types: ``str``, a torch dtype (of a list: that of its numbers), or
             ``(dtype, ...)`` for lists of any length.
+        packed: text becomes packed strings; see :class:`FileDataset`.
     """
 
     columns: Wanted = None
+    packed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse columns that mean nothing."""
         check_wanted(self.columns)
 
+    def with_packed_strings(self) -> JSONL:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
+
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut at line ends."""
         return line_parts(file)
 
-    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
-        """Yield lines that are not blank."""
+    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes] | PackedStrings]:
+        """Yield lines that are not blank; packed ones with their ends."""
         for block in line_blocks(file, part):
+            if self.packed:
+                packed = _pack_lines(block)
+                if len(packed):
+                    yield packed
+                continue
             lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).split(b"\n")
             found = [line for line in lines if line and not line.isspace()]
             if found:
                 yield found
 
-    def decode(self, records: list[bytes]) -> Batch:
+    def decode(self, records: list[bytes] | PackedStrings) -> Batch:
         """Parse lines."""
-        _refuse_deep(records)
-        found = arrow_columns(records, self.columns) if records else None
-        return self._parsed(records) if found is None else found
+        _refuse_deep(_choose_suspects(records) if isinstance(records, PackedStrings) else records)
+        found = arrow_columns(records, self.columns) if len(records) else None
+        if found is not None:
+            return found
+        if isinstance(records, PackedStrings):
+            lines = [record.removesuffix(b"\n") for record in records.to_bytes()]
+            return pack_lists(self._parsed(lines))
+        return self._parsed(records)
 
     def _parsed(self, records: list[bytes]) -> Batch:
         rows = [_object(record) for record in records]
@@ -80,6 +104,30 @@ class JSONL(Reader):
         if self.columns is None and rows and not any(rows):
             msg = f"Expected objects with something in them, got {len(rows)} times {{}}."
             raise ValueError(msg)
+
+
+def _pack_lines(block: bytes) -> PackedStrings:
+    """The lines of a block with their ends, without blank ones."""
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n")
+    if not block.endswith(b"\n"):
+        block += b"\n"
+    content = np.frombuffer(block, np.uint8)
+    bounds = np.concatenate(([0], find_byte(block, LINE_END) + 1))
+    lines = PackedStrings(tensor_over(block), torch.from_numpy(bounds), dtype=bytes)
+    odd = np.flatnonzero(content[bounds[:-1]] != _OPEN).tolist()
+    blank = [line for line in odd if block[bounds[line] : bounds[line + 1]].isspace()]
+    return lines[np.delete(np.arange(len(lines)), blank)] if blank else lines
+
+
+def _choose_suspects(records: PackedStrings) -> list[bytes]:
+    """The lines with many brackets, without their ends."""
+    own = records.narrow()
+    content = own.data.numpy()
+    places = np.flatnonzero((content == _OPEN) | (content == _OPEN_LIST))
+    counts = np.diff(np.searchsorted(places, own.offsets.numpy()))
+    suspects = records[np.flatnonzero(counts > _DEEPEST)]
+    return [record.removesuffix(b"\n") for record in suspects.to_bytes()]
 
 
 def _object(record: bytes) -> Mapping[str, Any]:

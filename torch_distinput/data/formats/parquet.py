@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_distinput.data.batch.tree import Batch
@@ -34,14 +34,20 @@ class Parquet(Reader):
 
     Attributes:
         columns: the columns to read, in this order; None for all. Others are not decoded.
+        packed: text and binary become packed strings; see :class:`FileDataset`.
     """
 
     columns: Sequence[str] | None = None
+    packed: bool = False
     counted = True
 
     def __post_init__(self) -> None:
         """Check and freeze the names."""
         object.__setattr__(self, "columns", column_names(self.columns))
+
+    def with_packed_strings(self) -> Parquet:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut at row groups; small ones are joined, to a megabyte at most."""
@@ -63,7 +69,9 @@ class Parquet(Reader):
             with _open(file) as parquet:
                 stop = parquet.num_row_groups if part.stop is None else part.stop
                 for batch in self._batches(parquet, range(part.start, stop), file.path):
-                    yield from batch_chunks(batch, file, record=record)
+                    yield from batch_chunks(
+                        batch, file, record=record, packed=self.packed
+                    )
                     record += batch.num_rows
         except Exception as error:
             if not is_damage(error):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from torch_distinput.packed_strings import PackedStrings
 
 _Ints = NDArray[np.int64]
 
@@ -54,11 +56,15 @@ class Items:
 class Lanes:
     """Messages, one a lane, that are walked together."""
 
-    def __init__(self, records: Sequence[bytes]) -> None:
-        self.joined = b"".join([*records, _PADDING])
+    def __init__(self, records: Sequence[bytes] | PackedStrings) -> None:
+        parts: Sequence[Any]
+        if isinstance(records, PackedStrings):
+            parts, lengths = [records.narrow().data.numpy()], records.lengths().numpy()
+        else:
+            parts, lengths = records, np.fromiter(map(len, records), np.int64, len(records))
+        self.joined = b"".join([*parts, _PADDING])
         self.data = np.frombuffer(self.joined, np.uint8)
         self._total = len(self.joined) - len(_PADDING)
-        lengths = np.fromiter(map(len, records), np.int64, len(records))
         self._stops = lengths.cumsum()
         self._starts = self._stops - lengths
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.errors import ConfigurationError
 
 CHUNK_BYTES = 1 << 20
 """About as much of a file as a reader holds at a time."""
@@ -85,3 +86,18 @@ class Reader(ABC):
         again with fewer.
         """
         return records
+
+    def with_packed_strings(self) -> Reader:
+        """Return a reader of the same records that hands strings over as ``PackedStrings``.
+
+        Asked for by ``FileDataset(..., strings="packed")``. Records and their order, parts and
+        errors are those of this reader.
+
+        Raises:
+            ConfigurationError: a ValueError; the format has no strings, or no such reader.
+        """
+        msg = (
+            f"Expected a reader that can pack strings for strings='packed', got "
+            f"{type(self).__name__}. Leave strings= out, or read another format."
+        )
+        raise ConfigurationError(msg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch_distinput.data.formats import sidecar_index
@@ -13,9 +13,11 @@ from torch_distinput.data.formats.framing import walk
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.formats.tar_headers import Headers
 from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.packed_strings import PackedStrings, join_bytes
 
 _log = logging.getLogger(__name__)
 _KEY = "__key__"
+_LARGE_MEMBER = 1 << 12
 _LARGE_CHUNKS = 4
 """Records of so many chunks together are handed out one by one."""
 
@@ -37,13 +39,19 @@ class Tar(Reader):
         index: where to keep the places of the records, so that the next run need not walk over
             all headers to find them: ``"memory"``, not at all; ``"beside"``, next to each archive
             as ``<file>.index.npz``; or the path or URL of a folder.
+        packed: columns are packed strings; see :class:`FileDataset`.
     """
 
     index: str = "memory"
+    packed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an index that is no place."""
         sidecar_index.check_index(self.index)
+
+    def with_packed_strings(self) -> Tar:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     @property
     def counted(self) -> bool:  # type: ignore[override]  # read-only, as the class is frozen
@@ -54,8 +62,12 @@ class Tar(Reader):
         """Cut between keys, 4 MiB each at most."""
         return sidecar_index.index_parts(file, self.index, "tar", _cuts)
 
-    def read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
+    def read(self, file: InputFile, part: Part) -> Iterator[dict[str, Any]]:
         """Yield columns."""
+        chunks = self._read(file, part)
+        yield from map(_pack, chunks) if self.packed else chunks
+
+    def _read(self, file: InputFile, part: Part) -> Iterator[dict[str, list[Any]]]:
         columns = _columns_of_first(file) if part.start else []
         headers = Headers()
 
@@ -68,7 +80,10 @@ class Tar(Reader):
             walked = walk(opened, headers, start=part.start, stop=part.stop, report=report)
             for window, _, members in walked:
                 spans = zip(members.starts, members.stops, strict=True)
-                contents = [window[start:stop] for start, stop in spans]
+                whole: Any = window
+                if self.packed and len(window) > _LARGE_MEMBER * len(members.starts):
+                    whole = memoryview(window)  # large contents are copied once, to be joined
+                contents = [whole[start:stop] for start, stop in spans]
                 files = _join(pending, _named(file, members.names, contents))
                 complete = _last_key(files.keys)
                 pending = _between(files, complete, None)
@@ -81,6 +96,15 @@ class Tar(Reader):
         if part.stop in (None, file.size) and not headers.ended:
             reason = "expected the blocks of zeros with which archives end: it was cut off"
             file.bad("the end", reason)
+
+
+def _pack(chunk: dict[str, list[Any]]) -> dict[str, PackedStrings]:
+    return {
+        name: PackedStrings.from_list(column, str)
+        if name == _KEY
+        else PackedStrings(*join_bytes(column), dtype=bytes)
+        for name, column in chunk.items()
+    }
 
 
 class _Files(NamedTuple):

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.packed_strings import PackedStrings, is_ascii, tensor_over
 
 _PART_BYTES = 4 << 20
 _SMALLEST_PART = 1 << 6
+LINE_END = 0x0A
+_PIECE_BYTES = 1 << 18
+_WORD = 8
 
 
 def line_parts(file: InputFile) -> Sequence[Part]:
@@ -57,20 +65,31 @@ class Text(Reader):
     r"""Lines of UTF-8 text (``tf.data.TextLineDataset``): a batch is a list of ``str``.
 
     Lines end with ``\n`` or ``\r\n``; a last line without an end counts, an empty rest does not.
+
+    Attributes:
+        packed: a batch is packed strings instead; see :class:`FileDataset`.
     """
+
+    packed: bool = False
+
+    def with_packed_strings(self) -> Text:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut at line ends."""
         return line_parts(file)
 
-    def read(self, file: InputFile, part: Part) -> Iterator[list[str]]:
+    def read(self, file: InputFile, part: Part) -> Iterator[list[str] | PackedStrings]:
         """Yield lines."""
         number = 0
         for block in line_blocks(file, part):
+            lines: list[str] | PackedStrings
             try:
-                lines = _split(block.decode())
+                lines = _pack(block) if self.packed else _split(block.decode())
             except UnicodeDecodeError:
-                yield _decode_one_by_one(block, file, part, number)
+                lines = _decode_one_by_one(block, file, part, number)
+                yield PackedStrings.from_list(lines, str) if self.packed else lines
                 number += block.count(b"\n")
             else:
                 yield lines
@@ -82,6 +101,43 @@ def _split(text: str) -> list[str]:
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _pack(block: bytes) -> PackedStrings:
+    """The lines of a block by their ends, without their ends.
+
+    Raises:
+        UnicodeDecodeError: for what is no UTF-8.
+    """
+    if not is_ascii(np.frombuffer(block, np.uint8)):
+        block.decode()
+    is_open = bool(block) and not block.endswith(b"\n")
+    if b"\r" in block:
+        block = (block.removesuffix(b"\r") if is_open else block).replace(b"\r\n", b"\n")
+    ends = find_byte(block, LINE_END)
+    offsets = np.zeros(len(ends) + 1 + is_open, np.int64)
+    offsets[1 : len(ends) + 1] = ends - np.arange(len(ends))  # the ends before are left out
+    lines = block.replace(b"\n", b"")
+    offsets[-1] = len(lines)
+    return PackedStrings(tensor_over(lines), torch.from_numpy(offsets))
+
+
+def find_byte(block: bytes, wanted: int) -> NDArray[np.int64]:
+    """The places of a byte that is rare: first eight bytes at a time.
+
+    Piece by piece, as fresh memory costs more than to look through it.
+    """
+    content = np.frombuffer(block, np.uint8)
+    found = np.zeros(_PIECE_BYTES, np.bool_)
+    places = [np.empty(0, np.int64)]
+    for start in range(0, len(content), _PIECE_BYTES):
+        piece = content[start : start + _PIECE_BYTES]
+        np.equal(piece, wanted, out=found[: len(piece)])
+        found[len(piece) :] = False
+        words = np.flatnonzero(found.view(np.uint64) != 0)
+        word, byte = found.reshape(-1, _WORD)[words].nonzero()
+        places.append(start + _WORD * words[word] + byte)
+    return np.concatenate(places)
 
 
 def _decode_one_by_one(block: bytes, file: InputFile, part: Part, number: int) -> list[str]:

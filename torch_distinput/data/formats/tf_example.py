@@ -27,6 +27,7 @@ from torch_distinput.data.formats.protobuf import (
     Places,
     plain_example,
 )
+from torch_distinput.packed_strings import PackedStrings, gather_spans, is_ascii
 
 _KINDS: Mapping[Any, tuple[int, str]] = {
     bytes: (BYTES, "bytes"),
@@ -35,8 +36,6 @@ _KINDS: Mapping[Any, tuple[int, str]] = {
     torch.int64: (INTS, "int64"),
 }
 _LISTS = {BYTES: "bytes", FLOATS: "float32", INTS: "int64"}
-_MANY_BYTES = 64
-"""Spans of this length and more are copied one by one, shorter ones by the bytes' places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,10 @@ def _field(name: str, given: Any) -> Field:
     return field
 
 
-def parse_examples(records: Sequence[bytes], wanted: Mapping[bytes, Field]) -> Batch:
-    """Return a dict with a column for each wanted feature.
+def parse_examples(
+    records: Sequence[bytes] | PackedStrings, wanted: Mapping[bytes, Field]
+) -> Batch:
+    """Return a dict with a column for each wanted feature; of packed records, packed strings.
 
     Raises:
         ValueError: if a message does not parse, or does not have what is wanted.
@@ -92,10 +93,12 @@ def parse_examples(records: Sequence[bytes], wanted: Mapping[bytes, Field]) -> B
         lanes = Lanes(rewritten)
         places = lanes.features(wanted)
         assert places.plain.all()
-    return {
-        field.name: _Column(field, lanes, places, number).values()
+    columns = {
+        field.name: _Column(field, lanes, places, number)
         for number, field in enumerate(wanted.values())
     }
+    packed = isinstance(records, PackedStrings)
+    return {name: column.values(packed=packed) for name, column in columns.items()}
 
 
 def _rewrite(record: bytes, row: int) -> bytes:
@@ -123,11 +126,11 @@ class _Column:
         self._stops = places.stops[number][self._rows]
         self._kinds = places.kinds[number][self._rows]
 
-    def values(self) -> Any:
+    def values(self, *, packed: bool) -> Any:
         self._check_kinds()
         kind = _KINDS[self._field.dtype][0]
         if kind == BYTES:
-            return self._texts()
+            return self._packed() if packed and self._field.shape == () else self._texts()
         flat, counts = self._ints() if kind == INTS else self._floats()
         if self._field.shape is None:
             return self._jagged(torch.from_numpy(flat), counts)
@@ -207,15 +210,7 @@ class _Column:
 
     def _bytes_of_spans(self) -> NDArray[np.uint8]:
         """The bytes of all rows, one after another, in memory of their own."""
-        lengths = self._stops - self._starts
-        total = int(lengths.sum())
-        if total >= _MANY_BYTES * len(lengths):
-            joined = self._lanes.joined
-            spans = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
-            copied = bytearray().join([joined[start:stop] for start, stop in spans])
-            return np.frombuffer(copied, np.uint8)
-        shifts = self._starts - (lengths.cumsum() - lengths)
-        return self._lanes.data[np.repeat(shifts, lengths) + np.arange(total)]
+        return gather_spans(self._lanes.data, self._starts, self._stops)
 
     def _jagged(self, flat: torch.Tensor, counts: NDArray[np.int64]) -> torch.Tensor:
         lengths = np.zeros(self._num_rows + 1, np.int64)
@@ -231,6 +226,16 @@ class _Column:
         )
         column[torch.from_numpy(self._rows)] = dense
         return column
+
+    def _packed(self) -> PackedStrings:
+        self._check_counts(self._items.counts)
+        starts, stops = self._items.starts, self._items.stops
+        data = gather_spans(self._lanes.data, starts, stops)
+        if len(starts) < self._num_rows or (self._field.dtype is str and not is_ascii(data)):
+            return PackedStrings.from_list(self._texts(), self._field.dtype)
+        offsets = np.concatenate(([0], (stops - starts).cumsum()))
+        tensors = torch.from_numpy(data), torch.from_numpy(offsets)
+        return PackedStrings(*tensors, dtype=self._field.dtype)
 
     def _texts(self) -> Any:
         field = self._field

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, final
@@ -20,6 +20,7 @@ from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.tf_example import Field, fields, parse_examples
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.packed_strings import PackedStrings, join_bytes
 
 _HEADER_BYTES = 12  # the length and its checksum
 _FRAME_BYTES = 16  # and the checksum of the payload
@@ -54,16 +55,23 @@ class TFRecord(Reader):
         index: where to keep the places of the records, so that the next run need not walk over
             all frames to find them: ``"memory"``, not at all; ``"beside"``, next to each file as
             ``<file>.index.npz``; or the path or URL of a folder.
+        packed: records, and features with one text or bytes a row, are packed strings; see
+            :class:`FileDataset`.
     """
 
     features: Mapping[str, Any] | None = None
     index: str = "memory"
+    packed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse descriptions that mean nothing."""
         sidecar_index.check_index(self.index)
         if self.features is not None:
             fields(self.features)
+
+    def with_packed_strings(self) -> TFRecord:
+        """The same, handing text over packed."""
+        return replace(self, packed=True)
 
     @property
     def counted(self) -> bool:  # type: ignore[override]  # read-only, as the class is frozen
@@ -74,7 +82,7 @@ class TFRecord(Reader):
         """Cut between records, 4 MiB each at most."""
         return sidecar_index.index_parts(file, self.index, "tfrecord", _cuts)
 
-    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes]]:
+    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes] | PackedStrings]:
         """Yield payloads."""
         crc = _crc32c()
         with file.open() as opened:
@@ -89,9 +97,10 @@ class TFRecord(Reader):
                 if wrong.any():
                     payloads = [payloads[i] for i in np.flatnonzero(~wrong).tolist()]
                 if payloads:
-                    yield payloads
+                    packed = self.packed
+                    yield PackedStrings(*join_bytes(payloads), dtype=bytes) if packed else payloads
 
-    def decode(self, records: list[bytes]) -> Batch:
+    def decode(self, records: list[bytes] | PackedStrings) -> Batch:
         """Parse examples, if the features are given."""
         return records if self.features is None else parse_examples(records, self._fields())
 

@@ -26,7 +26,10 @@ from torch.utils.data import IterableDataset, TensorDataset
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import Distributed
+
+_COLUMNS = (torch.Tensor, np.ndarray, PackedStrings)
 
 
 class SourceKind(Enum):
@@ -68,14 +71,14 @@ def columns_of(source: Any) -> Batch | None:
     if not isinstance(source, (tuple, Mapping)):
         return columns_of_dataset(source)
     leaves = flatten(source)[0]
-    if leaves and all(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in leaves):
+    if leaves and all(isinstance(leaf, _COLUMNS) for leaf in leaves):
         return source
     columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
-    if any(isinstance(column, (torch.Tensor, np.ndarray)) for column in columns.values()):
+    if any(isinstance(column, _COLUMNS) for column in columns.values()):
         shown = ", ".join(f"{k!r}: {type(column).__name__}" for k, column in columns.items())
         msg = (
             f"Expected columns that all are tensors or arrays, got {{{shown}}}. Make tensors or "
-            "arrays of the others, or pass examples: list(zip(...))."
+            "arrays of the others, or PackedStrings, or pass examples: list(zip(...))."
         )
         raise TypeError(msg)
     return None  # perhaps a tuple of examples
@@ -85,7 +88,7 @@ def columns_of_dataset(dataset: Any) -> Batch | None:
     """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
     if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
         return dataset.tensors
-    return dataset if isinstance(dataset, (torch.Tensor, np.ndarray)) else None
+    return dataset if isinstance(dataset, _COLUMNS) else None
 
 
 def is_stream(source: Any) -> bool:

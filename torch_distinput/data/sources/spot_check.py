@@ -33,6 +33,7 @@ from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,9 @@ def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
 
 
 def _drop_folders(leaf: Any) -> Any:
-    """A list of strings or paths with the last part of those that are absolute."""
+    """A list of strings or paths, or packed ones, with the last part of those that are absolute."""
+    if isinstance(leaf, PackedStrings) and leaf.dtype is str:
+        leaf = leaf.to_list()
     if not isinstance(leaf, list):
         return leaf
     return [

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_distinput.preprocessing.strings.packed import PackedStrings
+from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.preprocessing.strings.packed import PackedColumn, PaddedStrings
 
 _NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
 
@@ -87,10 +88,12 @@ def box_rows(values: Sequence[Any]) -> np.ndarray:
 
 def add_dimension(column: Any) -> Any:
     """Give each row of a column of single values a dimension of its own: ``(rows, 1)``."""
-    if isinstance(column, PackedStrings):
+    if isinstance(column, PaddedStrings):
         if column.lengths.ndim != 1:
             return column
-        return PackedStrings(column.data.unsqueeze(1), column.lengths.unsqueeze(1))
+        return PaddedStrings(column.data.unsqueeze(1), column.lengths.unsqueeze(1))
+    if isinstance(column, PackedStrings):
+        return PackedColumn(column, (len(column), 1))
     if isinstance(column, torch.Tensor):
         return column.unsqueeze(1) if column.ndim == 1 else column
     if isinstance(column, np.ndarray):
@@ -103,7 +106,7 @@ def add_dimension(column: Any) -> Any:
 
 def is_single(value: Any) -> bool:
     """Whether it is the value of one example, not a column of several."""
-    if isinstance(value, PackedStrings):
+    if isinstance(value, PaddedStrings):
         return value.lengths.ndim == 0
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.ndim == 0
@@ -113,4 +116,4 @@ def is_single(value: Any) -> bool:
 def _has_rows(part: Any) -> bool:
     if isinstance(part, (torch.Tensor, np.ndarray)):
         return part.ndim > 0
-    return isinstance(part, (list, tuple))
+    return isinstance(part, (list, tuple, PackedStrings))

@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.columns.collate import has_rounded
-from torch_distinput.preprocessing.strings.packed import PackedStrings, flatten_nested, pack_strings
+from torch_distinput.preprocessing.strings.packed import PaddedStrings, flatten_nested, pack_strings
 
 MISSING_NUMBERS = ("error", "ignore")
 
@@ -45,7 +46,7 @@ def require(holds: torch.Tensor, explain: Callable[[], str]) -> None:
 
 def convert(
     column: Any, takes: AbstractSet[Takes], owner: Owner, max_bytes: int | None
-) -> torch.Tensor | PackedStrings:
+) -> torch.Tensor | PaddedStrings:
     """Return a column as a model takes it: of one type, whatever is in it.
 
     Args:
@@ -54,7 +55,7 @@ def convert(
         owner: one of them, to be named in messages.
         max_bytes: of each packed string.
     """
-    if isinstance(column, PackedStrings):
+    if isinstance(column, PaddedStrings):
         return column
     if "strings" in takes:
         return pack_strings(column, max_bytes)
@@ -239,10 +240,12 @@ def _fill_gaps(column: Any, owner: Owner) -> torch.Tensor:
     return torch.where(absent, torch.nan, values.to(torch.float64))
 
 
-def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PackedStrings:
+def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStrings:
     """Let the values say what a column is."""
     if isinstance(column, torch.Tensor):
         return column
+    if isinstance(column, PackedStrings):
+        return pack_strings(column, max_bytes)
     if hasattr(column, "__array__"):  # of pandas, polars or Arrow
         column = np.asarray(column)
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":

@@ -22,7 +22,7 @@ from torch_distinput.preprocessing.columns.collate import (
 )
 from torch_distinput.preprocessing.columns.tensors import convert
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, compute_fingerprint
-from torch_distinput.preprocessing.strings.packed import PackedStrings
+from torch_distinput.preprocessing.strings.packed import PaddedStrings
 
 
 @final
@@ -158,7 +158,7 @@ class Features(nn.Module):
         """
         rows = {0: torch.export.Dim("rows")}
         return {
-            name: [rows, rows] if isinstance(packed[name], PackedStrings) else rows
+            name: [rows, rows] if isinstance(packed[name], PaddedStrings) else rows
             for name in self.input_columns()
         }
 

@@ -19,9 +19,11 @@ from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_
 from torch_distinput.preprocessing.strings.packed import (
     MISSING,
     HostStrings,
-    PackedStrings,
+    PaddedStrings,
     apply_in_blocks,
+    apply_to_packed,
     check_strings,
+    find_packed,
     flatten_nested,
     nest,
     to_bytes,
@@ -34,8 +36,8 @@ _MODES = ("int", "one_hot", "multi_hot", "count")
 class Hashing(Layer):
     """The bin of each string or integer, by its hash (``keras.layers.Hashing``).
 
-    Takes strings, or :func:`pack_strings` of them, or integers, which count by their decimal text;
-    of any shape. Gives int64 of the same shape, or float32 vectors
+    Takes strings, packed ones, or :func:`pack_strings` of them, or integers, which count by their
+    decimal text; of any shape. Gives int64 of the same shape, or float32 vectors
     (:func:`~torch_distinput.preprocessing.layers.encoding.encode`). The hash is FarmHash's
     Fingerprint64.
 
@@ -82,25 +84,27 @@ class Hashing(Layer):
     def forward(self, inputs: Any) -> torch.Tensor:
         """Find the bins of strings or integers."""
         inputs = self._fill_mask(inputs)
-        if isinstance(inputs, PackedStrings):
+        if isinstance(inputs, PaddedStrings):
             bins = self._bin_strings(inputs)
+        elif (column := find_packed(inputs)) is not None:
+            bins = apply_to_packed(column, self._bin_strings)
         elif (strings := find_strings(inputs)) is not None:
             bins = apply_in_blocks(strings, self._bin_strings)
         else:
-            column = to_integers(inputs, self)
-            text = PackedStrings(*decimal_text(column.reshape(-1)))
-            masked = torch.zeros_like(column, dtype=torch.bool)
+            numbers = to_integers(inputs, self)
+            text = PaddedStrings(*decimal_text(numbers.reshape(-1)))
+            masked = torch.zeros_like(numbers, dtype=torch.bool)
             if isinstance(self.mask_value, int):
-                masked = torch.eq(column, self.mask_value)
-            bins = self._bin(text, masked).reshape(column.shape)
+                masked = torch.eq(numbers, self.mask_value)
+            bins = self._bin(text, masked).reshape(numbers.shape)
         if self.output_mode == "int":
             return bins
         return encode(bins, self.output_mode, self.num_bins, dtype=torch.float32)
 
-    def _bin_strings(self, strings: PackedStrings) -> torch.Tensor:
+    def _bin_strings(self, strings: PaddedStrings) -> torch.Tensor:
         return self._bin(strings, self._are_masked(strings))
 
-    def _bin(self, strings: PackedStrings, masked: torch.Tensor) -> torch.Tensor:
+    def _bin(self, strings: PaddedStrings, masked: torch.Tensor) -> torch.Tensor:
         data, lengths = strings.rows()
         if self.missing == "error":
             require(lengths != MISSING, lambda: f"{self.describe()} got None. Fill it in.")
@@ -115,14 +119,14 @@ class Hashing(Layer):
         """Put the mask, where it is an integer, in the place of None among integers."""
         if self.missing == "error" or not isinstance(self.mask_value, int):
             return inputs
-        if isinstance(inputs, (PackedStrings, torch.Tensor)):
+        if isinstance(inputs, (PaddedStrings, torch.Tensor)) or find_packed(inputs) is not None:
             return inputs
         flat, shape = flatten_nested(inputs)
         if None not in flat or any(isinstance(value, (str, bytes)) for value in flat):
             return inputs
         return nest([self.mask_value if value is None else value for value in flat], shape)
 
-    def _are_masked(self, strings: PackedStrings) -> torch.Tensor:
+    def _are_masked(self, strings: PaddedStrings) -> torch.Tensor:
         """Where the mask, or None, stands."""
         if not isinstance(self.mask_value, str):
             return strings.lengths == MISSING
@@ -159,7 +163,7 @@ class HashedCrossing(Layer):
 
     def forward(self, inputs: Sequence[Any]) -> torch.Tensor:
         """Find the bins of rows of columns."""
-        if not isinstance(inputs, (tuple, list)) or isinstance(inputs, PackedStrings):
+        if not isinstance(inputs, (tuple, list)) or isinstance(inputs, PaddedStrings):
             msg = f"{self.describe()} takes a tuple of columns, got {type(inputs).__name__}."
             raise TypeError(msg)
         columns = [self._hash(column) for column in inputs]
@@ -177,14 +181,16 @@ class HashedCrossing(Layer):
 
     def _hash(self, column: Any) -> torch.Tensor:
         """The hash of each string, and integers as they are; int64 of their shape."""
-        if isinstance(column, PackedStrings):
+        if isinstance(column, PaddedStrings):
             return self._hash_strings(column)
+        if (packed := find_packed(column)) is not None:
+            return apply_to_packed(packed, self._hash_strings)
         strings = find_strings(column)
         if strings is not None:
             return apply_in_blocks(strings, self._hash_strings)
         return to_integers(column, self)
 
-    def _hash_strings(self, strings: PackedStrings) -> torch.Tensor:
+    def _hash_strings(self, strings: PaddedStrings) -> torch.Tensor:
         data, lengths = strings.rows()
         require(lengths != MISSING, lambda: f"{self.describe()} got None. Fill it in.")
         return fingerprint64(data, lengths.clamp_min(0)).reshape(strings.lengths.shape)

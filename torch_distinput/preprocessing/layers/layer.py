@@ -1,7 +1,7 @@
 """What all preprocessing layers are: modules with a configuration, a state and a fingerprint.
 
 ``forward`` takes what the pipeline has (host strings, lists, NumPy arrays) and what a model has
-(tensors, :class:`PackedStrings`); for tensors it is tensor code alone, which ``torch.export``
+(tensors, :class:`PaddedStrings`); for tensors it is tensor code alone, which ``torch.export``
 follows. Both give the same result.
 """
 

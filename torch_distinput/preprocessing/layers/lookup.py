@@ -24,7 +24,7 @@ import torch
 from torch_distinput.preprocessing.layers.index_layout import IndexLayout
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
-from torch_distinput.preprocessing.strings.packed import show_some
+from torch_distinput.preprocessing.strings.packed import decode_texts, flatten_nested, show_some
 
 
 class Learned(NamedTuple):
@@ -173,3 +173,14 @@ def check_flat(vocabulary: Any, shape: tuple[int, ...]) -> None:
     if len(shape) != 1:
         msg = f"Expected a vocabulary as a flat list, got shape {shape}: {vocabulary!r:.60}."
         raise ValueError(msg)
+
+
+def flatten_tokens(vocabulary: Any) -> list[str]:
+    """Return the tokens of a vocabulary as strings, or refuse it."""
+    flat, shape = flatten_nested(vocabulary)
+    check_flat(vocabulary, shape)
+    tokens = [token for token in decode_texts(flat) if token is not None]
+    if len(tokens) < len(flat):
+        msg = f"Expected a vocabulary of strings, got None at {flat.index(None)}. Leave it out."
+        raise ValueError(msg)
+    return tokens

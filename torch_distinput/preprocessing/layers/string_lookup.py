@@ -13,7 +13,7 @@ import torch
 
 from torch_distinput.preprocessing.columns.tensors import Takes
 from torch_distinput.preprocessing.layers.index_layout import IndexLayout
-from torch_distinput.preprocessing.layers.lookup import Learned, Lookup, check_flat
+from torch_distinput.preprocessing.layers.lookup import Learned, Lookup, flatten_tokens
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 from torch_distinput.preprocessing.strings.hashes.token_hash import (
     prefix_sums,
@@ -23,9 +23,10 @@ from torch_distinput.preprocessing.strings.hashes.token_hash import (
 from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
 from torch_distinput.preprocessing.strings.packed import (
     MISSING,
-    PackedStrings,
+    PaddedStrings,
     apply_in_blocks,
-    decode_texts,
+    apply_to_packed,
+    find_packed,
     flatten_nested,
     flatten_strings,
     nest,
@@ -72,9 +73,9 @@ class _TableNumbers(NamedTuple):
 class StringLookup(Lookup):
     """The index of each string in a vocabulary (``keras.layers.StringLookup``).
 
-    Takes strings of any shape, or :func:`pack_strings` of them; gives int64 of the same shape with
-    ``output_mode="int"``. ``"one_hot"``, ``"multi_hot"`` and ``"count"`` give int64 vectors
-    (:func:`~torch_distinput.preprocessing.layers.encoding.encode`), ``"tf_idf"`` float32 ones.
+    Takes strings of any shape, packed ones, or :func:`pack_strings` of them; gives int64 of the
+    same shape with ``output_mode="int"``. ``"one_hot"``, ``"multi_hot"`` and ``"count"`` give int64
+    vectors (:func:`~torch_distinput.preprocessing.layers.encoding.encode`), ``"tf_idf"`` float32.
 
     With ``"int"`` index 0 is the mask if there is a ``mask_token``; then come the
     ``num_oov_indices`` slots for strings that are no token; then the tokens. In other modes the
@@ -144,7 +145,7 @@ class StringLookup(Lookup):
         if isinstance(vocabulary, (str, os.PathLike)):
             self._map_file(os.fspath(vocabulary), storage_options or {}, idf_weights)
         else:
-            self._give(None if vocabulary is None else _flatten_tokens(vocabulary), idf_weights)
+            self._give(None if vocabulary is None else flatten_tokens(vocabulary), idf_weights)
 
     @property
     def takes(self) -> Takes:
@@ -161,15 +162,20 @@ class StringLookup(Lookup):
         Of parts of packed rows (:class:`Spans`), what is no token goes to the first slot.
         """
         self.need("ends")
-        if isinstance(inputs, PackedStrings):
-            return self._index_packed(inputs)
+        if isinstance(inputs, PaddedStrings):
+            return self._index_padded(inputs)
         if isinstance(inputs, Spans):
             sums = prefix_sums(inputs.data, self._numbers.seed)
             hashed = span_hash(sums, inputs.starts, inputs.ends, self._numbers.seed)
             found = self._find(hashed)
             return self.layout.index(found, lambda: torch.zeros_like(found), self._explain_graph)
+        if (column := find_packed(inputs)) is not None:
+            try:
+                return apply_to_packed(column, self._index_padded)
+            except ValueError:  # said of a block; for all of them, as of lists
+                return self.look_up(column.to_nested())
         if self._count_tokens() >= LARGE_VOCABULARY:
-            return apply_in_blocks(flatten_strings(inputs), self._index_packed)
+            return apply_in_blocks(flatten_strings(inputs), self._index_padded)
         return self._index_host(inputs)
 
     def _index_host(self, inputs: Any) -> torch.Tensor:
@@ -205,7 +211,7 @@ class StringLookup(Lookup):
             self._dict = TokenDict(tokens, self.layout.mask_token)
         return self._dict.find(flat)
 
-    def _index_packed(self, inputs: PackedStrings) -> torch.Tensor:
+    def _index_padded(self, inputs: PaddedStrings) -> torch.Tensor:
         data, lengths = inputs.rows()
         found = self._find(token_hash(data, lengths, self._numbers.seed))
         found = torch.where(lengths == MISSING, ABSENT, found)
@@ -213,13 +219,13 @@ class StringLookup(Lookup):
         def explain() -> str:
             if torch.compiler.is_compiling():
                 return self._explain_graph()
-            flat = unpack_strings(PackedStrings(data, lengths))
+            flat = unpack_strings(PaddedStrings(data, lengths))
             return self._explain(flat, found.cpu().numpy())
 
         chosen = self.layout.index(found, lambda: self._choose_slots(inputs), explain)
         return chosen.reshape(inputs.lengths.shape)
 
-    def _choose_slots(self, strings: PackedStrings) -> torch.Tensor:
+    def _choose_slots(self, strings: PaddedStrings) -> torch.Tensor:
         return choose_slots(*strings.rows(), self.layout.num_oov_indices, self.salt)
 
     def _find(self, hashed: torch.Tensor) -> torch.Tensor:
@@ -336,13 +342,3 @@ class StringLookup(Lookup):
         size = math.prod(shape[1:])
         num_rows = shape[0] if shape else 1
         state.update([flat[row * size : (row + 1) * size] for row in range(num_rows)])
-
-
-def _flatten_tokens(vocabulary: Any) -> list[str]:
-    flat, shape = flatten_nested(vocabulary)
-    check_flat(vocabulary, shape)
-    tokens = [token for token in decode_texts(flat) if token is not None]
-    if len(tokens) < len(flat):
-        msg = f"Expected a vocabulary of strings, got None at {flat.index(None)}. Leave it out."
-        raise ValueError(msg)
-    return tokens

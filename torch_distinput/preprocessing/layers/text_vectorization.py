@@ -18,7 +18,12 @@ from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, check_choi
 from torch_distinput.preprocessing.layers.lookup import Learned
 from torch_distinput.preprocessing.layers.string_lookup import StringLookup
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
-from torch_distinput.preprocessing.strings.packed import MISSING, PackedStrings, flatten_strings
+from torch_distinput.preprocessing.strings.packed import (
+    MISSING,
+    PaddedStrings,
+    find_packed,
+    flatten_strings,
+)
 from torch_distinput.preprocessing.strings.text import (
     Split,
     Standardize,
@@ -41,12 +46,12 @@ _MODES = ("int", "multi_hot", "count", "tf_idf")
 class TextVectorization(AdaptiveLayer):
     """The indices of the tokens of each text, or a vector (``keras.layers.TextVectorization``).
 
-    Takes texts ``(rows,)`` or ``(rows, 1)``, or :func:`pack_strings` of them. Gives int64 ``(rows,
-    tokens)`` with ``output_mode="int"``: 0 behind the end of a text, 1 for a token that is not in
-    the vocabulary, then the tokens. ``"multi_hot"`` and ``"count"`` give int64 vectors ``(rows,
-    vocabulary_size)``, ``"tf_idf"`` float32 ones; a row is a document. One text by itself gives one
-    row without the first dimension. With ``split=None`` a text is one token, and ``"int"`` without
-    an ``output_sequence_length`` gives the shape of the texts.
+    Takes texts ``(rows,)`` or ``(rows, 1)``, packed ones, or :func:`pack_strings` of them. Gives
+    int64 ``(rows, tokens)`` with ``output_mode="int"``: 0 behind the end of a text, 1 for a token
+    that is not in the vocabulary, then the tokens. ``"multi_hot"`` and ``"count"`` give int64
+    vectors ``(rows, vocabulary_size)``, ``"tf_idf"`` float32 ones; a row is a document. One text by
+    itself gives one row without the first dimension. With ``split=None`` a text is one token, and
+    ``"int"`` without an ``output_sequence_length`` gives the shape of the texts.
 
     Upper-case, punctuation and whitespace are those of ASCII, as in Keras. A byte that is no UTF-8
     is a character. A model that is exported needs an ``output_sequence_length`` for ``"int"``, and
@@ -124,9 +129,9 @@ class TextVectorization(AdaptiveLayer):
                 "state, or pass vocabulary=, before the layer is used."
             )
             raise UsageError(msg)
-        if isinstance(inputs, PackedStrings):
+        if isinstance(inputs, PaddedStrings):
             shape = self._check_shape(tuple(inputs.lengths.shape))
-            indices = self._index_packed(inputs)
+            indices = self._index_padded(inputs)
         else:
             texts, shape = self._flatten_texts(inputs)
             indices = self._index_host(texts)
@@ -148,12 +153,18 @@ class TextVectorization(AdaptiveLayer):
             raise ValueError(msg)
         return shape
 
-    def _flatten_texts(self, inputs: Any) -> tuple[list[str], tuple[int, ...]]:
-        values, shape, is_complete = flatten_strings(inputs)
+    def _flatten_texts(self, inputs: Any) -> tuple[list[Any], tuple[int, ...]]:
+        """Texts, packed ones as ``bytes``: the rules are about those."""
+        values: Sequence[Any]
+        if (column := find_packed(inputs)) is not None:
+            values, shape = column.strings.to_bytes(), column.shape
+            is_complete = None not in values
+        else:
+            values, shape, is_complete = flatten_strings(inputs)
         self._check_shape(shape)
         if self.missing == "error" and not is_complete:
             raise ValueError(self._explain())
-        return [value or "" for value in values], shape
+        return [value or b"" for value in values], shape
 
     def _explain(self) -> str:
         return (
@@ -161,7 +172,7 @@ class TextVectorization(AdaptiveLayer):
             "take it as the empty text."
         )
 
-    def _index_host(self, texts: Sequence[str]) -> torch.Tensor:
+    def _index_host(self, texts: Sequence[str | bytes]) -> torch.Tensor:
         """The indices of tokens in rows of one length; those of all texts are looked up at once."""
         rows = tokenize(texts, self.rules)
         if self.output_sequence_length is not None:
@@ -176,15 +187,15 @@ class TextVectorization(AdaptiveLayer):
         out[np.arange(width) < counts[:, None]] = found.numpy()
         return torch.from_numpy(out)
 
-    def _index_packed(self, inputs: PackedStrings) -> torch.Tensor:
-        """The same of packed texts."""
+    def _index_padded(self, inputs: PaddedStrings) -> torch.Tensor:
+        """The same of padded texts."""
         self._check_graph()
         data, lengths = inputs.rows()
         if self.missing == "error":
             require(lengths != MISSING, self._explain)
         data, lengths = standardize(data, lengths.clamp_min(0), self.rules)
         if self.rules.split is None:
-            found = self.lookup.look_up(PackedStrings(data, lengths)).unsqueeze(1)
+            found = self.lookup.look_up(PaddedStrings(data, lengths)).unsqueeze(1)
             return pad(found, (0, (self.output_sequence_length or 1) - 1))
         rows = split(data, lengths, self.rules)
         parts = find_spans(rows, self.rules, self._bound_tokens(rows.count_tokens(), data.shape[1]))

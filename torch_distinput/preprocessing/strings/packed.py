@@ -1,7 +1,11 @@
-"""Strings at the border of tensor code: host strings as flat lists, packed strings as tensors.
+"""Strings at the border of tensor code: on the host as lists or packed, in models padded.
+
+    list of str         a Python object each           what users have
+    PackedStrings       bytes and offsets              what files give: a leaf of batches
+    PaddedStrings       rows of one width, lengths     what a graph follows, and hashes take
 
 All text is UTF-8. Bytes that are no UTF-8 are kept: as a ``str`` they are surrogate escapes
-(``os.fsdecode`` does the same), packed they are themselves.
+(``os.fsdecode`` does the same), packed and padded they are themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
+
 _NARROW = 64
 _BLOCK_BYTES = 1 << 24
 
@@ -24,7 +30,7 @@ MISSING = -1
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedStrings:
+class PaddedStrings:
     """Strings as tensors, for layers inside a model; made by :func:`pack_strings`.
 
     ``torch.export`` and this package's batches take it as a structure of two tensors with one row
@@ -44,10 +50,31 @@ class PackedStrings:
         return self.data.reshape(lengths.shape[0], self.data.shape[-1]), lengths
 
 
+# By the name that it had when the first programs were exported, and in what they keep.
 torch.export.register_dataclass(
-    PackedStrings, serialized_type_name="torch_distinput.preprocessing.PackedStrings"
+    PaddedStrings, serialized_type_name="torch_distinput.preprocessing.PackedStrings"
 )
-torch.serialization.add_safe_globals([PackedStrings])  # an exported model keeps example inputs
+torch.serialization.add_safe_globals(  # an exported model keeps example inputs
+    [PaddedStrings, (PaddedStrings, f"{__name__}.PackedStrings")]
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedColumn:
+    """Packed strings in the shape of a column.
+
+    Attributes:
+        strings: flat, in row-major order.
+        shape: their shape.
+    """
+
+    strings: PackedStrings
+    shape: tuple[int, ...]
+
+    def to_nested(self) -> Any:
+        """The strings as lists nested as deep as the shape."""
+        return nest(self.strings.to_list(), self.shape)
 
 
 class HostStrings(NamedTuple):
@@ -64,12 +91,12 @@ class HostStrings(NamedTuple):
     is_complete: bool
 
 
-def pack_strings(values: Any, max_bytes: int | None = None) -> PackedStrings:
+def pack_strings(values: Any, max_bytes: int | None = None) -> PaddedStrings:
     """Pack host strings for a layer inside a model.
 
     Args:
-        values: a ``str`` or ``bytes``, a list (of lists) of them or a NumPy array; None is a
-            string that is not there.
+        values: a ``str`` or ``bytes``, a list (of lists) of them, a NumPy array or
+            :class:`~torch_distinput.PackedStrings`; None is a string that is not there.
         max_bytes: the number of bytes each takes, for a model that was exported with that many;
             otherwise as many as the longest needs.
 
@@ -77,12 +104,53 @@ def pack_strings(values: Any, max_bytes: int | None = None) -> PackedStrings:
         ValueError: for a string longer than ``max_bytes``: cut, it would look like another one.
         TypeError: for values that are no strings.
     """
+    column = find_packed(values)
+    if column is not None:
+        longest = int(column.strings.lengths().max()) if len(column.strings) else 0
+        if max_bytes is None or longest <= max_bytes:
+            return _pad(column.strings, column.shape, max_bytes)
     strings, shape, _ = flatten_strings(values)
     return _pack(strings, shape, max_bytes)
 
 
+def find_packed(values: Any) -> PackedColumn | None:
+    """Packed strings, or a column of them; None for anything else."""
+    if isinstance(values, PackedStrings):
+        return PackedColumn(values, (len(values),))
+    return values if isinstance(values, PackedColumn) else None
+
+
+def apply_to_packed(
+    given: PackedColumn, fn: Callable[[PaddedStrings], torch.Tensor]
+) -> torch.Tensor:
+    """:func:`apply_in_blocks` to packed strings, of which no Python string is made."""
+    strings = given.strings.to("cpu")
+    lengths = strings.lengths().numpy()
+    if lengths.max(initial=0) <= _NARROW:
+        return fn(_pad(strings, given.shape, None))
+    out = torch.empty(len(strings), dtype=torch.int64)
+    for block in split_by_length(lengths):
+        places = torch.from_numpy(block)
+        out[places] = fn(_pad(strings[places], (len(block),), None))
+    return out.reshape(given.shape)
+
+
+def _pad(
+    strings: PackedStrings, shape: tuple[int, ...], max_bytes: int | None
+) -> PaddedStrings:
+    own = strings.to("cpu").narrow()
+    lengths = own.lengths().numpy()
+    width = int(lengths.max(initial=0)) if max_bytes is None else max_bytes
+    data = np.zeros((len(lengths), width), np.uint8)
+    data[np.arange(width) < lengths[:, None]] = own.data.numpy()
+    given = own.lengths()
+    if own.missing is not None:
+        given = given.masked_fill(own.missing, MISSING)
+    return PaddedStrings(torch.from_numpy(data).reshape(*shape, width), given.reshape(shape))
+
+
 def apply_in_blocks(
-    given: HostStrings, fn: Callable[[PackedStrings], torch.Tensor]
+    given: HostStrings, fn: Callable[[PaddedStrings], torch.Tensor]
 ) -> torch.Tensor:
     """Apply a function to host strings, packed, and return its int64 results in their shape.
 
@@ -113,7 +181,7 @@ def split_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
         first = last
 
 
-def unpack_strings(packed: PackedStrings) -> Any:
+def unpack_strings(packed: PaddedStrings) -> Any:
     """Return packed strings as a ``str``, or lists of ``str`` nested as deep as their shape."""
     data, lengths = packed.rows()
     flat = [
@@ -125,7 +193,7 @@ def unpack_strings(packed: PackedStrings) -> Any:
 
 def _pack(
     strings: Sequence[str | None], shape: tuple[int, ...], max_bytes: int | None
-) -> PackedStrings:
+) -> PaddedStrings:
     encoded = [b"" if value is None else to_bytes(value) for value in strings]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     longest = int(lengths.max(initial=0))
@@ -142,7 +210,7 @@ def _pack(
     data[np.arange(width) < lengths[:, None]] = flat
     if None in strings:
         lengths[[value is None for value in strings]] = MISSING
-    return PackedStrings(
+    return PaddedStrings(
         torch.from_numpy(data).reshape(*shape, width), torch.from_numpy(lengths).reshape(shape)
     )
 
@@ -175,6 +243,9 @@ def unbox_array(values: Any) -> Any:
 
 def flatten_nested(values: Any) -> tuple[list[Any], tuple[int, ...]]:
     """Flatten host values, whatever they are, and return their shape."""
+    column = find_packed(values)
+    if column is not None:
+        return column.strings.to_list(), column.shape
     if isinstance(values, (str, bytes, Number)) or values is None:
         return [values], ()
     if isinstance(values, np.ndarray):

@@ -84,7 +84,7 @@ def parse_ngrams(ngrams: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple(range(1, check_count("ngrams", ngrams, minimum=1) + 1))
 
 
-def tokenize(texts: Sequence[str], rules: TextRules) -> list[list[str]]:
+def tokenize(texts: Sequence[str | bytes], rules: TextRules) -> list[list[str]]:
     """Return the tokens of each text, or its n-grams: all of the first width, then of the next.
 
     Raises:
@@ -96,13 +96,14 @@ def tokenize(texts: Sequence[str], rules: TextRules) -> list[list[str]]:
     return [[ngram for width in rules.widths for ngram in _join_ngrams(row, width)] for row in rows]
 
 
-def _standardize(text: str, rules: TextRules) -> bytes:
+def _standardize(text: str | bytes, rules: TextRules) -> bytes:
     if callable(rules.standardize):
-        text = _apply("standardize", rules.standardize, text)
+        given = to_str(text) if isinstance(text, bytes) else text
+        text = _apply("standardize", rules.standardize, given)
         if not isinstance(text, str):
             msg = f"Expected standardize to return a str, got {text!r:.60}."
             raise TypeError(msg)
-    content = to_bytes(text)
+    content = text if isinstance(text, bytes) else to_bytes(text)
     if rules.lowers:
         content = content.lower()  # of bytes: ASCII alone
     return content.translate(None, _PUNCTUATION) if rules.strips else content

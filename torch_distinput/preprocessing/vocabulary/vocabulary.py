@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.strings.hashes.token_hash import token_hash
 from torch_distinput.preprocessing.strings.packed import (
+    PackedColumn,
+    apply_to_packed,
     decode_texts,
-    split_by_length,
     to_bytes,
     to_str,
 )
@@ -142,19 +144,11 @@ def index_tokens(tokens: Tokens) -> StringVocabulary:
 
 def hash_tokens(tokens: Tokens, seed: int) -> torch.Tensor:
     """The hash of each token, int64 ``(tokens,)``; in blocks, whose tokens are about as long."""
-    text, ends = tokens.text.numpy(), tokens.ends.numpy()
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
-    lengths = ends - starts
-    out = torch.empty(len(ends), dtype=torch.int64)
-    for block in split_by_length(lengths):
-        width = int(lengths[block[-1]])
-        inside = np.arange(width) < lengths[block][:, None]
-        data = np.zeros((len(block), width), np.uint8)
-        places = starts[block][:, None] + np.arange(width)
-        data[inside] = text[places[inside]]
-        hashed = token_hash(torch.from_numpy(data), torch.from_numpy(lengths[block]), seed)
-        out[torch.from_numpy(block)] = hashed
-    return out
+    strings = PackedStrings(tokens.text, torch.nn.functional.pad(tokens.ends, (1, 0)))
+    return apply_to_packed(
+        PackedColumn(strings, (len(strings),)),
+        lambda padded: token_hash(*padded.rows(), seed),
+    )
 
 
 @final

@@ -1,0 +1,228 @@
+"""Packed strings behave as the list of their rows, and travel as two tensors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torch_distinput as tdi
+from torch_distinput import PackedStrings
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.collate import collate_examples
+from torch_distinput.data.batch.fingerprint import examine, fingerprint
+from torch_distinput.data.batch.packed import PACKED
+from torch_distinput.data.batch.serialized import deserialize, serialize
+from torch_distinput.data.batch.spec import name_difference, same_kind, spec_of
+from torch_distinput.packed_strings import gather_spans, tensor_over
+
+some_bytes = st.binary(max_size=9).map(lambda content: content.decode("utf-8", "surrogateescape"))
+a_text = st.one_of(st.sampled_from(["", "a", "é", "日本", "\udcff", "x" * 200]), some_bytes)
+texts = st.lists(st.one_of(a_text, a_text, st.none()), max_size=8)
+contents = st.lists(st.one_of(st.binary(max_size=9), st.just(b"\0" * 300), st.none()), max_size=8)
+columns = st.one_of(texts, contents)
+
+
+def within(packed, before=2):
+    """The same rows as a part of something larger, with offsets that begin elsewhere."""
+    filler = PackedStrings.from_list(["é?"] * before if packed.dtype is str else [b"??"] * before)
+    whole = PackedStrings.concat([filler, packed, filler])
+    return whole[before : before + len(packed)]
+
+
+@given(columns)
+def test_rows_come_back(values):
+    packed = PackedStrings.from_list(values)
+    for same in (packed, within(packed), packed.clone(), packed[:], packed.to("cpu")):
+        assert values == same.to_list() == list(same)
+        assert values == [same[row] for row in range(len(same))]
+        assert packed == same
+
+
+@given(columns)
+def test_bytes_of_rows(values):
+    encoded = [v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v for v in values]
+    packed = within(PackedStrings.from_list(values))
+    assert encoded == packed.to_bytes()
+    assert [len(v or b"") for v in encoded] == packed.lengths().tolist()
+    assert sum(len(v or b"") for v in encoded) == packed.num_bytes() == len(packed.narrow().data)
+
+
+@given(columns, st.data())
+def test_slices_and_indices_are_those_of_the_list(values, data):
+    packed = within(PackedStrings.from_list(values))
+    bound = st.one_of(st.none(), st.integers(-9, 9))
+    step = st.sampled_from([None, 1, 2, -1])
+    window = slice(data.draw(bound), data.draw(bound), data.draw(step))
+    assert values[window] == packed[window].to_list()
+    if values:
+        order = data.draw(st.lists(st.integers(-len(values), len(values) - 1), max_size=9))
+        for chosen in (torch.tensor(order, dtype=torch.int64), order):
+            assert [values[row] for row in order] == packed[chosen].to_list()
+    mask = data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
+    kept = [value for value, keep in zip(values, mask, strict=True) if keep]
+    assert kept == packed[torch.tensor(mask, dtype=torch.bool)].to_list()
+
+
+def test_a_slice_is_a_view():
+    packed = PackedStrings.from_list(["ab", "c", "def"])
+    assert packed.data.data_ptr() == packed[1:].data.data_ptr()
+    assert [2, 3, 6] == packed[1:].offsets.tolist()
+
+
+@pytest.mark.parametrize("row", [3, -4, True + 2])
+def test_a_row_that_is_not_there(row):
+    with pytest.raises(IndexError):
+        PackedStrings.from_list(["a", "b", "c"])[row]
+    with pytest.raises(IndexError):
+        PackedStrings.from_list(["a", "b", "c"])[torch.tensor([row])]
+
+
+def test_a_mask_of_another_length():
+    with pytest.raises(IndexError, match="mask of 2 rows"):
+        PackedStrings.from_list(["a", "b"])[torch.tensor([True])]
+
+
+@given(columns, columns)
+def test_equal_rows_are_equal_and_no_others(some, others):
+    """Whatever the slicing; text is not bytes, and empty is not missing."""
+    left, right = PackedStrings.from_list(some), within(PackedStrings.from_list(others))
+    same = some == others and left.dtype is right.dtype
+    assert same == (left == right)
+    assert same == (fingerprint(left) == fingerprint(right))
+    assert set() == examine(left).unchecked
+    assert fingerprint(left) == fingerprint(within(left))
+    assert left != some
+    assert not some or fingerprint(left) != fingerprint(some)
+
+
+def test_what_is_missing_is_not_empty():
+    packed = [PackedStrings.from_list(rows) for rows in (["", None], [None, ""], ["", ""])]
+    assert 3 == len(set(map(fingerprint, packed)))
+    assert not any(one == other for one in packed for other in packed if one is not other)
+
+
+@given(columns)
+def test_it_travels_with_its_own_bytes_only(values):
+    packed = within(PackedStrings.from_list(values), before=500)
+    for again in (
+        *(pickle.loads(pickle.dumps(packed, protocol)) for protocol in (2, 5)),
+        deserialize(serialize({"x": [packed]}))["x"][0],
+        copy.deepcopy(packed),
+    ):
+        assert packed == again
+        assert packed.dtype is again.dtype
+        assert packed.num_bytes() == again.data.untyped_storage().nbytes()
+    assert len(pickle.dumps(packed)) < 2000 + packed.num_bytes()
+
+
+@given(st.lists(columns, min_size=1, max_size=4))
+def test_parts_join_to_the_whole(parts):
+    dtype = type(next((v for part in parts for v in part if v is not None), ""))
+    parts = [[v for v in part if type(v) in (dtype, type(None))] for part in parts]
+    packed = [within(PackedStrings.from_list(part, dtype)) for part in parts]
+    joined = rows.concat_rows(packed)
+    assert [value for part in parts for value in part] == joined.to_list()
+    assert len(packed) == 1 or 0 == int(joined.offsets[0])
+
+
+def test_text_and_bytes_do_not_join():
+    some, others = PackedStrings.from_list(["a"]), PackedStrings.from_list([b"a"])
+    with pytest.raises(ValueError, match="all text or all bytes"):
+        rows.concat_rows([some, others])
+    assert not same_kind(spec_of(some), spec_of(others))
+    assert not same_kind(spec_of(some), spec_of(["a"]))
+    assert ("packed str at batch", "bytes") == name_difference(spec_of(some), spec_of([b"a"]))
+
+
+@pytest.mark.parametrize("values", [["a", b"b"], [1], [["a"]]])
+def test_other_values(values):
+    with pytest.raises(TypeError, match="values all str or all bytes, or None, got"):
+        PackedStrings.from_list(values)
+    with pytest.raises(TypeError, match="values of dtype bytes, or None, got"):
+        PackedStrings.from_list(values, bytes)
+
+
+def test_text_without_bytes():
+    with pytest.raises(ValueError, match="UTF-8 can express, got 'a\\\\ud800'"):
+        PackedStrings.from_list(["a\ud800"])
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        (torch.zeros(1), torch.zeros(1, dtype=torch.int64)),
+        (torch.zeros(1, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)),
+        (torch.zeros(1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int32)),
+        (torch.zeros(1, 1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), torch.ones(2) > 0),
+        (torch.zeros(1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), None, int),
+    ],
+)
+def test_other_tensors(tensors):
+    with pytest.raises(ValueError, match=r"Expected data uint8 .*; got torch"):
+        PackedStrings(*tensors)
+
+
+def test_it_shows_its_first_rows():
+    packed = PackedStrings.from_list(["a", None, "b" * 90, "c", "d"])
+    assert f"PackedStrings(['a', None, '{'b' * 39}, ..., rows=5, num_bytes=93)" == (
+        repr(packed).replace("]", "")
+    )
+
+
+@pytest.mark.parametrize("dtype", [str, bytes])
+def test_blank_rows_are_empty(dtype):
+    spec = tdi.TensorSpec((None,), dtype, torch.jagged)
+    assert [dtype()] * 3 == PACKED.blank(spec, 3, None).to_list()
+    assert spec == spec_of(PackedStrings.from_list([], dtype))
+
+
+def test_it_is_filled_up_by_its_last_row():
+    packed = PackedStrings.from_list(["a", "b", None, "c"])
+    assert ["b", None, None, None] == PACKED.pad(packed[1:3], 2, 4).to_list()
+
+
+def test_zero_rows_keep_no_memory_alive():
+    whole = PackedStrings.from_list(["x" * 1000])
+    for empty in (rows.slice_rows(whole, 0, 0), rows.drop_rows(whole)):
+        assert [] == empty.to_list()
+        assert 0 == empty.data.untyped_storage().nbytes()
+
+
+def test_a_small_part_is_copied_before_it_is_kept():
+    """Unlike a large one, whose neighbours are kept too."""
+    whole = PackedStrings.from_list(["x" * 100] * 100)
+    assert 200 == rows.compact(whole[5:7]).data.untyped_storage().nbytes()
+    assert whole.data.data_ptr() == rows.compact(whole[50:]).data.data_ptr()
+
+
+def test_examples_of_one_row_are_joined():
+    examples = [{"x": PackedStrings.from_list([text])} for text in ("a", None, "bc")]
+    assert ["a", None, "bc"] == collate_examples(examples)["x"].to_list()
+    examples[1]["x"] = PackedStrings.from_list(["a", "b"])
+    with pytest.raises(ValueError, match=r"one row in each example, got \[1, 2\].*collate_fn"):
+        collate_examples(examples)
+
+
+def test_memory_that_is_not_copied():
+    content = b"abcdef"
+    tensor = tensor_over(content)
+    assert np.frombuffer(content, np.uint8).ctypes.data == tensor.data_ptr()
+    del content
+    assert b"abcdef" == tensor.numpy().tobytes()
+    assert (0,) == tensor_over(b"").shape
+
+
+@given(st.lists(st.integers(0, 150), max_size=6), st.data())
+def test_spans_are_copied_one_by_one_or_by_places(lengths, data):
+    memory = np.arange(256, dtype=np.uint8)
+    starts = np.array([data.draw(st.integers(0, 256 - n)) for n in lengths], np.int64)
+    stops = starts + np.array(lengths, np.int64)
+    expected = b"".join(memory[i:j].tobytes() for i, j in zip(starts, stops, strict=True))
+    assert expected == gather_spans(memory, starts, stops).tobytes()
