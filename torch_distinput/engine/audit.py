@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torch_distinput.communicator import Gone, named_workers, nobody
+from torch_distinput.communicator import Gone, exchange, named_workers, nobody
 from torch_distinput.errors import AuditError, PeerTimeoutError
 from torch_distinput.plan.progress.checksum import IdSum, Reading, find_others, sum_ids
 
@@ -110,8 +110,8 @@ class Audit:
 
     def _exchange(self, topic: str, text: str) -> list[str]:
         try:
-            return self._communicator.exchange(
-                topic, text, timeout=self._timeout, gone=self._gone
+            return exchange(
+                self._communicator, topic, text, timeout=self._timeout, gone=self._gone
             )
         except PeerTimeoutError as error:
             if not error.workers:  # it is the store that does not answer
