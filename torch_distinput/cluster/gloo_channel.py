@@ -27,6 +27,9 @@ _FOREVER = timedelta(days=7)
 waits while nobody needs it (a long evaluation, say) is no failure."""
 
 _SLICE = timedelta(seconds=0.3)
+_MOST_CONNECTED = 3
+"""Ranks that are all connected at once. Of more of them each connects to those with whom it talks,
+when it first does: two neighbours for votes, whatever the number of ranks."""
 
 
 @final
@@ -38,10 +41,10 @@ class GlooChannel:
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float) -> None:
-        """Connect all ranks, within ``timeout`` seconds."""
+        """Connect ranks, each time within ``timeout`` seconds."""
         self._backend: Any = None  # torch's stubs lack the collectives of a backend
         try:
-            self._backend = ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout))
+            self._backend = ProcessGroupGloo(store, rank, size, _make_options(size, timeout))
         except RuntimeError as error:
             raise ChannelBrokenError(str(error)) from error
         self._size = size
@@ -147,6 +150,14 @@ def _has_ended(work: dist.Work, limit: timedelta) -> bool:
     except RuntimeError:
         # Out of time, unless it has ended by now: then well, or with an error of its own.
         return work.is_completed() and work.wait()
+
+
+def _make_options(size: int, timeout: float) -> Any:
+    options: Any = ProcessGroupGloo._Options()  # noqa: SLF001 - as new_group makes them
+    is_lazy = size > _MOST_CONNECTED
+    options._devices = [ProcessGroupGloo.create_default_device(lazy_init=is_lazy)]  # noqa: SLF001
+    options._timeout = timedelta(seconds=timeout)  # noqa: SLF001
+    return options
 
 
 def _without_limit() -> AllgatherOptions:
