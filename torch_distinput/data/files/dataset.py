@@ -18,6 +18,7 @@ from torch_distinput.data.files.operations import Operation
 from torch_distinput.data.formats import find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.file_listing import FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
@@ -165,7 +166,7 @@ class FileDataset:
         Raises:
             FileNotFoundError: for a path that does not exist or a glob that matches nothing.
         """
-        return filesystem.list_files(self.patterns, self.storage_options)
+        return tuple(find_files(self))
 
     def _with(self, operation: Operation) -> FileDataset:
         return self._replace(operations=(*self.operations, operation))
@@ -176,6 +177,11 @@ class FileDataset:
             value = changes.get(field.name, getattr(self, field.name))
             object.__setattr__(copy, field.name, value)
         return copy
+
+
+def find_files(dataset: FileDataset) -> FileListing:
+    """The files of a recipe, as :meth:`FileDataset.list_files` finds them, in little room."""
+    return filesystem.list_files(dataset.patterns, dataset.storage_options)
 
 
 def find_format_read_as_text(dataset: FileDataset) -> str | None:

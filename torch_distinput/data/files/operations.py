@@ -40,7 +40,7 @@ class Key:
     epoch: int
     operation: int = 0
     repetitions: tuple[int, ...] = ()
-    listing: tuple[FileInfo, ...] = ()
+    listing: Sequence[FileInfo] = ()
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""

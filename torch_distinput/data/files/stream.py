@@ -69,7 +69,7 @@ class FileStream(CountedStream):
     """
 
     dataset: FileDataset
-    listing: tuple[FileInfo, ...]
+    listing: Sequence[FileInfo]
     collate: CollateFn | None
     threads: int = 0
     survey: Survey | None = None

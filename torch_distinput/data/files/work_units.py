@@ -71,19 +71,6 @@ class Survey:
 
     parts: tuple[Parts, ...]
 
-    @staticmethod
-    def whole(num_files: int) -> Survey:
-        """What is known of files that nobody looked into."""
-        return Survey((WHOLE,) * num_files)
-
-    def partitions(self, *, split: bool) -> list[list[Unit]]:
-        """What is dealt out: the units of each file together, or each by itself."""
-        files = [
-            [Unit(file=number, part=part) for part in parts]
-            for number, parts in enumerate(self.parts)
-        ]
-        return [[unit] for units in files for unit in units] if split else files
-
 
 def join_file_parts(parts: Sequence[Part]) -> Part:
     """Neighbouring parts of a file as one."""
@@ -140,7 +127,7 @@ class UnitSource:
     """
 
     dataset: FileDataset
-    listing: tuple[FileInfo, ...]
+    listing: Sequence[FileInfo]
 
     def parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
         """Cut a file; one that is damaged is bad, and has none."""
