@@ -153,9 +153,9 @@ def _has_ended(work: dist.Work, limit: timedelta) -> bool:
 
 
 def _make_options(size: int, timeout: float) -> Any:
-    options: Any = ProcessGroupGloo._Options()  # noqa: SLF001 - as new_group makes them
-    is_lazy = size > _MOST_CONNECTED
-    options._devices = [ProcessGroupGloo.create_default_device(lazy_init=is_lazy)]  # noqa: SLF001
+    gloo: Any = ProcessGroupGloo  # torch's stubs lack its options
+    options = gloo._Options()  # noqa: SLF001 - as new_group makes them
+    options._devices = [gloo.create_default_device(lazy_init=size > _MOST_CONNECTED)]  # noqa: SLF001
     options._timeout = timedelta(seconds=timeout)  # noqa: SLF001
     return options
 

@@ -16,7 +16,7 @@ from torch_distinput.data.files.operations import Key, Map, Operation, Shuffle
 from torch_distinput.data.files.partitions import place_in_partitions
 from torch_distinput.data.files.work_units import WHOLE, Survey, Unit
 from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Cursor, Ids
 from torch_distinput.plan.assignment.interleaving import count_opened
 from torch_distinput.plan.assignment.permutation import Indices, permute

@@ -18,7 +18,7 @@ from torch_distinput.data.files.operations import Operation
 from torch_distinput.data.formats import find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.file_listing import FileListing
+from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
@@ -160,7 +160,7 @@ class FileDataset:
         check_count("block_length", block_length, minimum=1)
         return self._replace(cycle=(cycle_length, block_length))
 
-    def list_files(self) -> tuple[filesystem.FileInfo, ...]:
+    def list_files(self) -> tuple[FileInfo, ...]:
         """Resolve the paths and globs now, in the order that record ids count them.
 
         Raises:

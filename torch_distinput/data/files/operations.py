@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.user_sources.source_error import source_error

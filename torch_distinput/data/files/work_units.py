@@ -15,7 +15,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor

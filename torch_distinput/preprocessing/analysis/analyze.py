@@ -15,7 +15,7 @@ from torch_distinput.communicator import Communicator, communicator_of
 from torch_distinput.data.files.dataset import FileDataset, find_files
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.sharding import assign_items
