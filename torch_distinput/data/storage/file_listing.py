@@ -47,8 +47,9 @@ class _Texts:
 
     def __init__(self, texts: bytearray, ends: array[int]) -> None:
         """Take the text of all, and where each of them ends."""
-        self._texts = bytes(texts)
-        self._ends = np.frombuffer(ends, dtype=np.int64) if ends else np.zeros(0, dtype=np.int64)
+        self._texts = texts
+        dtype = np.uint32 if len(texts) < 1 << 32 else np.int64
+        self._ends = np.array(ends, dtype=dtype)
 
     @property
     def num_bytes(self) -> int:
