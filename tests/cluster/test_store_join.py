@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 import torch_distinput as tdi
-from torch_distinput.cluster.handshake import merge as merge_handshake
+from torch_distinput.cluster.handshake import compare_shown
 from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Alone, exchange, nobody
@@ -179,15 +179,15 @@ def shown(facts, share=None, delivered=0):
 
 def test_a_verdict_over_equal_facts_is_as_short_for_many_workers_as_for_two():
     few, many = ([shown({"files": "x" * 500})] * count for count in (2, 10_000))
-    assert merge_handshake(few) == merge_handshake(many)
-    assert len(merge_handshake(many)) < 60
+    assert compare_shown(few) == compare_shown(many)
+    assert len(compare_shown(many)) < 60
 
 
 def test_a_verdict_over_different_facts_holds_two_values_and_who_differs():
     texts = [shown({"a": 1, "seed": 7})] * 3 + [shown({"a": 1, "seed": 8})]
-    assert {"difference": ["seed", 7, 8, 0, [3]]} == json.loads(merge_handshake(texts))
+    assert {"difference": ["seed", 7, 8, 0, [3]]} == json.loads(compare_shown(texts))
 
 
 def test_facts_that_somebody_does_not_know_are_equal():
     texts = [shown({"left": "not known"}), shown({"left": 4}), shown({"left": 4})]
-    assert {"shares": None, "most": 0, "first": 0} == json.loads(merge_handshake(texts))
+    assert {"shares": None, "most": 0, "first": 0} == json.loads(compare_shown(texts))

@@ -1,7 +1,8 @@
 """At ``iter()`` the workers compare what they are about to do, before any collective.
 
 Each shows two lines: what it has to say, and its facts. One of the workers compares them
-(``merge``) and all read its verdict, which is short: shares, or what is wrong and with whom.
+(``compare_shown``) and all read its verdict, which is short: shares, or what is wrong and with
+whom.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def shake_hands(
         facts, share = prepare()
     except Exception as error:
         text = json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n"
-        meeting.join(topic, text, merge, timeout=timeout, gone=gone)
+        meeting.join(topic, text, compare_shown, timeout=timeout, gone=gone)
         raise
     said = json.dumps({"share": share, "delivered": heartbeat.stop.delivered}, default=repr)
     text = said + "\n" + json.dumps(dict(facts), default=repr)
@@ -87,7 +88,7 @@ def shake_hands(
         "waiting for the others at the start of", topic, None, now, timeout
     )
     try:
-        joined = meeting.join(topic, text, merge, timeout=timeout, gone=gone)
+        joined = meeting.join(topic, text, compare_shown, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
         if not error.workers:  # it is the store that does not answer
             raise
@@ -106,7 +107,7 @@ def shake_hands(
     return shares or [None] * meeting.size
 
 
-def merge(texts: Sequence[str]) -> str:
+def compare_shown(texts: Sequence[str]) -> str:
     """The verdict over what the workers have shown.
 
     Each different line is parsed once: as a rule all facts are alike.

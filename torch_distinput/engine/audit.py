@@ -84,7 +84,8 @@ class Audit:
                 int(num_examples),
             ]
         )
-        found = json.loads(self._meet(partial(self._communicator.join, self._topic, text, merge)))
+        join = partial(self._communicator.join, self._topic, text, add_sums)
+        found = json.loads(self._meet(join))
         if reading is not None and found["others"]:
             self._refuse_readings(reading, found["first"], found["others"])
         expected = found["expected"]
@@ -134,7 +135,7 @@ class Audit:
 _NONE = np.empty(0, dtype=np.int64)
 
 
-def merge(texts: Sequence[str]) -> str:
+def add_sums(texts: Sequence[str]) -> str:
     """What all workers together delivered, and what they should have.
 
     What each of them delivered only if a message may need it.
