@@ -24,10 +24,11 @@ from counting import CountingCommunicator, CountingStore, CountingStrategy, Tall
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import torch_distinput as tdi
-from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.heartbeat import _BEATS_PER_TIMEOUT, Heartbeat
 from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.data.files.counts import FileCounts
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
+from torch_distinput.options import TIMEOUT
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Vote, VoterState, decide
 from torch_distinput.plan.progress.place import Place
@@ -158,7 +159,7 @@ def heartbeat_row(size: int) -> list[str]:
         seconds = processor_seconds(lambda: heartbeat._beat(board))  # noqa: SLF001
     finally:
         dist.is_initialized = is_initialized
-    interval = heartbeat.peers.interval
+    interval = min(heartbeat.peers.interval, TIMEOUT / _BEATS_PER_TIMEOUT)
     return [
         f"{interval:g} s", str(tally.messages), in_bytes(tally.num_bytes), in_ms(seconds),
         in_bytes(tally.num_bytes * size / interval),
