@@ -7,8 +7,10 @@ of a :class:`Communicator` are called from the thread that runs the training loo
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_distinput.errors import PeerFailedError, UsageError
@@ -28,6 +30,11 @@ Gone = Callable[[], Mapping[int, str]]
 def nobody() -> Mapping[int, str]:
     """A :data:`Gone` that knows of none."""
     return {}
+
+
+Merge = Callable[["Sequence[str]"], str]
+"""Makes one text of all workers' texts, which come in worker order. Whichever worker calls it, and
+if several do, it makes the same."""
 
 
 class ChannelBrokenError(Exception):
@@ -83,12 +90,14 @@ class Meeting(Protocol):
     def size(self) -> int:
         """The number of workers."""
 
-    def exchange(
-        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
-    ) -> list[str]:
-        """Show a text under a topic and return all workers' texts, in worker order.
+    def join(
+        self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody
+    ) -> str:
+        """Show a text under a topic and return what ``merge`` makes of all workers' texts.
 
-        Needs no collective, so it can name the workers that did not come.
+        One of the workers merges, and the others read the result: that is the only thing that all
+        of them read, so it should be small. Needs no collective, so it can name the workers that
+        did not come.
 
         Raises:
             PeerFailedError: a worker that has not come is gone.
@@ -108,7 +117,7 @@ class Communicator(Meeting, Protocol):
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Make a channel; called by all workers in one order.
 
-        Raises what :meth:`exchange` does, and ChannelBrokenError if they cannot connect.
+        Raises what :meth:`join` does, and ChannelBrokenError if they cannot connect.
         """
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -122,6 +131,26 @@ class Communicator(Meeting, Protocol):
 
     def deal_objects(self, values: Sequence[Any]) -> list[Any]:
         """Send one picklable value to each worker; return what each sent here, in worker order."""
+
+
+def exchange(
+    workers: Meeting, topic: str, text: str, *, timeout: float, gone: Gone = nobody
+) -> list[str]:
+    """Show a text under a topic and return all workers' texts, in worker order.
+
+    For texts that are alike as a rule: each different one is read once. Raises what
+    :meth:`Meeting.join` does.
+    """
+    joined = workers.join(topic, text, _fold, timeout=timeout, gone=gone)
+    distinct, runs = json.loads(joined)
+    return [distinct[number] for number, count in runs for _ in range(count)]
+
+
+def _fold(texts: Sequence[str]) -> str:
+    """Each different text, and which of them come in a row."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    runs = [[number, len(list(run))] for number, run in groupby(map(numbers.__getitem__, texts))]
+    return json.dumps([list(numbers), runs])
 
 
 def check_process(maker: int) -> None:
@@ -174,11 +203,11 @@ class Alone:
         """See the class."""
         self.on_purpose = on_purpose
 
-    def exchange(
-        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody  # noqa: ARG002
-    ) -> list[str]:
-        """Return the worker's own text."""
-        return [text]
+    def join(
+        self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody  # noqa: ARG002
+    ) -> str:
+        """Merge the worker's own text."""
+        return merge([text])
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:  # noqa: ARG002
         """Refuse: one worker has nobody to agree with."""

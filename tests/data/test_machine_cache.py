@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.machine_cache import kept_folder, key_of
 
 

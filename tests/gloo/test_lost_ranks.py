@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.gloo.jobs import described, numbers
+from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.testing import run_ranks, run_ranks_outcomes
 
 
@@ -34,7 +35,7 @@ def die(how, strategy):
     return "ended"
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_killed_rank_is_named(ranks):
     """Every survivor ends in an error that names it, in bounded time."""
     outcomes = run_ranks_outcomes(partial(die, "kill"), ranks)
@@ -44,6 +45,31 @@ def test_a_killed_rank_is_named(ranks):
         assert "PeerFailedError" == kind
         assert "worker 1: its process has ended without a word" in text
         assert seconds < 20
+
+
+def die_with_all_texts(strategy):
+    """Rank 1 comes last, and dies when it is to join what all have shown."""
+    options = tdi.InputOptions(timeout=60, auto_shard_policy="off")
+    dataset = strategy.distribute_dataset(range(8), global_batch_size=4, options=options)
+    if strategy.worker_index == 1:
+        store = strategy._session.communicator._meeting._store
+        while not store.check(["iteration 0/0"]):
+            os.sched_yield()
+        StoreJoin._join = lambda _: os._exit(3)
+    started = time.monotonic()
+    steps = len(list(dataset))
+    with pytest.raises(tdi.PeerFailedError, match="worker 1: its process has ended"):
+        iter(dataset)
+    return steps, time.monotonic() - started
+
+
+def test_a_rank_that_dies_with_all_texts_keeps_nobody_waiting():
+    """Another one joins them; under OFF each rank plays its eight examples, two at a time."""
+    first, second = run_ranks_outcomes(die_with_all_texts, 2)
+    assert 3 == second.exitcode
+    steps, seconds = first.result
+    assert 4 == steps
+    assert seconds < 15
 
 
 def die_before_the_channel(strategy):

@@ -141,6 +141,18 @@ def test_steps_of_all_workers_add_up(rule, shared):
         assert Idle(len(uneven), sum(uneven)) == count_idle(workers[0], round_of_batches)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_counted_of_a_batch_of_its_own_is_what_is_cut(rule):
+    """By arithmetic, where a cut of each worker by each other one would take too long."""
+    for count, size, num_workers, num_replicas in CASES:
+        count = min(count, size)  # noqa: PLW2901 - no batch is larger
+        for splitter in splitters(rule, size, num_workers, num_replicas, shared=False):
+            cuts = splitter.cut(count)
+            assert [list(cut.sizes) for cut in cuts] == splitter.list_sizes(count).tolist()
+            rows = [sum(cut.num_rows for cut in cuts[:steps]) for steps in range(num_workers + 1)]
+            assert rows == [splitter.count_rows(count, steps) for steps in range(num_workers + 1)]
+
+
 def test_idle_replicas_of_several_rounds_add_up():
     assert Idle(7, 9) == Idle(1, 3) + Idle(3, 3) * 2
 

@@ -20,6 +20,7 @@ from tests.plan.epochs import (
     resume,
 )
 from torch_distinput.options import Rebatch
+from torch_distinput.plan.progress.packing import pack, unpack
 from torch_distinput.plan.progress.state import from_state, to_state
 
 LISTS = [
@@ -110,7 +111,10 @@ def check_rest(setting, cluster, position, delivered):
 
 def check_state(position):
     """A position survives JSON."""
-    assert position == from_state(json.loads(json.dumps(to_state(position, {}))))
+    state = to_state(position, {})
+    assert position == from_state(json.loads(json.dumps(state)))
+    for name in ("rows", "reaches", "streams", "deals"):
+        assert state[name] == unpack(pack(state[name]))  # as of many workers
 
 
 POLICIES = pytest.mark.parametrize("policy", [FILE, DATA, OFF])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from torch_distinput.plan.progress.position import (
 from torch_distinput.plan.progress.state import (
     SETTINGS,
     check_recipe,
+    compact_state,
     from_state,
     to_current,
     to_state,
@@ -60,6 +62,68 @@ def test_a_state_is_these_bytes():
 
 def test_a_position_comes_back():
     assert POSITION == load(json.loads(json.dumps(to_state(POSITION, RECIPE))))
+
+
+def place_of(worker):
+    return Place("partition", (("number", worker * 31 % 7),))
+
+
+def many_workers(num_workers, *, start=lambda _: None):
+    """Under FILE, where each worker has a stream of its own."""
+    streams = tuple(
+        StreamPosition(batch=2, row=8, segments=(Segment(worker=worker, start=start(worker)),))
+        for worker in range(num_workers)
+    )
+    return Position(
+        epoch=1,
+        layout=replace(LAYOUT, num_workers=num_workers),
+        steps=10,
+        rows=(40,) * num_workers,
+        files_touched=(3,) * num_workers,
+        streams=streams,
+        reassignments=((2,) * num_workers,),
+    )
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 16, 17, 40])
+@pytest.mark.parametrize("start", [lambda _: None, lambda _: PLACE, place_of])
+def test_a_position_of_many_workers_comes_back(num_workers, start):
+    position = many_workers(num_workers, start=start)
+    state = to_state(position, RECIPE)
+
+    assert (3 if num_workers > 16 else 2) == state["version"]
+    assert position == load(json.loads(json.dumps(state)))
+
+
+def test_a_state_that_was_loaded_is_packed_again():
+    state = to_state(many_workers(40), RECIPE)
+    assert state == compact_state(to_current(state, RECIPE, pytest.fail, name="files"))
+
+
+def test_a_state_of_a_few_workers_after_many_is_packed_as_well():
+    position = replace(POSITION, reassignments=((1,) * 40,))
+    state = to_state(position, RECIPE)
+
+    assert 3 == state["version"]
+    assert position == load(state)
+
+
+def test_a_state_of_many_workers_that_are_alike_is_small():
+    """Four kilobytes, whatever they have delivered."""
+    for start in (lambda _: None, lambda _: PLACE):
+        state = to_state(many_workers(16_384, start=start), RECIPE)
+        assert len(json.dumps(state)) < 1000
+
+
+def test_a_state_of_many_workers_that_differ_takes_a_number_for_each():
+    state = to_state(many_workers(16_384, start=place_of), RECIPE)
+    assert len(json.dumps(state)) < 16_384 * 3 + 1000
+
+
+def test_a_damaged_state_of_many_workers_is_refused():
+    state = to_state(many_workers(40), RECIPE)
+    with pytest.raises(ValueError, match="got a damaged one"):
+        load({**state, "streams": ["values", [40, 0]]})
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import weakref
 import torch.distributed as dist
 
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
+from torch_distinput.communicator import exchange
 from torch_distinput.errors import ConfigurationError, UsageError
 from torch_distinput.options import TIMEOUT, check_count
 
@@ -60,9 +61,9 @@ def form_data_parallel_group(
         return None
     formed = _formed.setdefault(world, {})
     if (rank, size) not in formed:
-        shown = ProcessGroupCommunicator(world).exchange(
-            "data-parallel group", json.dumps((rank, size)), timeout=timeout
-        )
+        workers = ProcessGroupCommunicator(world)
+        text = json.dumps((rank, size))
+        shown = exchange(workers, "data-parallel group", text, timeout=timeout)
         members = _members([tuple(json.loads(text)) for text in shown], dist.get_rank())
         is_whole = len(members) == len(shown)
         # Its ranks alone, and named after them: a number would be that of other groups too.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.communicator import Communicator, exchange, named_workers
 from torch_distinput.errors import PeerTimeoutError
 
 
@@ -40,7 +40,8 @@ class Exchange:
         self._num_calls += 1
         peers = self._heartbeat.peers
         try:
-            texts = self._communicator.exchange(
+            texts = exchange(
+                self._communicator,
                 f"examples of {self._topic}, {self._num_calls}",
                 json.dumps(value),
                 timeout=self._timeout,
@@ -54,4 +55,5 @@ class Exchange:
                 "takes so long to begin."
             )
             raise PeerTimeoutError(msg, error.workers) from error
-        return [json.loads(text) for text in texts]
+        values = {text: json.loads(text) for text in set(texts)}
+        return [values[text] for text in texts]

@@ -6,6 +6,7 @@ So the user's collectives, in the main thread, never meet ours, and neither wait
 from __future__ import annotations
 
 import ctypes
+import os
 import pickle
 import time
 import weakref
@@ -27,6 +28,9 @@ _FOREVER = timedelta(days=7)
 waits while nobody needs it (a long evaluation, say) is no failure."""
 
 _SLICE = timedelta(seconds=0.3)
+_MOST_CONNECTED = 3
+"""Ranks that are all connected at once. Of more of them each connects to those with whom it talks,
+when it first does: two neighbours for votes, whatever the number of ranks."""
 
 
 @final
@@ -38,10 +42,10 @@ class GlooChannel:
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float) -> None:
-        """Connect all ranks, within ``timeout`` seconds."""
+        """Connect ranks, each time within ``timeout`` seconds."""
         self._backend: Any = None  # torch's stubs lack the collectives of a backend
         try:
-            self._backend = ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout))
+            self._backend = _make_backend(store, rank, size, timedelta(seconds=timeout))
         except RuntimeError as error:
             raise ChannelBrokenError(str(error)) from error
         self._size = size
@@ -147,6 +151,21 @@ def _has_ended(work: dist.Work, limit: timedelta) -> bool:
     except RuntimeError:
         # Out of time, unless it has ended by now: then well, or with an error of its own.
         return work.is_completed() and work.wait()
+
+
+def _make_backend(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    if size <= _MOST_CONNECTED:
+        return ProcessGroupGloo(store, rank, size, timeout)
+    gloo: Any = ProcessGroupGloo  # torch's stubs lack its options
+    # As torch makes them of the environment, but for lazy_init.
+    names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    options = gloo._Options()  # noqa: SLF001 - there is no other way
+    options._devices = [gloo.create_device(interface=name, lazy_init=True) for name in names] or [  # noqa: SLF001
+        gloo.create_default_device(lazy_init=True)
+    ]
+    options._threads = 2 * len(options._devices)  # noqa: SLF001
+    options._timeout = timeout  # noqa: SLF001
+    return gloo(store, rank, size, options)
 
 
 def _without_limit() -> AllgatherOptions:

@@ -1,4 +1,9 @@
-"""At ``iter()`` the workers compare what they are about to do, before any collective."""
+"""At ``iter()`` the workers compare what they are about to do, before any collective.
+
+Each shows two lines: what it has to say, and its facts. One of the workers compares them
+(``compare_shown``) and all read its verdict, which is short: shares, or what is wrong and with
+whom.
+"""
 
 from __future__ import annotations
 
@@ -73,17 +78,17 @@ def shake_hands(
     try:
         facts, share = prepare()
     except Exception as error:
-        text = json.dumps({"failed": f"{type(error).__name__}: {error}"})
-        meeting.exchange(topic, text, timeout=timeout, gone=gone)
+        text = json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n"
+        meeting.join(topic, text, compare_shown, timeout=timeout, gone=gone)
         raise
-    shown_here = {"facts": dict(facts), "share": share, "delivered": heartbeat.stop.delivered}
-    text = json.dumps(shown_here, default=repr)
+    said = json.dumps({"share": share, "delivered": heartbeat.stop.delivered}, default=repr)
+    text = said + "\n" + json.dumps(dict(facts), default=repr)
     now = time.monotonic()
     heartbeat.outside = Activity(
         "waiting for the others at the start of", topic, None, now, timeout
     )
     try:
-        texts = meeting.exchange(topic, text, timeout=timeout, gone=gone)
+        joined = meeting.join(topic, text, compare_shown, timeout=timeout, gone=gone)
     except PeerTimeoutError as error:
         if not error.workers:  # it is the store that does not answer
             raise
@@ -92,15 +97,41 @@ def shake_hands(
         raise _late(error, peers, late, what) from error
     peers.survive()
     heartbeat.outside = Activity("before the first step of", topic, None, time.monotonic())
-    shown = [json.loads(text) for text in texts]
-    _check_prepared(shown, [named_workers([number], peers.names) for number in who])
-    names = peers.names and [peers.names[number] for number in who]
-    _check_equal([worker["facts"] for worker in shown], name, names)
-    delivered = [worker["delivered"] for worker in shown]
+    verdict = json.loads(joined)
+    _check_prepared(verdict, [named_workers([number], peers.names) for number in who])
+    _check_equal(verdict, name, peers.names and [peers.names[number] for number in who])
     # Partners count as the first of them, which by now counts as its fellow workers do: the most
     # of some partners need not be the most of all.
-    heartbeat.stop.catch_up(max(delivered) if numbers is None else delivered[0])
-    return [worker["share"] for worker in shown]
+    heartbeat.stop.catch_up(verdict["most" if numbers is None else "first"])
+    shares: list[Any] = verdict["shares"]
+    return shares or [None] * meeting.size
+
+
+def compare_shown(texts: Sequence[str]) -> str:
+    """The verdict over what the workers have shown.
+
+    Each different line is parsed once: as a rule all facts are alike.
+    """
+    pairs = [text.split("\n") for text in texts]
+    read = {line: json.loads(line) for line in {line for pair in pairs for line in pair if line}}
+    said = [read[line] for line, _ in pairs]
+    failed = [[worker, words["failed"]] for worker, words in enumerate(said) if "failed" in words]
+    if failed:
+        return json.dumps({"failed": failed})
+    if len({line for _, line in pairs}) > 1:
+        difference = _find_difference([read[line] for _, line in pairs])
+        if difference is not None:
+            return json.dumps({"difference": difference})
+    shares = [words["share"] for words in said]
+    delivered = [words["delivered"] for words in said]
+    has_shares = any(share is not None for share in shares)
+    return json.dumps(
+        {
+            "shares": shares if has_shares else None,
+            "most": max(delivered),
+            "first": delivered[0],
+        }
+    )
 
 
 def _late(
@@ -116,25 +147,32 @@ def _late(
     return PeerTimeoutError(msg, error.workers)
 
 
-def _check_prepared(shown: list[dict[str, object]], names: Sequence[str]) -> None:
-    pairs = zip(names, shown, strict=True)
-    failed = [f"{name}: {said['failed']}" for name, said in pairs if "failed" in said]
-    if failed:
+def _check_prepared(verdict: dict[str, Any], names: Sequence[str]) -> None:
+    if "failed" in verdict:
+        failed = [f"{names[worker]}: {words}" for worker, words in verdict["failed"]]
         msg = f"Expected all workers to open their data, but {'; '.join(failed)}"
         raise PeerFailedError(msg)
 
 
-def _check_equal(shown: list[dict[str, object]], name: str, names: Sequence[str] | None) -> None:
-    """Name the first fact that differs, and the workers that differ from worker 0."""
+def _find_difference(shown: Sequence[Facts]) -> tuple[str, object, object, int, list[int]] | None:
+    """The first fact that differs: the first value and another, and the workers that have them."""
     for fact in dict.fromkeys(fact for facts in shown for fact in facts):
         values = {worker: facts.get(fact) for worker, facts in enumerate(shown)}
         known = {worker: value for worker, value in values.items() if value != NOT_KNOWN}
         first = next(iter(known), 0)
         odd = [worker for worker, value in known.items() if value != known[first]]
         if odd:
-            msg = (
-                f"Expected the same {fact} on all workers when {name} is iterated, got "
-                f"{values[first]!r} on {named_workers([first], names)} and {values[odd[0]]!r} on "
-                f"{named_workers(odd, names)}. {_CURES.get(fact, _CURE)}"
-            )
-            raise MismatchError(msg)
+            return fact, values[first], values[odd[0]], first, odd
+    return None
+
+
+def _check_equal(verdict: dict[str, Any], name: str, names: Sequence[str] | None) -> None:
+    """Name the first fact that differs, and the workers that differ from the first one."""
+    if "difference" in verdict:
+        fact, expected, other, first, odd = verdict["difference"]
+        msg = (
+            f"Expected the same {fact} on all workers when {name} is iterated, got "
+            f"{expected!r} on {named_workers([first], names)} and {other!r} on "
+            f"{named_workers(odd, names)}. {_CURES.get(fact, _CURE)}"
+        )
+        raise MismatchError(msg)

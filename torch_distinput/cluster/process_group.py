@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from torch_distinput.cluster.gloo_channel import close_channels
 from torch_distinput.cluster.store_meeting import StoreMeeting
-from torch_distinput.communicator import Board, Channel, Gone, check_process, nobody
+from torch_distinput.communicator import Board, Channel, Gone, Merge, check_process, nobody
 from torch_distinput.threads import release_at_exit
 
 
@@ -42,11 +42,11 @@ class ProcessGroupCommunicator:
         check_process(self._process)
         return self._joined
 
-    def exchange(
-        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
-    ) -> list[str]:
-        """Show a text under a topic and return all workers' texts, in worker order."""
-        return self._meeting.exchange(topic, text, timeout=timeout, gone=gone)
+    def join(
+        self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody
+    ) -> str:
+        """Show a text under a topic and return what ``merge`` makes of all workers' texts."""
+        return self._meeting.join(topic, text, merge, timeout=timeout, gone=gone)
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Connect the same workers over gloo, when all of them are there."""

@@ -14,9 +14,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_
 from torch_distinput.cluster.gloo_channel import GlooChannel
 from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.cluster.store_exchange import StoreExchange
-from torch_distinput.communicator import Board, Gone, check_process, nobody
+from torch_distinput.cluster.store_join import StoreJoin
+from torch_distinput.communicator import Board, Gone, Merge, check_process, nobody
 
-_KEPT_TEXTS = 2
+_KEPT_JOINS = 2
 
 
 @final
@@ -37,7 +38,7 @@ class StoreMeeting:
         self.rank = self.ranks.index(dist.get_rank())
         self.size = len(self.ranks)
         self._words = self._own_store(what)
-        self._shown: deque[str] = deque()
+        self._joins: deque[StoreJoin] = deque()
         self._num_channels = 0
 
     def _own_store(self, what: str) -> Store:
@@ -58,23 +59,24 @@ class StoreMeeting:
         check_process(self._process)
         return self._words
 
-    def exchange(
-        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
-    ) -> list[str]:
-        """Show a text under a topic and return all ranks' texts, in the order of their numbers."""
-        store, key = self._store, f"{topic}/{self.rank}"
+    def join(
+        self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody
+    ) -> str:
+        """Show a text under a topic and return what ``merge`` makes of all ranks' texts."""
+        join = StoreJoin(self._store, topic, rank=self.rank, size=self.size, merge=merge)
 
         def show() -> None:
-            store.set(key, text)
-            self._forget(key)
+            join.show(text)
+            self._forget(join)
 
-        return StoreExchange(store, topic, self.size, timeout=timeout, gone=gone).texts(show)
+        return StoreExchange(join, topic, timeout=timeout, gone=gone).text(show)
 
-    def _forget(self, key: str) -> None:
-        """Delete the text before the last one: whoever came to the last has read it."""
-        self._shown.append(key)
-        if len(self._shown) > _KEPT_TEXTS:
-            self._store.delete_key(self._shown.popleft())
+    def _forget(self, join: StoreJoin) -> None:
+        """Delete what was written before the last topic: whoever came to that has read it."""
+        self._joins.append(join)
+        if len(self._joins) > _KEPT_JOINS:
+            for key in self._joins.popleft().written:
+                self._store.delete_key(key)
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> GlooChannel:
         """Connect the same ranks over gloo, when all of them are there.
@@ -82,7 +84,7 @@ class StoreMeeting:
         To connect is one call into C++, in which nobody would hear that a rank is gone.
         """
         self._num_channels += 1
-        self.exchange(f"channel {self._num_channels}", "", timeout=timeout, gone=gone)
+        self.join(f"channel {self._num_channels}", "", "".join, timeout=timeout, gone=gone)
         store = PrefixStore(f"channel {self._num_channels}", self._store)
         return GlooChannel(store, self.rank, self.size, timeout=timeout)
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.files.dataset import FileDataset, find_files
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.data.user_sources.epochs import tell_epoch
@@ -57,7 +57,7 @@ class FileShardDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Yield the examples of this shard, or of this loader process's part of it."""
         num_shards, index = _per_process(self._num_shards, self._index)
-        listing = self._files.list_files()
+        listing = find_files(self._files)
         stream = FileStream(dataset=self._files, listing=listing, collate=None)
         read_counter = ReadCounter(self._index)
         if self._files.split_files:  # every shard looks into all files by itself

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import weakref
 from collections.abc import Generator
@@ -187,7 +186,7 @@ class DistributedDataset(Distributed):
         ``StatefulDataLoader``.
         """
         if self._next.loaded is not None:
-            return copy.deepcopy(self._next.loaded)
+            return self._next.copy_loaded()
         position = self._next.position_shown
         return to_state(position, self._recipe(position))
 

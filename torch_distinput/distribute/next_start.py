@@ -11,7 +11,7 @@ from typing import Any
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.options import check_count
 from torch_distinput.plan.progress.position import Position
-from torch_distinput.plan.progress.state import from_state
+from torch_distinput.plan.progress.state import compact_state, from_state
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,11 @@ class NextStart:
         """
         is_used_up = self._resumed is not None and self._resumed.has_begun
         return None if is_used_up else self._loaded
+
+    def copy_loaded(self) -> dict[str, Any]:
+        """The state that was loaded, as one to save."""
+        assert self.loaded is not None, "asked where a state was loaded"
+        return copy.deepcopy(compact_state(self.loaded))
 
     @property
     def position(self) -> Position:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch_distinput.communicator import Communicator, named_workers
+from torch_distinput.communicator import Communicator, exchange, named_workers
 from torch_distinput.distribute.session import Session
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import TIMEOUT
@@ -34,9 +34,9 @@ def compare(made: Sequence[Fingerprinted], session: Session, *, replicate: bool)
     topic = f"scope {next(session.scopes)}"
     heartbeat.start(TIMEOUT)
     gone = partial(heartbeat.peers.gone, TIMEOUT)
-    exchange = partial(workers.exchange, timeout=TIMEOUT, gone=gone)
+    show = partial(exchange, workers, timeout=TIMEOUT, gone=gone)
     kinds = json.dumps([type(thing).__name__ for thing in made])
-    shown = exchange(f"{topic}, what was made", kinds)
+    shown = show(f"{topic}, what was made", kinds)
     _check_alike([json.loads(text) for text in shown], "made")
     refusals = _replicate(made, workers) if replicate else [""] * len(made)
     prints = json.dumps(
@@ -45,7 +45,7 @@ def compare(made: Sequence[Fingerprinted], session: Session, *, replicate: bool)
             for thing, refusal in zip(made, refusals, strict=True)
         ]
     )
-    shown = exchange(f"{topic}, state", prints)
+    shown = show(f"{topic}, state", prints)
     _check_alike([json.loads(text) for text in shown], "has")
 
 

@@ -9,15 +9,15 @@ show that first, and it must be the same stream.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from torch_distinput.communicator import Gone, named_workers, nobody
+from torch_distinput.communicator import Gone, exchange, named_workers, nobody
 from torch_distinput.errors import AuditError, PeerTimeoutError
 from torch_distinput.plan.progress.checksum import IdSum, Reading, find_others, sum_ids
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
     from torch_distinput.data.stream.chunk import Ids
 
+T = TypeVar("T")
 _HELD_ROWS = 1 << 16
 """Ids are summed many at a time: a call for each step would cost more than the sums."""
 
@@ -80,22 +81,25 @@ class Audit:
                 astuple(self._sum),
                 None if share is None else astuple(share),
                 None if reading is None else reading.digest,
+                int(num_examples),
             ]
         )
-        shown = [json.loads(text) for text in self._exchange(self._topic, text)]
-        if reading is not None:
-            self._compare_readings(reading, [digest for _, _, digest in shown])
-        got = [_read_sum(delivered) for delivered, _, _ in shown]
-        expected = None if share is None else reduce(add, [_read_sum(part) for _, part, _ in shown])
-        _compare(got, num_examples, expected)
+        join = partial(self._communicator.join, self._topic, text, add_sums)
+        found = json.loads(self._meet(join))
+        if reading is not None and found["others"]:
+            self._refuse_readings(reading, found["first"], found["others"])
+        expected = found["expected"]
+        _compare(
+            _read_sum(found["got"]),
+            num_examples,
+            None if expected is None else _read_sum(expected),
+            found["counts"],
+        )
 
-    def _compare_readings(self, own: Reading, digests: list[int]) -> None:
+    def _refuse_readings(self, own: Reading, first: int, others: list[int]) -> NoReturn:
         """Only where they differ the workers show each other where."""
-        first, others = find_others(digests)
-        if not others:
-            return
-        text = json.dumps(asdict(own))
-        shown = self._exchange(f"{self._topic}, what was read", text)
+        topic, text = f"{self._topic}, what was read", json.dumps(asdict(own))
+        shown = self._meet(partial(exchange, self._communicator, topic, text))
         readings = [Reading(**json.loads(text)) for text in shown]
         like, other = readings[first], readings[others[0]]
         msg = (
@@ -108,11 +112,9 @@ class Audit:
         )
         raise AuditError(msg)
 
-    def _exchange(self, topic: str, text: str) -> list[str]:
+    def _meet(self, meet: Callable[..., T]) -> T:
         try:
-            return self._communicator.exchange(
-                topic, text, timeout=self._timeout, gone=self._gone
-            )
+            return meet(timeout=self._timeout, gone=self._gone)
         except PeerTimeoutError as error:
             if not error.workers:  # it is the store that does not answer
                 raise
@@ -133,6 +135,29 @@ class Audit:
 _NONE = np.empty(0, dtype=np.int64)
 
 
+def add_sums(texts: Sequence[str]) -> str:
+    """What all workers together delivered, and what they should have.
+
+    What each of them delivered only if a message may need it.
+    """
+    shown = [json.loads(text) for text in texts]
+    counts = [delivered[0] for delivered, _, _, _ in shown]
+    got = reduce(add, (_read_sum(delivered) for delivered, _, _, _ in shown))
+    shares = [share for _, share, _, _ in shown]
+    expected = None if None in shares else reduce(add, map(_read_sum, shares))
+    first, others = find_others([digest for _, _, digest, _ in shown])
+    is_right = expected in (None, got) and {number for *_, number in shown} == {got.count}
+    return json.dumps(
+        {
+            "got": astuple(got),
+            "expected": None if expected is None else astuple(expected),
+            "first": first,
+            "others": others,
+            "counts": [] if is_right else counts,
+        }
+    )
+
+
 def _read_sum(numbers: Any) -> IdSum:
     count, digest = numbers
     return IdSum(count=count, digest=digest)
@@ -144,8 +169,9 @@ def _name(numbers: range, unit: str) -> str:
     return f"one of the {unit}s {numbers[0]} to {numbers[-1]}"
 
 
-def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> None:
-    total = reduce(add, got)
+def _compare(
+    total: IdSum, num_examples: int, expected: IdSum | None, counts: Sequence[int]
+) -> None:
     wrong, cure = None, "Look for a sampler that repeats, or for data that changed meanwhile."
     if total.count != num_examples:
         wrong = f"steps with {num_examples} examples in sync, but the replicas got {total.count}"
@@ -157,7 +183,7 @@ def _compare(got: list[IdSum], num_examples: int, expected: IdSum | None) -> Non
     elif expected is not None and total != expected:
         wrong = f"each of {expected.count} examples once, but some came twice and others not at all"
     if wrong is not None:
-        parts = ", ".join(f"worker {worker}: {one.count}" for worker, one in enumerate(got))
+        parts = ", ".join(f"worker {worker}: {count}" for worker, count in enumerate(counts))
         msg = (
             f"The audit of this epoch expected {wrong} ({parts}). Do not trust what was computed "
             f"from it. {cure}"

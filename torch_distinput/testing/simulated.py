@@ -27,6 +27,7 @@ from torch_distinput.communicator import (
     Channel,
     ChannelBrokenError,
     Gone,
+    Merge,
     check_company,
     check_process,
     named_workers,
@@ -98,17 +99,17 @@ class SimulatedCommunicator:
         self._num_collectives = 0
         self._num_channels = 0
 
-    def exchange(
-        self, topic: str, text: str, *, timeout: float, gone: Gone = nobody
-    ) -> list[str]:
-        """Show a text and return all workers' texts."""
+    def join(
+        self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody
+    ) -> str:
+        """Show a text; each worker merges all of them."""
         check_process(self._process)
         wire, key = self._wire, f"topic {topic}"
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, deadline - time.monotonic())
             try:
-                return wire.exchange(key, self.rank, text, min(left, _SLICE_SECONDS))
+                return merge(wire.exchange(key, self.rank, text, min(left, _SLICE_SECONDS)))
             except (PeerTimeoutError, ChannelBrokenError) as error:
                 with wire.changed:
                     came = wire.shown[key].keys()

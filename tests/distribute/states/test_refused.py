@@ -121,8 +121,8 @@ def test_a_key_that_is_missing(name, key, folder):
 def test_a_later_version(folder):
     case = CASES["text: step 1 (version 2)"]
 
-    with pytest.raises(ValueError, match="version 1 or 2.*got version 3"):
-        loaded(case, {**case["state"], "version": 3}, folder)
+    with pytest.raises(ValueError, match="version 1, 2 or 3.*got version 4"):
+        loaded(case, {**case["state"], "version": 4}, folder)
 
 
 PLACED = {

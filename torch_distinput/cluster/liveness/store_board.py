@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch_distinput.communicator import BoardClosedError
 from torch_distinput.errors import PeerFailedError
 
+_MOST_ASKED = 128
+"""Questions in one look who has come: all workers ask one store."""
 
 class StoreBoard:
     """Notes under one key for each rank."""
@@ -26,7 +29,8 @@ class StoreBoard:
         self._store = store
         self._keys = {worker: f"statuses/{rank}" for worker, rank in enumerate(ranks)}
         self._own = self._keys[own]
-        self._come: set[int] = set()
+        self._come: list[int] = []
+        self._missing = deque(self._keys)
 
     def post(self, text: str) -> None:
         """Leave a note."""
@@ -44,12 +48,21 @@ class StoreBoard:
         if not dist.is_initialized():
             raise BoardClosedError("the process group was destroyed", on_purpose=True)
         try:
-            missing = self._keys.keys() - self._come
-            self._come |= {w for w in missing if self._store.check([self._keys[w]])}
+            self._look_who_came()
             texts = texts_of(self._store, [self._keys[worker] for worker in self._come])
             return dict(zip(self._come, texts, strict=True))
         except RuntimeError as error:
             raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
+
+    def _look_who_came(self) -> None:
+        """All at once; else one by one, of many workers some and the next time others."""
+        if not self._missing or self._store.check([self._keys[w] for w in self._missing]):
+            self._come.extend(self._missing)
+            self._missing.clear()
+        for _ in range(min(len(self._missing), _MOST_ASKED)):
+            worker = self._missing.popleft()
+            has_come = self._store.check([self._keys[worker]])
+            (self._come if has_come else self._missing).append(worker)
 
 
 def store_lost(error: BaseException) -> PeerFailedError:

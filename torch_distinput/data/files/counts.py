@@ -14,9 +14,9 @@ from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Key, Map, Operation, Shuffle
 from torch_distinput.data.files.partitions import place_in_partitions
-from torch_distinput.data.files.work_units import Survey, Unit, count_records
+from torch_distinput.data.files.work_units import WHOLE, Survey, Unit
 from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Cursor, Ids
 from torch_distinput.plan.assignment.interleaving import count_opened
 from torch_distinput.plan.assignment.permutation import Indices, permute
@@ -37,7 +37,7 @@ class FileCounts:
     """
 
     def __init__(
-        self, dataset: FileDataset, listing: tuple[FileInfo, ...], survey: Survey | None
+        self, dataset: FileDataset, listing: Sequence[FileInfo], survey: Survey | None
     ) -> None:
         """Count nothing yet."""
         self._dataset = dataset
@@ -45,27 +45,47 @@ class FileCounts:
         self._survey = survey
 
     @LazyProperty
-    def _partitions(self) -> list[list[Unit]]:
-        survey = self._survey or Survey.whole(len(self._listing))
-        return survey.partitions(split=self._dataset.split_files)
+    def _ends(self) -> NDArray[np.int64] | None:
+        """Of files that are split: how many parts there are up to the end of each."""
+        if self._survey is None or not self._dataset.split_files:
+            return None
+        return np.cumsum([len(parts) for parts in self._survey.parts], dtype=np.int64)
 
     @property
     def num_partitions(self) -> int:
         """Files, or parts of them, that can be dealt out."""
-        return len(self._partitions)
+        if self._ends is None:
+            return len(self._listing)
+        return int(self._ends[-1]) if len(self._ends) else 0
 
     @LazyProperty
     def _counts(self) -> NDArray[np.int64] | None:
         """Records of each partition, before all operations; None if one of them is not counted."""
         if self._survey is None or self._dataset.on_error != "raise":
             return None
-        counts = [count_records(partition) for partition in self._partitions]
-        return None if None in counts else np.array(counts, dtype=np.int64)
+        files = [[part.num_records for part in parts] for parts in self._survey.parts]
+        if any(None in counts for counts in files):
+            return None
+        if self._dataset.split_files:
+            return np.array([count for counts in files for count in counts], dtype=np.int64)
+        return np.array([sum(counts) for counts in files], dtype=np.int64)  # type: ignore[arg-type]
 
     def partitions(self, shard: Shard) -> list[list[Unit]]:
-        """What a shard reads, in order: the units of a file, or single units."""
-        mine = shard.select(self._order(len(self._partitions), shard))
-        return [self._partitions[number] for number in mine.tolist()]
+        """What a shard reads, in order: the units of a file, or single units.
+
+        Made for this shard alone: there may be a million files, and few of them in a shard.
+        """
+        mine = shard.select(self._order(self.num_partitions, shard))
+        return [self._make_units(number) for number in mine.tolist()]
+
+    def _make_units(self, number: int) -> list[Unit]:
+        if self._survey is None:
+            return [Unit(file=number, part=part) for part in WHOLE]
+        if self._ends is None:
+            return [Unit(file=number, part=part) for part in self._survey.parts[number]]
+        file = int(np.searchsorted(self._ends, number, side="right"))
+        parts = self._survey.parts[file]
+        return [Unit(file=file, part=parts[number - int(self._ends[file])])]  # from its end
 
     def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """How many records each shard has after all operations; None if that is not known."""

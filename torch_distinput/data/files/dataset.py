@@ -18,6 +18,7 @@ from torch_distinput.data.files.operations import Operation
 from torch_distinput.data.formats import find_reader
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.stream.bad_records import OnError
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
@@ -167,13 +168,13 @@ class FileDataset:
         check_count("block_length", block_length, minimum=1)
         return self._replace(cycle=(cycle_length, block_length))
 
-    def list_files(self) -> tuple[filesystem.FileInfo, ...]:
+    def list_files(self) -> tuple[FileInfo, ...]:
         """Resolve the paths and globs now, in the order that record ids count them.
 
         Raises:
             FileNotFoundError: for a path that does not exist or a glob that matches nothing.
         """
-        return filesystem.list_files(self.patterns, self.storage_options)
+        return tuple(find_files(self))
 
     def _with(self, operation: Operation) -> FileDataset:
         return self._replace(operations=(*self.operations, operation))
@@ -184,6 +185,11 @@ class FileDataset:
             value = changes.get(field.name, getattr(self, field.name))
             object.__setattr__(copy, field.name, value)
         return copy
+
+
+def find_files(dataset: FileDataset) -> FileListing:
+    """The files of a recipe, as :meth:`FileDataset.list_files` finds them, in little room."""
+    return filesystem.list_files(dataset.patterns, dataset.storage_options)
 
 
 def find_format_read_as_text(dataset: FileDataset) -> str | None:

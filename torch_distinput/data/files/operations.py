@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.user_sources.source_error import source_error
@@ -40,7 +40,7 @@ class Key:
     epoch: int
     operation: int = 0
     repetitions: tuple[int, ...] = ()
-    listing: tuple[FileInfo, ...] = ()
+    listing: Sequence[FileInfo] = ()
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""

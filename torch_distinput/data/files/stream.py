@@ -39,7 +39,7 @@ from torch_distinput.data.files.work_units import (
 )
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import decompressor
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.chunk_reader import ChunkReader
@@ -69,7 +69,7 @@ class FileStream(CountedStream):
     """
 
     dataset: FileDataset
-    listing: tuple[FileInfo, ...]
+    listing: Sequence[FileInfo]
     collate: CollateFn | None
     threads: int = 0
     survey: Survey | None = None

@@ -15,7 +15,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
 from torch_distinput.data.storage import filesystem
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
@@ -70,19 +70,6 @@ class Survey:
     """The parts of all files, in the order of the listing; the same on all workers."""
 
     parts: tuple[Parts, ...]
-
-    @staticmethod
-    def whole(num_files: int) -> Survey:
-        """What is known of files that nobody looked into."""
-        return Survey((WHOLE,) * num_files)
-
-    def partitions(self, *, split: bool) -> list[list[Unit]]:
-        """What is dealt out: the units of each file together, or each by itself."""
-        files = [
-            [Unit(file=number, part=part) for part in parts]
-            for number, parts in enumerate(self.parts)
-        ]
-        return [[unit] for units in files for unit in units] if split else files
 
 
 def join_file_parts(parts: Sequence[Part]) -> Part:
@@ -140,7 +127,7 @@ class UnitSource:
     """
 
     dataset: FileDataset
-    listing: tuple[FileInfo, ...]
+    listing: Sequence[FileInfo]
 
     def parts(self, number: int, log: ReadLog) -> tuple[Part, ...]:
         """Cut a file; one that is damaged is bad, and has none."""

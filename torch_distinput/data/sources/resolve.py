@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import pageable
@@ -102,15 +102,14 @@ def _refuse_twice(request: Request, loader: Any) -> None:
 
 
 def _from_files(source: FileDataset, request: Request) -> StreamSource:
-    from torch_distinput.data.files.dataset import with_shuffled_files  # noqa: PLC0415 - see above
+    from torch_distinput.data.files.dataset import find_files, with_shuffled_files  # noqa: PLC0415 - see above
     from torch_distinput.data.files.state_version_1 import read_flat_place_of_files  # noqa: PLC0415
     from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415
 
     dataset = with_shuffled_files(source) if request.shuffle else source
 
     def prepare() -> Prepared:
-        listing = dataset.list_files()
-        contents = repr([(os.path.basename(info.path), info.size) for info in listing])
+        listing = find_files(dataset)
         stream = FileStream(
             dataset=dataset,
             listing=listing,
@@ -118,7 +117,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
             threads=request.num_workers if request.num_workers > 1 else 0,
         )
         dealt = len(listing) if not dataset.split_files else None
-        return Prepared(stream=stream, num_shards=dealt, contents=contents)
+        return Prepared(stream=stream, num_shards=dealt, digest=listing.digest)
 
     return StreamSource(
         name=f"FileDataset({', '.join(map(repr, source.patterns[:3]))}"
@@ -185,7 +184,9 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         return _from_batches(source, request, num_shards=num_shards)
     collate = request.collate_fn or collate_examples
     prepared = Prepared(
-        stream=ExampleStream(source, collate), num_shards=num_shards or 0, contents=str(num_shards)
+        stream=ExampleStream(source, collate),
+        num_shards=num_shards or 0,
+        digest=blake2b(str(num_shards).encode(), digest_size=8).hexdigest(),
     )
     single = ShardStream(source, collate, shuffle=request.shuffle)
     return StreamSource(

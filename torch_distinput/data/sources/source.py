@@ -83,12 +83,12 @@ class Prepared:
         stream: the stream.
         num_shards: files or shards that can be dealt out; None where files are split first, so
             that any number of workers finds something, or nothing, to read.
-        contents: text that is equal on all ranks when they found the same files.
+        digest: equal on all ranks when they found the same files.
     """
 
     stream: Stream
     num_shards: int | None
-    contents: str = ""
+    digest: str
 
 
 @final

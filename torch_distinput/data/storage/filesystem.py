@@ -15,9 +15,8 @@ import shutil
 import stat
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any, cast
 
@@ -28,6 +27,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_distinput.data.storage.compression import Decompressed, decompressor
+from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
@@ -42,25 +42,7 @@ _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileInfo:
-    """A file as a listing knows it.
-
-    Attributes:
-        path: its URL.
-        size: its size in bytes, where the storage tells.
-        version: text that changes when the content does (an entity tag, a modification time);
-            empty where the storage has none.
-        has_ranges: False where the storage says that files can only be read whole.
-    """
-
-    path: str
-    size: int | None
-    version: str = ""
-    has_ranges: bool = True
-
-
-def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileInfo, ...]:
+def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing:
     """Resolve paths and globs: paths stay in the order given, matches of a glob are sorted.
 
     ``@path`` stands for a manifest: a file with a path or glob in each line, relative to its own
@@ -75,11 +57,13 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> tuple[FileI
     known: dict[str, FileInfo] = {}
     for folder in (folder for folder, count in folders.items() if count > _FEW_PATHS):
         known.update(_children(folder, storage_options))
-    found: list[FileInfo] = []
-    for path in written:
-        info = known.get(path)
-        found.extend(_resolve(path, storage_options) if info is None else [info])
-    return tuple(found)
+
+    def find() -> Iterator[FileInfo]:
+        for path in written:
+            info = known.get(path)
+            yield from _resolve(path, storage_options) if info is None else [info]
+
+    return FileListing(find())
 
 
 def open_file(

@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.assignment.topology import Topology
@@ -89,6 +92,36 @@ class Splitter:
             for i in range(0, len(sizes), num_replicas)
         )
 
+    def count_rows(self, num_examples: int, steps: int) -> int:
+        """Rows of the first steps of this worker's own batch, without cutting it."""
+        in_sync, first = self.topology.num_replicas_in_sync, self.topology.first_replica
+        rows = self._full_size() if self.rebatch is Rebatch.CYCLE else num_examples
+        last = first + steps * self.topology.replicas_per_worker
+        counted = self._bound(rows, min(last, in_sync)) - self._bound(rows, first)
+        if last > in_sync:  # rotated
+            counted += self._bound(rows, last - in_sync)
+        return min(counted, num_examples)
+
+    def list_sizes(self, num_examples: int) -> NDArray[np.int64]:
+        """The sizes in this worker's own batch, a row for each step: ``(steps, replicas)``.
+
+        As :meth:`cut`, for whoever asks for those of many workers.
+        """
+        num_replicas, rows = self.topology.replicas_per_worker, num_examples
+        in_sync, first = self.topology.num_replicas_in_sync, self.topology.first_replica
+        pieces = np.arange(in_sync + 1)
+        if self.rebatch is Rebatch.SPLIT:
+            bounds = pieces * -(-rows // in_sync)
+        else:
+            assert self.rebatch in (Rebatch.EVEN, Rebatch.CYCLE), f"no rule {self.rebatch}"
+            rows = self._full_size() if self.rebatch is Rebatch.CYCLE else rows
+            size, longer = divmod(rows, in_sync)
+            bounds = pieces * size + np.minimum(pieces, longer)
+        sizes = np.diff(np.minimum(rows, bounds))
+        ends = np.cumsum(np.concatenate([sizes[first:], sizes[:first]]))
+        played: NDArray[np.int64] = np.diff(np.minimum(ends, num_examples), prepend=0)
+        return played.reshape(-1, num_replicas)
+
     def _first_row(self, num_examples: int) -> int:
         first = self.topology.first_replica if self.shared else 0
         return self._bound(num_examples, first)
@@ -158,28 +191,33 @@ def count_in_sync(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]
         return sizes
     if set(sizes) == {splitter.global_batch_size}:
         return sizes[:1] * splitter.topology.num_workers  # what the rotation is for
-    return tuple(sum(cut.num_rows for cut in step) for step in _cut_for_all(splitter, sizes))
+    totals: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
+    for cut in _cut_for_all(splitter, sizes):
+        totals += cut.sum(axis=1)
+    return tuple(totals.tolist())
 
 
 @lru_cache(maxsize=16)
 def count_idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
     """Count the idle replicas in one round of batches, as in :func:`count_in_sync`."""
-    found = Idle()
-    for step in _cut_for_all(splitter, sizes):
-        rows = [size for cut in step for size in cut.sizes]
-        if any(rows) and not all(rows):
-            found += Idle(1, rows.count(0))
-    return found
+    rows: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
+    empty = rows.copy()
+    for cut in _cut_for_all(splitter, sizes):
+        rows += cut.sum(axis=1)
+        empty += (cut == 0).sum(axis=1)
+    uneven = empty[(rows > 0) & (empty > 0)]
+    return Idle(len(uneven), int(uneven.sum()))
 
 
-def _cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[tuple[Cut, ...]]:
-    """The steps of all workers, side by side; of a shared batch those of one with all replicas."""
+def _cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
+    """The sizes of each worker, ``(steps, replicas)``; of a shared batch those of all replicas."""
     topology = splitter.topology
     if splitter.shared:
         topology = Topology(replicas_per_worker=topology.num_replicas_in_sync)
+        (size,) = sizes
+        (cut,) = replace(splitter, topology=topology).cut(size)
+        yield np.array([cut.sizes], dtype=np.int64)
+        return
     num_workers = topology.num_workers
-    workers = (
-        replace(splitter, topology=replace(topology, worker_index=worker)).cut(size)
-        for worker, size in enumerate(sizes * num_workers if len(sizes) == 1 else sizes)
-    )
-    return zip(*workers, strict=True)
+    for worker, size in enumerate(sizes * num_workers if len(sizes) == 1 else sizes):
+        yield replace(splitter, topology=replace(topology, worker_index=worker)).list_sizes(size)

@@ -134,8 +134,8 @@ class Schedule:
         if not step or batch >= self._num_batches:
             return 0
         topology = replace(self.splitter.topology, worker_index=worker)
-        cuts = replace(self.splitter, topology=topology).cut(self._list_sizes(batch)[worker])
-        return sum(cut.num_rows for cut in cuts[:step])
+        size = self._measure(batch, self.lengths[worker])
+        return replace(self.splitter, topology=topology).count_rows(size, step)
 
     @property
     def _own(self) -> int:
@@ -150,10 +150,13 @@ class Schedule:
         return self._bounds.count_batches(max(self.lengths), drop_last=self.drop_last)
 
     def _list_sizes(self, number: int) -> tuple[int, ...]:
-        """The size of one batch in each stream: full, partial, or nothing left."""
+        """The size of one batch in each stream."""
+        sizes = {length: self._measure(number, length) for length in set(self.lengths)}
+        return tuple(sizes[length] for length in self.lengths)
+
+    def _measure(self, number: int, length: int) -> int:
+        """The size of one batch in a stream of a length: full, partial, or nothing left."""
         begin, end = self._bounds.begin(number), self._bounds.end(number)
-        partial = 0 if self.drop_last else end - begin
-        return tuple(
-            end - begin if length >= end else min(partial, max(0, length - begin))
-            for length in self.lengths
-        )
+        if length >= end:
+            return end - begin
+        return 0 if self.drop_last else min(end - begin, max(0, length - begin))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.progress import state_version_1
+from torch_distinput.plan.progress import packing, state_version_1
 from torch_distinput.plan.progress.parts import DEALING, keep_parts_whole
 from torch_distinput.plan.progress.place import list_place, read_place
 from torch_distinput.plan.progress.position import (
@@ -23,6 +23,11 @@ from torch_distinput.plan.progress.position import (
 )
 
 VERSION = 2
+PACKED = 3
+"""The version of a state of many workers: as version 2, but that its lists are packed."""
+_MOST_LISTED = 16
+"""Workers whose entries are listed one by one, as one reads them."""
+_LISTS = ("rows", "reaches", "streams", "deals")
 SETTINGS = "seeds and shards of the stream"
 """A fact of a recipe that older states lack, as they do ``DEALING``."""
 Recipe = Mapping[str, Any]
@@ -32,7 +37,7 @@ Recipe = Mapping[str, Any]
 def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
     """A position of a recipe as a dict for JSON."""
     layout = position.layout
-    return {
+    state = {
         "version": VERSION,
         "recipe": [[name, value] for name, value in recipe.items()],
         "epoch": position.epoch,
@@ -53,6 +58,16 @@ def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
         ],
         "deals": [list(map(_listed_count, touched)) for touched in position.reassignments],
     }
+    return compact_state(state)
+
+
+def compact_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of this version as it is saved; of many workers packed."""
+    most = max(map(len, (state["rows"], state["streams"], *state["deals"])))
+    if most <= _MOST_LISTED:
+        return dict(state)
+    packed = {name: packing.pack(state[name]) for name in _LISTS}
+    return {**state, "version": PACKED, **packed}
 
 
 def to_current(
@@ -76,8 +91,11 @@ def to_current(
     check_recipe(state, recipe, name=name)
     current = dict(state)
     with _refusing_damage():
-        if state["version"] != VERSION:
+        if state["version"] == state_version_1.VERSION_1:
             current = state_version_1.upgrade(state, read)
+        elif state["version"] == PACKED:
+            unpacked = {name: packing.unpack(state[name]) for name in _LISTS}
+            current = {**state, "version": VERSION, **unpacked}
         if DEALING in recipe and DEALING not in dict(state["recipe"]):
             current = keep_parts_whole(current)
     return current
@@ -85,7 +103,7 @@ def to_current(
 
 def _check_version(state: Mapping[str, Any]) -> None:
     version = state.get("version") if isinstance(state, Mapping) else None
-    if version not in (state_version_1.VERSION_1, VERSION):
+    if version not in (state_version_1.VERSION_1, VERSION, PACKED):
         shown = f"version {version!r}"
         if version is None:
             shown = type(state).__name__
@@ -93,8 +111,8 @@ def _check_version(state: Mapping[str, Any]) -> None:
                 shown = f"a dict with the keys {', '.join(map(repr, list(state)[:5]))}"
         msg = (
             "Expected what DistributedDataset.state_dict() returned (version "
-            f"{state_version_1.VERSION_1} or {VERSION}), got {shown}. Pass the dict that was "
-            "saved, unchanged, to the release that saved it or a later one."
+            f"{state_version_1.VERSION_1}, {VERSION} or {PACKED}), got {shown}. Pass the dict that "
+            "was saved, unchanged, to the release that saved it or a later one."
         )
         raise ValueError(msg)
 

@@ -6,16 +6,16 @@ so a pass that was cut off, or goes on with new files, ends bit for bit as a ful
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
 from torch_distinput.communicator import Communicator, communicator_of
-from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.files.dataset import FileDataset, find_files
 from torch_distinput.data.files.operations import Filter, Map, Shuffle
 from torch_distinput.data.files.stream import FileStream
-from torch_distinput.data.storage.filesystem import FileInfo
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.sharding import assign_items
@@ -106,7 +106,7 @@ def _make_plan(
 ) -> _Plan:
     """Refuse what cannot end well, before anything is read; and list files."""
     out, cache, options = folders
-    listing: tuple[FileInfo, ...] = ()
+    listing: Sequence[FileInfo] = ()
     known: frozenset[int] = frozenset()
     kept: StateCache | None = None
     with fail_together(workers, "prepare to analyze"):
@@ -117,7 +117,7 @@ def _make_plan(
             kept = StateCache(cache, options, recipe)
         if workers.rank == 0:
             check_target(out, options)
-            listing = dataset.list_files()
+            listing = find_files(dataset)
             known = frozenset() if kept is None else kept.find_known(listing)
     listing, known = workers.gather_objects((listing, known))[0]
     maps = any(isinstance(operation, Map) for operation in dataset.operations)

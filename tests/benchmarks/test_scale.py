@@ -1,0 +1,127 @@
+"""What is counted for many ranks is what few real ones send, and the page says it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from tests.conftest import LONG
+from torch_distinput.cluster.gloo_channel import GlooChannel
+from torch_distinput.plan.progress.end_of_data import Vote, VoterState
+from torch_distinput.testing import run_ranks
+
+ROOT = Path(__file__).parents[2]
+FEW = (2, 4, 8) if LONG else (2, 4)
+TIMEOUT = 60.0
+_TCP_INFO_BYTES = 120
+"""Where the kernel's struct tcp_info has the bytes that were acknowledged, and those received."""
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+def start(folder, kind, strategy):
+    """What a rank sends to the real store at the start of its second epoch."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from counting import CountingStore, Tally
+    from scale import start_files, start_indexed
+
+    distribute = start_indexed if kind == "index" else start_files(folder)
+    dataset = distribute(strategy)
+    iter(dataset)
+    meeting, tally = strategy._session.communicator._meeting, Tally()
+    dist.barrier()
+    words, meeting._words = meeting._words, CountingStore(meeting._words, tally)
+    iter(dataset)
+    meeting._words = words
+    return tally.messages, tally.num_bytes
+
+
+@pytest.mark.parametrize("kind", ["index", "files"])
+@pytest.mark.parametrize("size", FEW)
+def test_real_ranks_send_what_was_counted(tmp_path, kind, size):
+    """All together; who comes last, and has more to do, is not known beforehand."""
+    from scale import count_start, start_files, start_indexed
+
+    distribute = start_indexed if kind == "index" else start_files(str(tmp_path))
+    one, last = (count_start(distribute, size, is_last=is_last)[0] for is_last in (False, True))
+    ranks = run_ranks(partial(start, str(tmp_path), kind), size)
+
+    expected = (
+        one.messages * (size - 1) + last.messages,
+        one.num_bytes * (size - 1) + last.num_bytes,
+    )
+    assert expected == tuple(map(sum, zip(*ranks, strict=True)))
+
+
+def connections():
+    """The TCP connections of this process, with the bytes sent over each."""
+    found = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            if not str(descriptor.readlink()).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+                connection.getpeername()
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+        except OSError:
+            continue  # no TCP, not connected, or closed meanwhile
+        (sent,) = struct.unpack_from("Q", info, _TCP_INFO_BYTES)
+        found[descriptor] = sent
+    return found
+
+
+def vote(num_votes, strategy):
+    """The connections that a channel has opened, and what was sent over them in each vote."""
+    store, size = dist.distributed_c10d._get_default_store(), dist.get_world_size()
+    before = connections().keys()
+    channel = GlooChannel(
+        dist.PrefixStore("votes", store), dist.get_rank(), size, timeout=TIMEOUT
+    )
+    row = Vote(state=VoterState.RUNNING).encode()
+    channel.gather_ints(row)
+    first = {name: sent for name, sent in connections().items() if name not in before}
+    for _ in range(num_votes):
+        channel.gather_ints(row)
+    dist.barrier()  # all is acknowledged by now
+    last = connections()
+    dist.barrier()
+    channel.close()
+    return len(first), sum(last[name] - sent for name, sent in first.items()) / num_votes
+
+
+@pytest.mark.parametrize("size", FEW)
+def test_a_vote_travels_around_a_ring_of_two_connections_a_rank(size):
+    """Of what gloo sends, at most a fifth is not the votes."""
+    row = Vote(state=VoterState.RUNNING).encode()
+    for num_connections, sent in run_ranks(partial(vote, 20), size):
+        assert min(2, size - 1) == num_connections
+        assert (size - 1) * row.nbytes <= sent < 1.25 * (size - 1) * row.nbytes
+
+
+def cells(tables, name, size):
+    """A row of a table, but for times."""
+    (line,) = [line for line in tables[name].splitlines() if line.startswith(f"| {size:,} |")]
+    return [cell for cell in line.strip("| ").split(" | ") if not cell.endswith(" ms")]
+
+
+def test_the_page_says_what_is_counted():
+    """Of few workers; times are not compared."""
+    from scale import measure, put_into
+
+    tables = measure((2, 16), num_files=1000)
+    page = (ROOT / "docs" / "scale.md").read_text()
+    for name in ("start-index", "start-files", "votes", "states"):
+        part = page.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+        for size in (2, 16):
+            assert cells(tables, name, size) == cells({name: part}, name, size), name
+    assert page != put_into(page, {"votes": "other"})
