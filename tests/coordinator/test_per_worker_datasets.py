@@ -263,7 +263,22 @@ class TestVisits:
         for _ in range(4):
             iterator = iter(dataset)
             coordinator.schedule(take, args=(iterator, 3)).fetch()
-        assert dict.fromkeys(range(10), 4) == dataset.visits().counts
+        found = dataset.visits().counts
+        by_row = [sum(found.get((worker, row), 0) for worker in range(2)) for row in range(10)]
+        assert [4] * 10 == by_row
+        assert 40 == sum(found.values())
+
+    def test_shares_without_names_are_not_taken_for_one_another(self, coordinator) -> None:
+        """Two workers have an example 0 each, which need not be the same."""
+        dataset = coordinator.create_per_worker_dataset(distribute_rows)
+        iterator = iter(dataset)
+        gate = Gate("both workers")
+        values = [coordinator.schedule(take_at, args=(gate, iterator)) for _ in range(2)]
+        gate.expect(2)
+        gate.open()
+        coordinator.fetch(values)
+        expected = {(worker, row): 1 for worker in range(2) for row in range(4)}
+        assert expected == dataset.visits().counts
 
     def test_a_function_may_name_the_examples(self, alone) -> None:
         dataset = alone.create_per_worker_dataset(["ab", "bc"], ids=list)
@@ -275,7 +290,7 @@ class TestVisits:
             coordinator = ClusterCoordinator(strategy)
             dataset = coordinator.create_per_worker_dataset(distribute_rows)
             coordinator.schedule(take, args=(iter(dataset), 3)).fetch()
-            assert dict.fromkeys(range(10), 1) == dataset.visits().counts
+            assert {(0, row): 1 for row in range(10)} == dataset.visits().counts
 
     def test_a_closure_that_raised_is_counted(self, alone) -> None:
         dataset = alone.create_per_worker_dataset(count_up_to_three)

@@ -153,8 +153,8 @@ class ClusterCoordinator:
             resume: where the iterator of a worker goes on that died: ``"start"`` of its data, as in
                 TensorFlow, or ``"state"``: after the last closure that returned, by the dataset's
                 ``state_dict()``, which then travels with every closure.
-            ids: the names of the examples of an element, for ``visits()``; without it those of our
-                own datasets, else the numbers of the elements. ``lambda _: ()`` counts none.
+            ids: the names of the examples of an element, for ``visits()``; without it each worker's
+                are counted by themselves. ``lambda _: ()`` counts none.
 
         Raises:
             SourceError: from the next call of the coordinator; a function raised on a worker.
@@ -174,6 +174,7 @@ class ClusterCoordinator:
             payload=payload,
             is_function=is_function,
             keeps_state=resume == "state",
+            names_examples=ids is not None,
         )
         record = DatasetRecord(recipe, self._processes.unused_datasets)
         self._queue.add_dataset(record)

@@ -28,9 +28,10 @@ class Visits:
     """How often each example of a per-worker dataset came to a closure, over all workers.
 
     Attributes:
-        counts: how often, by the name of the example: what ``ids(batch)`` says; else its id as
-            ``last_step.ids`` of our datasets has it, a number or a pair of file and record; else
-            the pair of worker and number of the element.
+        counts: how often, by the name of the example: what ``ids(batch)`` says. Without ``ids``
+            nobody knows whether two workers have the same data, so a name is a pair of worker and
+            number: in distributed datasets that of ``last_step.ids`` (an index, or file and
+            record), in others that of the element.
         num_closures: closures that took something and returned or raised.
         num_lost: closures that were lost with their worker. Nobody knows what they took; where
             iterators keep their state, those that came after them took it again.
@@ -69,11 +70,12 @@ class DatasetRecord:
         """Note what a closure took from this dataset on a worker."""
         with self._lock:
             for report in reports:
-                if report.ids is None:
-                    elements = range(report.first, report.first + report.num_elements)
-                    self._visits.update((worker, element) for element in elements)
-                else:
-                    self._visits.update(report.ids)
+                names: Iterable[Hashable] | None = report.ids
+                if names is None:
+                    names = range(report.first, report.first + report.num_elements)
+                if not self.recipe.names_examples:
+                    names = ((worker, name) for name in names)
+                self._visits.update(names)
                 if report.place is not None:
                     self.places[worker] = report.place
             self._num_closures += 1

@@ -37,6 +37,7 @@ class DatasetRecipe:
         payload: the pickled pair of the dataset, or the function that makes it, and ``ids``.
         is_function: whether it is a function.
         keeps_state: whether a worker that is started again goes on where the last one stood.
+        names_examples: whether ``ids`` is given: a name means the same example on all workers.
     """
 
     number: int
@@ -44,6 +45,7 @@ class DatasetRecipe:
     payload: bytes
     is_function: bool
     keeps_state: bool
+    names_examples: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
