@@ -23,7 +23,7 @@ from torch_distinput.plan.progress.position import (
 )
 
 VERSION = 2
-PACKED = 3
+PACKED_VERSION = 3
 """The version of a state of many workers: as version 2, but that its lists are packed."""
 _MOST_LISTED = 16
 """Workers whose entries are listed one by one, as one reads them."""
@@ -67,7 +67,7 @@ def compact_state(state: Mapping[str, Any]) -> dict[str, Any]:
     if most <= _MOST_LISTED:
         return dict(state)
     packed = {name: packing.pack(state[name]) for name in _LISTS}
-    return {**state, "version": PACKED, **packed}
+    return {**state, "version": PACKED_VERSION, **packed}
 
 
 def to_current(
@@ -93,7 +93,7 @@ def to_current(
     with _refusing_damage():
         if state["version"] == state_version_1.VERSION_1:
             current = state_version_1.upgrade(state, read)
-        elif state["version"] == PACKED:
+        elif state["version"] == PACKED_VERSION:
             unpacked = {name: packing.unpack(state[name]) for name in _LISTS}
             current = {**state, "version": VERSION, **unpacked}
         if DEALING in recipe and DEALING not in dict(state["recipe"]):
@@ -103,7 +103,7 @@ def to_current(
 
 def _check_version(state: Mapping[str, Any]) -> None:
     version = state.get("version") if isinstance(state, Mapping) else None
-    if version not in (state_version_1.VERSION_1, VERSION, PACKED):
+    if version not in (state_version_1.VERSION_1, VERSION, PACKED_VERSION):
         shown = f"version {version!r}"
         if version is None:
             shown = type(state).__name__
@@ -111,8 +111,8 @@ def _check_version(state: Mapping[str, Any]) -> None:
                 shown = f"a dict with the keys {', '.join(map(repr, list(state)[:5]))}"
         msg = (
             "Expected what DistributedDataset.state_dict() returned (version "
-            f"{state_version_1.VERSION_1}, {VERSION} or {PACKED}), got {shown}. Pass the dict that "
-            "was saved, unchanged, to the release that saved it or a later one."
+            f"{state_version_1.VERSION_1}, {VERSION} or {PACKED_VERSION}), got {shown}. Pass the "
+            "dict that was saved, unchanged, to the release that saved it or a later one."
         )
         raise ValueError(msg)
 
