@@ -286,7 +286,7 @@ class TestEnds:
                 coordinator.join()
             for call in (coordinator.join, coordinator.done, parameters.pull):
                 with pytest.raises(tdi.ServerLostError, match="restore from a checkpoint"):
-                    call()
+                    pytest.fail(f"{call.__name__} returned {call()}, {coordinator.stats()}")
 
     def test_close_ends_what_runs(self, engine, tmp_path) -> None:
         pipe = named_pipe(tmp_path / "pid")
