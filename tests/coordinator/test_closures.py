@@ -242,7 +242,7 @@ class TestErrors:
             value = ClusterCoordinator(strategy).schedule(fail, args=("unheard",))
             with pytest.raises(ValueError, match="unheard"):
                 value.fetch()
-        assert "never raised: ValueError('unheard')" in caplog.text
+        assert "never raised an error of a closure: ValueError('unheard')" in caplog.text
 
 
 class TestClosing:
