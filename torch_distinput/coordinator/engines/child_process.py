@@ -30,8 +30,8 @@ _PRELOAD = ["torch", "torch.distributed", "torch._dynamo", local_process.__name_
 _GRACE_SECONDS = 5.0
 """For a process that was killed to be gone, and for its exit code to be known."""
 _OF_SCRIPTS = (
-    ". Its own output says why. A script needs if __name__ == '__main__':, because each process "
-    "imports it"
+    ". Its own output says why. If it ended as it began: a script needs "
+    "if __name__ == '__main__':, because each process imports it"
 )
 
 
