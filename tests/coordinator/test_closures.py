@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import logging
 import pickle
 import threading
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, SimulatedEngine
 from tests.coordinator.waiting import add, fail, fail_behind, pass_through
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.engines import pickling
 
 
 def make_zeros(num_bytes):
@@ -101,6 +104,24 @@ class TestFetch:
         one, two = (coordinator.schedule(add, args=(i,)) for i in (1, 2))
         found = coordinator.fetch({"x": [one, 5], "y": (two,), "z": Pair(one, "text")})
         assert {"x": [1, 5], "y": (2,), "z": Pair(1, "text")} == found
+
+    @pytest.mark.skipif(
+        not (find_spec("cloudpickle") or find_spec("ray")), reason="needs cloudpickle: by value"
+    )
+    def test_a_value_of_a_class_of_a_script(self, coordinator, monkeypatch) -> None:
+        """Classes of a script travel with the function, and back: that class is the same."""
+        name = "cloudpickle" if find_spec("cloudpickle") else "ray.cloudpickle"
+        monkeypatch.setattr(pickling, "by_value", lambda: importlib.import_module(name))
+
+        class Loss:
+            def __init__(self, value):
+                self.value = value
+
+        losses = [Loss(torch.full((size,), 2.0)) for size in (3, 100_000)]
+        values = [coordinator.schedule(lambda loss: loss, args=(loss,)) for loss in losses]
+        for loss, value in zip(losses, coordinator.fetch(values), strict=True):
+            assert type(value) is Loss
+            assert torch.equal(value.value, loss.value)
 
     @pytest.mark.parametrize("num_bytes", [10, 1_000_000])
     def test_tensors_arrive_whole(self, coordinator, num_bytes) -> None:
@@ -221,7 +242,7 @@ class TestErrors:
             value = ClusterCoordinator(strategy).schedule(fail, args=("unheard",))
             with pytest.raises(ValueError, match="unheard"):
                 value.fetch()
-        assert "never raised: ValueError('unheard')" in caplog.text
+        assert "never raised an error of a closure: ValueError('unheard')" in caplog.text
 
 
 class TestClosing:

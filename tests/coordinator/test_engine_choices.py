@@ -56,7 +56,7 @@ class TestLocal:
         ("method", "expected"),
         [
             ("kill", "^server 0: killed by signal 9 \\(SIGKILL\\)$"),
-            ("leave", "^server 0: ended with exit code 7. Its own output says why. A script needs"),
+            ("leave", "^server 0: ended with exit code 7. Its own output says why. If"),
         ],
     )
     def test_it_says_how_a_process_ended(self, local, method, expected):

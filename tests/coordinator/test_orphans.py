@@ -87,3 +87,22 @@ def test_a_script_leaves_neither_processes_nor_files(tmp_path, monkeypatch):
     assert 1 == count
     wait_until_gone([pid])
     assert [] == [*tmp_path.glob("coordinator-*"), *tmp_path.glob("pymp-*")]
+
+
+FROM_STANDARD_INPUT = """
+import __main__
+from tests.coordinator.engines import new_engine
+from tests.coordinator.remote_objects import Subject
+
+engine = new_engine("local")
+print(engine.start("worker 0", Subject, restarts=False).call("add"), __main__.__file__)
+"""
+
+
+def test_a_script_may_come_from_standard_input(tmp_path, monkeypatch):
+    """It is no file that a process could import."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    script = tmp_path / "script"
+    script.write_text(FROM_STANDARD_INPUT)
+    command = ["sh", "-c", f"exec {sys.executable} - < {script}"]
+    assert "1 <stdin>\n" == output_of(command, timeout=SECONDS)

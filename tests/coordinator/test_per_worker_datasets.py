@@ -17,6 +17,10 @@ def take(iterator, number=1):
     return [next(iterator) for _ in range(number)]
 
 
+def give_back(iterator):
+    return iterator
+
+
 def take_at(gate, iterator):
     value = worker_name(), next(iterator)
     gate.wait()
@@ -245,6 +249,16 @@ class TestEnd:
         alone.schedule(next, args=(iter(()),))
         with pytest.raises(tdi.UsageError, match=r"got the end of an iterator of its own"):
             alone.join()
+
+
+class TestReturned:
+    def test_an_iterator_stays_on_its_worker(self, alone) -> None:
+        """A copy would give elements that the worker gives, too."""
+        iterator = iter(alone.create_per_worker_dataset(count_up_to_three))
+        with pytest.raises(
+            TypeError, match=r"an iterator stays .* \(count_up_to_three\) of worker 0"
+        ):
+            alone.schedule(give_back, args=(iterator,)).fetch()
 
 
 class TestVisits:

@@ -149,7 +149,7 @@ class ClosureQueue:
             unheard = self._error if self._end is None else None
             self._end_because(error)
         if unheard is not None:
-            _log.warning("An error of a closure was never raised: %r", unheard)
+            _log.warning("schedule, join and done never raised an error of a closure: %r", unheard)
 
     def stats(self) -> CoordinatorStats:
         """What has become of closures and workers."""

@@ -14,7 +14,9 @@ import multiprocessing
 import os
 import signal
 import socket
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from pathlib import Path
 from typing import final
@@ -28,8 +30,8 @@ _PRELOAD = ["torch", "torch.distributed", "torch._dynamo", local_process.__name_
 _GRACE_SECONDS = 5.0
 """For a process that was killed to be gone, and for its exit code to be known."""
 _OF_SCRIPTS = (
-    ". Its own output says why. A script needs if __name__ == '__main__':, because each process "
-    "imports it"
+    ". Its own output says why. If it ended as it began: a script needs "
+    "if __name__ == '__main__':, because each process imports it"
 )
 
 
@@ -46,7 +48,8 @@ class ChildProcess:
                 name=name,
                 daemon=False,  # those may not have children, such as loader processes
             )
-            self._process.start()
+            with _importable_main():
+                self._process.start()
         self._exitcode: int | None = None
         self._is_closed = False
         self._ended = threads.new_event()
@@ -98,6 +101,24 @@ def _context() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context
+
+
+@contextmanager
+def _importable_main() -> Iterator[None]:
+    """Let a process start for a program that was read from standard input, as in ``python -``.
+
+    Python gives it a file that is not there, and multiprocessing has each process import that. Its
+    functions travel by value, as those of a notebook, which has no file.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main, "__file__", None) != "<stdin>":
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = "<stdin>"
 
 
 def _listener(address: str) -> socket.socket:

@@ -47,10 +47,10 @@ class _Started:
 class LocalEngine:
     """Runs each object in a process of its own on this machine.
 
-    Processes start from a fork server that has imported torch, in some milliseconds each; without
-    cloudpickle they import the script that started them, which then needs
-    ``if __name__ == "__main__":``. Each computes with one thread unless ``OMP_NUM_THREADS`` says
-    more. All end when the coordinator's process does, in whatever way that ends.
+    Processes start from a fork server that has imported torch, in some milliseconds each. They
+    import the script that started them, which therefore needs ``if __name__ == "__main__":``. Each
+    computes with one thread unless ``OMP_NUM_THREADS`` says more. All end when the coordinator's
+    process does, in whatever way that ends.
 
     Args:
         timeout: seconds that a process which is started again may take until it answers.

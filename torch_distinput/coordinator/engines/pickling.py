@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any
+from typing import Any, final
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.engines import unpicklable
@@ -47,6 +47,18 @@ def dumps_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Pickle ``(function, args, kwargs)``; raises as :func:`dumps`, and names the argument."""
     places = unpicklable.arguments(function, args, kwargs)
     return _pickled((function, args, kwargs), f"closure {unpicklable.name_of(function)}", places)
+
+
+@final
+class ByValue:
+    """Stands for a value in a pickle, with its classes; what is opened is the value itself."""
+
+    def __init__(self, value: Any) -> None:
+        """Pickle the value; raises what that does."""
+        self._pickled: bytes = by_value().dumps(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._pickled,)
 
 
 def _pickled(value: Any, name: str, places: LabelledParts) -> bytes:

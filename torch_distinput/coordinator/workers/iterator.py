@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
@@ -68,6 +68,10 @@ class WorkerIterator(Iterator[Any]):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._iterator, name)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to travel: a copy would give elements again, and nobody would count them."""
+        raise TypeError(f"an iterator stays on its worker, here that of {self._name}")
 
     def describe_end(self) -> str:
         """Whose data has ended, and after how much."""

@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 
 import torch_distinput as tdi
+from torch_distinput.coordinator.engines.pickling import ByValue
 from torch_distinput.coordinator.parameters.handle import release_all
 from torch_distinput.coordinator.parameters.identity import set_worker
 from torch_distinput.coordinator.workers.datasets import WorkerDatasets
@@ -112,11 +113,14 @@ class Worker:
 
 def _serialize(value: Any, request: ClosureRequest) -> torch.Tensor:
     try:
-        return serialize(value)
+        try:
+            return serialize(value)
+        except Exception:  # noqa: BLE001 - a class that was handed over by value
+            return serialize(ByValue(value))
     except Exception as error:
         msg = (
             f"Expected {request.name} to return what can be sent to the coordinator, got a "
-            f"{type(value).__name__} that cannot be pickled: {error} Return numbers, tensors, "
+            f"{type(value).__name__} that cannot be pickled: {error}. Return numbers, tensors, "
             "arrays, or containers of them."
         )
         raise TypeError(msg) from error
