@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,6 +26,10 @@ def take_at(gate, iterator):
 
 def count(context):
     return itertools.count(100 * context.input_pipeline_id)
+
+
+def same(batch):
+    return batch
 
 
 def count_up_to_three():
@@ -269,6 +274,28 @@ class TestVisits:
         dataset = alone.create_per_worker_dataset(["ab", "bc"], ids=list)
         alone.schedule(take, args=(iter(dataset), 2)).fetch()
         assert {"a": 1, "b": 2, "c": 1} == dataset.visits().counts
+
+    @pytest.mark.parametrize(
+        ("batch", "names"),
+        [
+            (torch.tensor([3, 4]), {3: 2, 4: 2}),
+            (torch.tensor([[3, 4]]), {(3, 4): 2}),
+            ([torch.tensor(3), [4, 5]], {3: 2, (4, 5): 2}),
+            (np.array(["a"]), {"a": 2}),
+        ],
+    )
+    def test_tensors_among_the_names_are_counted_by_value(self, alone, batch, names) -> None:
+        dataset = alone.create_per_worker_dataset([batch] * 2, ids=same)
+        alone.schedule(take, args=(iter(dataset), 2)).fetch()
+        assert names == dataset.visits().counts
+
+    @pytest.mark.parametrize("batch", ["ab", 3, torch.tensor(3), [{1}]])
+    def test_what_are_no_names_fails_the_closure_alone(self, alone, batch) -> None:
+        dataset = alone.create_per_worker_dataset([batch], ids=same)
+        alone.schedule(take, args=(iter(dataset),))
+        with pytest.raises(TypeError, match=r"ids of dataset 0 .* an iterable of the examples'"):
+            alone.join()
+        assert [1] == alone.schedule(list, args=([1],)).fetch()
 
     def test_replicas_are_counted_together(self, simulated) -> None:
         with ParameterServerStrategy(1, 0, simulated, devices=["cpu"] * 3) as strategy:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, final
+
+import numpy as np
+import torch
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
@@ -35,7 +38,7 @@ class WorkerIterator(Iterator[Any]):
         self._name = name
         self._number = place.iterator
         self._given = self._reported = place.num_elements
-        self._find_ids = ids if ids is not None else self._ids_of_ours(iterator)
+        self._find_ids = self._ids_of_ours(iterator) if ids is None else self._checked(ids)
         self._ids: list[Any] = []
         self._state = state
         self.has_ended = False
@@ -91,6 +94,25 @@ class WorkerIterator(Iterator[Any]):
     def _place(self, state: Any) -> IteratorPlace:
         return IteratorPlace(iterator=self._number, num_elements=self._given, state=state)
 
+    def _checked(self, ids: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterable[Any]]:
+        """What the user's function returns, as names that can be counted: tensors never compare."""
+
+        def checked(element: Any) -> Iterable[Any]:
+            found = ids(element)
+            if not isinstance(found, (str, bytes)):
+                with suppress(TypeError):  # not iterable, or something in it cannot be counted
+                    names = tuple(map(_plain, found))
+                    hash(names)
+                    return names
+            msg = (
+                f"Expected ids of {self._name} to return an iterable of the examples' names, which "
+                f"are numbers, strings or tuples of them, got {type(found).__name__} "
+                f"{found!r:.80}. Return one name for each, as in ids=lambda batch: batch['id']."
+            )
+            raise TypeError(msg)
+
+        return checked
+
     @staticmethod
     def _ids_of_ours(iterator: Iterator[Any]) -> Callable[[Any], Iterable[Any]] | None:
         """Ask an iterator of ours for the ids of its last step."""
@@ -104,6 +126,13 @@ class WorkerIterator(Iterator[Any]):
                 yield from own.tolist() if own.ndim == 1 else map(tuple, own.tolist())
 
         return ids
+
+
+def _plain(value: Any) -> Any:
+    """What tensors, arrays and lists hold, as tuples: those that are equal have one hash."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 class Opener(Protocol):
