@@ -60,6 +60,23 @@ class TestJoin:
         again.open()
         joined.result(SECONDS)
 
+    def test_it_waits_until_servers_know_of_a_death(
+        self, coordinator, strategy, waits, pool
+    ) -> None:
+        """What the dead worker has pushed may still be applied until then."""
+        gate, again, slow = Gate("dies slowly"), Gate("at once"), SlowRelease()
+        again.open()
+        strategy._processes.add_parameters(slow)
+        coordinator.schedule(die_once, args=(gate, again))
+        gate.expect()
+        gate.open()
+        assert slow.begun.wait(SECONDS)
+        joined = in_thread(pool, waits, coordinator.join)
+        assert [] == again.arrivals
+        slow.ended.set()
+        joined.result(SECONDS)
+        assert 1 == len(again.arrivals)
+
     def test_a_lost_server_ends_it_though_another_closure_runs(
         self, coordinator, waits, pool
     ) -> None:
@@ -87,6 +104,17 @@ def die_once(gate, again):
         return
     gate.wait()
     die()
+
+
+class SlowRelease:
+    """Parameters whose server still applies a push of the worker that died."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def release(self, worker) -> None:
+        self.begun.set()
+        assert self.ended.wait(SECONDS)
 
 
 class TestFetch:

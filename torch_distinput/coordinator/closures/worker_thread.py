@@ -113,8 +113,7 @@ class WorkerThread:
                 if record.number not in self._made:
                     self._create(record)
         except ProcessDiedError as error:
-            self._queue.give_back(self._index, closure)
-            return self._start_after(error)
+            return self._start_after(error, closure)
         except Exception as error:  # noqa: BLE001 - the user's
             self._note_failed(closure, error)
             return True
@@ -122,8 +121,8 @@ class WorkerThread:
         try:
             reply = self._remote.call("run", self._request(closure))
         except ProcessDiedError as error:
+            self._note_death(f"with {closure}", error)
             self._lose(closure, error)
-            self._log_death(f"with {closure}", error)
             return self._restart()
         except Exception as error:  # noqa: BLE001 - the user's
             return self._note_raised(closure, error)
@@ -140,7 +139,7 @@ class WorkerThread:
         try:
             self._remote.call("start")
         except ProcessDiedError as error:
-            self._log_death("while it had nothing to do", error)
+            self._note_death("while it had nothing to do", error)
             return True
         return False
 
@@ -164,10 +163,10 @@ class WorkerThread:
         try:
             self._note_reports(closure, self._remote.call("take_reports"))
         except ProcessDiedError as death:
+            self._note_death(f"after {closure} had failed", death)
             for record in closure.datasets:
                 record.lose()
             self._note_failed(closure, error)
-            self._log_death(f"after {closure} had failed", death)
             return self._restart()
         self._note_failed(closure, error)
         return True
@@ -243,10 +242,12 @@ class WorkerThread:
         self._queue.arrive(self._index)
         return True
 
-    def _start_after(self, error: ProcessDiedError) -> bool:
+    def _start_after(self, error: ProcessDiedError, closure: Closure | None = None) -> bool:
         """The process ended before it could run a closure."""
         self._failed_starts.append(Death(cause=str(error)))
-        self._log_death("before it could run a closure", error)
+        self._note_death("before it could run a closure", error)
+        if closure is not None:
+            self._queue.give_back(self._index, closure)
         return self._restart()
 
     def _restart(self) -> bool:
@@ -255,8 +256,6 @@ class WorkerThread:
         self._made.clear()
         self.unused_values.clear()
         self.unused_datasets.clear()
-        if not self._queue.has_ended:
-            self._on_death(self._index)
         while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
             try:
                 self._engine.restart(self._remote)
@@ -270,9 +269,11 @@ class WorkerThread:
         self._queue.leave(self._index, for_good=self._failed_starts)
         return False
 
-    def _log_death(self, moment: str, error: ProcessDiedError) -> None:
+    def _note_death(self, moment: str, error: ProcessDiedError) -> None:
+        """First of all: what the worker has pushed is applied, or never, before join() returns."""
         if not self._queue.has_ended:  # else it was ended
             _log.warning("A worker died %s, and is started again: %s", moment, error)
+            self._on_death(self._index)
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"
