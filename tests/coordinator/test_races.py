@@ -129,6 +129,25 @@ class TestFetch:
         with pytest.raises(tdi.UsageError, match="was closed"):
             fetched.result(SECONDS)
 
+    def test_two_threads_get_one_value(self, alone, simulated, pool) -> None:
+        """The second asks the worker, which has dropped what the first one has fetched."""
+        value = alone.schedule(make_large)
+        alone.join()
+        asks, goes_on = threading.Event(), threading.Event()
+
+        def delay_first(remote, method):
+            if method == "fetch" and not asks.is_set():
+                asks.set()
+                assert goes_on.wait(SECONDS)
+
+        simulated.before = delay_first
+        second = pool.submit(value.fetch)
+        assert asks.wait(SECONDS)
+        first = value.fetch()
+        alone.schedule(add, args=(1,)).fetch()  # with it the worker hears that it may drop it
+        goes_on.set()
+        assert first is second.result(SECONDS)
+
     def test_the_failure_of_another_ends_it(self, coordinator, waits, pool) -> None:
         gate, other = Gate("one"), Gate("other")
         coordinator.schedule(fail_behind, args=(gate, "oh"))
