@@ -212,7 +212,7 @@ def _recipe_of(dataset: Any) -> tuple[Any, bool]:
             "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
         )
         raise TypeError(msg)
-    if hasattr(dataset, "__iter__"):
+    if hasattr(dataset, "__iter__") and not isinstance(dataset, type):
         return dataset, False
     if callable(dataset):
         return dataset, True

@@ -164,10 +164,11 @@ class WorkerThread:
             self._note_reports(closure, self._remote.call("take_reports"))
         except ProcessDiedError as death:
             self._note_death(f"after {closure} had failed", death)
-            for record in closure.datasets:
-                record.lose()
+            self._note_lost(closure)
             self._note_failed(closure, error)
             return self._restart()
+        except Exception:  # noqa: BLE001 - the user's state_dict(), of which the first error may be
+            self._note_lost(closure)
         self._note_failed(closure, error)
         return True
 
@@ -185,11 +186,16 @@ class WorkerThread:
             if number in records:
                 records[number].add(self._index, own)
 
+    @staticmethod
+    def _note_lost(closure: Closure) -> None:
+        """Nobody knows what it took."""
+        for record in closure.datasets:
+            record.lose()
+
     def _lose(self, closure: Closure, error: ProcessDiedError) -> None:
         """The worker died with a closure: another one may have it, unless it kills them all."""
         closure.deaths.append(Death(cause=str(error)))
-        for record in closure.datasets:
-            record.lose()
+        self._note_lost(closure)
         if len(closure.deaths) < MAX_DEATHS:
             self._queue.give_back(self._index, closure)
             return

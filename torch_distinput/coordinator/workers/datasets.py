@@ -44,7 +44,16 @@ class WorkerDataset:
         if self._recipe.keeps_state:
             self._check_newest(number)
         if number not in self._iterators:
-            self._iterators[number] = self._new_iterator(number)
+            try:
+                self._iterators[number] = self._new_iterator(number)
+            except tdi.DistinputError:
+                raise
+            except Exception as error:
+                msg = (
+                    f"Expected iter() of {self.name} to return an iterator, got "
+                    f"{type(error).__name__}: {error}. Mend the dataset, or the data it reads."
+                )
+                raise tdi.SourceError(msg) from error
         return self._iterators[number]
 
     def take_reports(self) -> Iterator[IteratorReport]:

@@ -41,6 +41,7 @@ class WorkerIterator(Iterator[Any]):
         self._find_ids = self._ids_of_ours(iterator) if ids is None else self._checked(ids)
         self._ids: list[Any] = []
         self._state = state
+        self._is_reporting = False
         self.has_ended = False
 
     def __next__(self) -> Any:
@@ -81,14 +82,16 @@ class WorkerIterator(Iterator[Any]):
         num_elements = self._given - self._reported
         if not num_elements:
             return None
+        # If state() raises, the closure fails of it; then it is asked what it took, and no state.
+        is_again, self._is_reporting = self._is_reporting, True
         report = IteratorReport(
             dataset=dataset,
             first=self._reported,
             num_elements=num_elements,
             ids=None if self._find_ids is None else tuple(self._ids),
-            place=None if self._state is None else self._place(self._state()),
+            place=None if self._state is None or is_again else self._place(self._state()),
         )
-        self._reported, self._ids = self._given, []
+        self._reported, self._ids, self._is_reporting = self._given, [], False
         return report
 
     def _place(self, state: Any) -> IteratorPlace:
