@@ -131,7 +131,8 @@ def one_at_a_time(
     ray: Any, actors: Sequence[Any], fn: Callable[[int], int], number: int
 ) -> list[int]:
     """Give each actor a call when it has answered the one before."""
-    free, running, results = list(actors), {}, []
+    free, results = list(actors), []
+    running: dict[Any, Any] = {}
     for value in range(number):
         if not free:
             (answered,), _ = ray.wait(list(running))

@@ -208,6 +208,16 @@ class TestMaking:
         with pytest.raises(ValueError, match=r"resume must be 'start' or 'state', got 'end'"):
             alone.create_per_worker_dataset([1], resume="end")
 
+    @pytest.mark.parametrize("resume", ["start", "state"])
+    def test_an_iterator_that_nobody_has_is_dropped_too(self, alone, simulated, resume) -> None:
+        """Though its values are there, and its dataset: one for each epoch would be many."""
+        dataset = alone.create_per_worker_dataset(distribute_rows, resume=resume)
+        values = [alone.schedule(take, args=(iter(dataset),)) for _ in range(5)]
+        alone.schedule(take, args=(iter(dataset),)).fetch()
+        of_worker = simulated.objects["worker 0"].made[0]._datasets._datasets[0]
+        assert 1 >= len(of_worker._iterators)
+        assert 5 == len(values)
+
     def test_a_dataset_that_nobody_has_is_dropped_on_the_workers(self, alone, simulated) -> None:
         dataset = alone.create_per_worker_dataset(count)
         alone.schedule(take, args=(iter(dataset),)).fetch()

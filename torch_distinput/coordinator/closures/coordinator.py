@@ -104,7 +104,7 @@ class ClusterCoordinator:
             raise TypeError(msg)
         with packing(self) as packed:
             payload = dumps_call(fn, args, kwargs)
-        closure = self._queue.put(_name_of(fn), payload, [*packed.datasets.values()])
+        closure = self._queue.put(_name_of(fn), payload, packed.iterators)
         return RemoteValue(self._queue, closure)
 
     def join(self) -> None:

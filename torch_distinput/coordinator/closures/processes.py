@@ -33,7 +33,7 @@ class Processes:
     Attributes:
         servers: the objects in the servers' processes.
         queue: of the coordinator's closures.
-        unused_datasets: numbers of datasets that nobody has any more, by worker.
+        unused_datasets: datasets and iterators that nobody has any more, by worker.
         dataset_numbers: one for each dataset.
     """
 

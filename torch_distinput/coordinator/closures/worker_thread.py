@@ -27,7 +27,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import TypeVar, final
 
 from torch_distinput.coordinator.closures.closure import (
     MAX_DEATHS,
@@ -47,6 +47,7 @@ from torch_distinput.coordinator.workers.messages import (
     ClosureReply,
     ClosureRequest,
     IteratorReport,
+    Unused,
 )
 from torch_distinput.errors import (
     ConfigurationError,
@@ -55,6 +56,7 @@ from torch_distinput.errors import (
     WorkerLostError,
 )
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _IDLE_SECONDS = 1.0
 """After this time without an answer a worker is asked whether it is there."""
@@ -83,7 +85,7 @@ class WorkerThread:
         self._failed_starts: list[Death] = []  # in a row
         self._answered = time.monotonic()  # when the process last did
         self.unused_values: deque[int] = deque()
-        self.unused_datasets: deque[int] = deque()
+        self.unused_datasets: deque[Unused] = deque()
 
     def serve(self) -> None:
         """Do what the queue has, until there is nothing any more or the worker is lost."""
@@ -109,7 +111,7 @@ class WorkerThread:
             self._queue.give_back(self._index, closure)
             return self._restart()
         try:
-            for record in closure.datasets:
+            for record in closure.datasets.values():
                 if record.number not in self._made:
                     self._create(record)
         except ProcessDiedError as error:
@@ -181,7 +183,7 @@ class WorkerThread:
             self._queue.fail(self._index, task, error)
 
     def _note_reports(self, closure: Closure, reports: Iterable[IteratorReport]) -> None:
-        records = {record.number: record for record in closure.datasets}
+        records = closure.datasets
         for number, own in itertools.groupby(reports, lambda report: report.dataset):
             if number in records:
                 records[number].add(self._index, own)
@@ -189,7 +191,7 @@ class WorkerThread:
     @staticmethod
     def _note_lost(closure: Closure) -> None:
         """Nobody knows what it took."""
-        for record in closure.datasets:
+        for record in closure.datasets.values():
             record.lose()
 
     def _lose(self, closure: Closure, error: ProcessDiedError) -> None:
@@ -287,9 +289,9 @@ class WorkerThread:
         return False
 
 
-def _take_all(numbers: deque[int]) -> tuple[int, ...]:
+def _take_all(noted: deque[T]) -> tuple[T, ...]:
     """Take what is there now; others may append meanwhile."""
-    return tuple(numbers.popleft() for _ in range(len(numbers)))
+    return tuple(noted.popleft() for _ in range(len(noted)))
 
 
 def _locate(error: BaseException, place: str) -> None:
