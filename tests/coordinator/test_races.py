@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 
 import pytest
@@ -265,3 +267,29 @@ class TestFaultsOfOurs:
             coordinator.schedule(add, args=(1,)).fetch()
         with pytest.raises(AttributeError, match="reports"):
             coordinator.join()
+
+
+@pytest.mark.parametrize("call", ["schedule", "join", "fetch"])
+def test_a_fork_of_the_process_is_refused(coordinator, call) -> None:
+    """It has no thread that serves a worker, and would wait for ever. The parent goes on."""
+    gate = Gate("forked")
+    value = coordinator.schedule(pass_through, args=(gate, 1))
+    gate.expect()
+    calls = {
+        "schedule": lambda: coordinator.schedule(add, args=(1,)),
+        "join": coordinator.join,
+        "fetch": value.fetch,
+    }
+    child = os.fork()
+    if not child:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(SECONDS)
+        try:
+            calls[call]()
+        except tdi.UsageError as error:
+            os._exit("a process that it forked" not in str(error))
+        os._exit(2)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    gate.open()
+    assert 1 == value.fetch()
