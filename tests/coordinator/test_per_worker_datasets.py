@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.coordinator.in_process import start
 from tests.coordinator.simulated_engine import Gate, worker_name
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
@@ -101,6 +103,16 @@ class TestHandles:
         iterator = iter(coordinator.create_per_worker_dataset([1]))
         with pytest.raises(tdi.UsageError, match=r"dataset 0 \(list\) of another coordinator"):
             alone.schedule(take, args=([iterator],))
+
+    def test_parameters_of_another_coordinator_are_refused(
+        self, alone, strategy, coordinator
+    ) -> None:
+        """Their servers are not told when a worker of this one dies, and would wait for it."""
+        parameters, _ = start(1, partial(torch.nn.Linear, 2, 1), partial(torch.optim.SGD, lr=0.1))
+        strategy._processes.add_parameters(parameters)
+        assert isinstance(coordinator.schedule(type, args=(parameters,)).fetch(), type)
+        with pytest.raises(tdi.UsageError, match="got parameters of another coordinator"):
+            alone.schedule(type, args=(parameters,))
 
     def test_a_handle_is_pickled_by_schedule_alone(self, alone) -> None:
         iterator = iter(alone.create_per_worker_dataset([1]))

@@ -61,15 +61,19 @@ def note_iterator(owner: object, record: IteratorRecord) -> None:
             "ClusterCoordinator.schedule, got a pickle or a copy of it. Pass the handle itself."
         )
         raise UsageError(msg)
-    if current.owner is not owner:
+    check_owner(owner, f"the iterator of {record.dataset}", "create_per_worker_dataset on it")
+    current.iterators.add(record)
+
+
+def check_owner(owner: object, what: str, cure: str) -> None:
+    """Refuse what is pickled for a closure of another coordinator."""
+    if _local.packing is not None and _local.packing.owner is not owner:
         refuse(
             UsageError(
-                f"Expected iterators of the coordinator that schedules the closure, got the one of "
-                f"{record.dataset} of another coordinator: its workers have never made it. Call "
-                "create_per_worker_dataset on the coordinator that runs the closure."
+                f"Expected handles of the coordinator that schedules the closure, got {what} of "
+                f"another coordinator, of whom its workers know nothing. Call {cure}."
             )
         )
-    current.iterators.add(record)
 
 
 def refuse(error: Exception) -> NoReturn:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from torch_distinput.coordinator.closures.handles import check_owner
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
@@ -72,6 +73,7 @@ class Processes:
     def add_parameters(self, parameters: Parameters) -> None:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
+        parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)
 
@@ -93,6 +95,10 @@ class Processes:
         )
         self.queue.end(UsageError(msg))
         self._engine.close()
+
+    def _check_travel(self) -> None:
+        """Parameters are pickled: these servers hear of no deaths of others' workers."""
+        check_owner(self._coordinator(), "parameters", "create_parameters on its strategy")
 
     def _note_death(self, worker: int) -> None:
         """Let the servers know that what a worker pulled will not be pushed."""
