@@ -88,6 +88,14 @@ class Processes:
         """The same for whoever collects garbage, who may hold the lock of the queue."""
         start_thread(self.close, name="close", stop=self._end)
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, where no thread serves a worker: whoever calls would wait for ever."""
+        msg = (
+            "Expected a call of the process that has made the ParameterServerStrategy, got one of "
+            "a process that it forked: the workers are the parent's. Schedule and fetch there."
+        )
+        self.queue.end(UsageError(msg))
+
     def _end(self) -> None:
         msg = (
             "Expected an open ParameterServerStrategy, got one that was closed: its workers are "

@@ -35,7 +35,7 @@ from torch_distinput.coordinator.closures.closure import (
     write_history,
 )
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord, IteratorRecord
-from torch_distinput.errors import UsageError, WorkerLostError, again
+from torch_distinput.errors import WorkerLostError, again
 from torch_distinput.threads import new_condition, new_lock
 
 _log = logging.getLogger(__name__)
@@ -150,15 +150,6 @@ class ClosureQueue:
             self._end_because(error)
         if unheard is not None:
             _log.warning("An error of a closure was never raised: %r", unheard)
-
-    def leave_to_parent(self) -> None:
-        """In a forked child, where no thread serves a worker: whoever calls would wait for ever."""
-        msg = (
-            "Expected a call of the process that has made the ParameterServerStrategy, got one of "
-            "a process that it forked: the workers are the parent's. Schedule and fetch there."
-        )
-        with self._lock:
-            self._end_because(UsageError(msg))
 
     def stats(self) -> CoordinatorStats:
         """What has become of closures and workers."""

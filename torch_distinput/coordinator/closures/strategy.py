@@ -163,7 +163,7 @@ class ParameterServerStrategy:
     def _leave_to_parent(self) -> None:
         """In a forked child: the processes are the parent's, and so are the threads."""
         self._finalizer.detach()
-        self._processes.queue.leave_to_parent()
+        self._processes.leave_to_parent()
 
 
 def processes_of(strategy: ParameterServerStrategy) -> Processes:
