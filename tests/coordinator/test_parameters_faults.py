@@ -241,3 +241,55 @@ def test_a_pickled_handle_has_no_module_in_it():
     parameters, _ = start(1, Model, make_adam)
     parameters.pause = threading.Lock  # of this process
     assert len(pickle.dumps(parameters)) < 1000
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("method", ["hold", "state", "resume"])
+def test_ctrl_c_in_state_dict_holds_nobody_up(method, moment):
+    parameters, _ = start(2, Model, make_adam)
+    interrupt_once(parameters, method, moment)
+    with pytest.raises(KeyboardInterrupt):
+        parameters.state_dict()
+    worker = PlayedWorker(parameters, "worker 0")
+    worker.push(ones(worker.pull()))
+    assert 1 == parameters.stats().num_pushes
+    parameters.state_dict()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_state_that_is_loaded_in_part_is_used_by_nobody(moment):
+    parameters, _ = start(2, Model, make_adam)
+    state = parameters.state_dict()
+    interrupt_once(parameters, "load", moment)
+    with pytest.raises(KeyboardInterrupt):
+        parameters.load_state_dict(state)
+    for call in (parameters.pull, parameters.state_dict):
+        with pytest.raises(UsageError, match=r"not finished.*\(load_state_dict\)"):
+            call()
+    parameters.load_state_dict(state)
+    parameters.push(ones(parameters.pull()))
+
+
+def interrupt_once(parameters, method, moment):
+    """Ctrl-C around the next call of server 0 by this process."""
+    remotes = parameters._client()._fan_out._remotes
+    interrupted = Interrupted(remotes[0], method, moment)
+    parameters._client()._fan_out._remotes = (interrupted, *remotes[1:])
+
+
+class Interrupted:
+    """A remote object whose caller hears Ctrl-C once, before or after one of its methods."""
+
+    def __init__(self, remote, method, moment):
+        self.remote, self.name, self.method, self.moment = remote, remote.name, method, moment
+
+    def call(self, method, *args):
+        is_hit = method == self.method
+        if is_hit:
+            self.method = ""
+        if is_hit and self.moment == "before":
+            raise KeyboardInterrupt
+        result = self.remote.call(method, *args)
+        if is_hit:
+            raise KeyboardInterrupt
+        return result

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.coordinator.in_process import start
 from tests.coordinator.simulated_engine import Gate, worker_name
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 
@@ -29,6 +32,10 @@ def take_at(gate, iterator):
 
 def count(context):
     return itertools.count(100 * context.input_pipeline_id)
+
+
+def same(batch):
+    return batch
 
 
 def count_up_to_three():
@@ -100,6 +107,16 @@ class TestHandles:
         iterator = iter(coordinator.create_per_worker_dataset([1]))
         with pytest.raises(tdi.UsageError, match=r"dataset 0 \(list\) of another coordinator"):
             alone.schedule(take, args=([iterator],))
+
+    def test_parameters_of_another_coordinator_are_refused(
+        self, alone, strategy, coordinator
+    ) -> None:
+        """Their servers are not told when a worker of this one dies, and would wait for it."""
+        parameters, _ = start(1, partial(torch.nn.Linear, 2, 1), partial(torch.optim.SGD, lr=0.1))
+        strategy._processes.add_parameters(parameters)
+        assert isinstance(coordinator.schedule(type, args=(parameters,)).fetch(), type)
+        with pytest.raises(tdi.UsageError, match="got parameters of another coordinator"):
+            alone.schedule(type, args=(parameters,))
 
     def test_a_handle_is_pickled_by_schedule_alone(self, alone) -> None:
         iterator = iter(alone.create_per_worker_dataset([1]))
@@ -207,6 +224,16 @@ class TestMaking:
         with pytest.raises(ValueError, match=r"resume must be 'start' or 'state', got 'end'"):
             alone.create_per_worker_dataset([1], resume="end")
 
+    @pytest.mark.parametrize("resume", ["start", "state"])
+    def test_an_iterator_that_nobody_has_is_dropped_too(self, alone, simulated, resume) -> None:
+        """Though its values are there, and its dataset: one for each epoch would be many."""
+        dataset = alone.create_per_worker_dataset(distribute_rows, resume=resume)
+        values = [alone.schedule(take, args=(iter(dataset),)) for _ in range(5)]
+        alone.schedule(take, args=(iter(dataset),)).fetch()
+        of_worker = simulated.objects["worker 0"].made[0]._datasets._datasets[0]
+        assert 1 >= len(of_worker._iterators)
+        assert 5 == len(values)
+
     def test_a_dataset_that_nobody_has_is_dropped_on_the_workers(self, alone, simulated) -> None:
         dataset = alone.create_per_worker_dataset(count)
         alone.schedule(take, args=(iter(dataset),)).fetch()
@@ -298,6 +325,28 @@ class TestVisits:
         dataset = alone.create_per_worker_dataset(["ab", "bc"], ids=list)
         alone.schedule(take, args=(iter(dataset), 2)).fetch()
         assert {"a": 1, "b": 2, "c": 1} == dataset.visits().counts
+
+    @pytest.mark.parametrize(
+        ("batch", "names"),
+        [
+            (torch.tensor([3, 4]), {3: 2, 4: 2}),
+            (torch.tensor([[3, 4]]), {(3, 4): 2}),
+            ([torch.tensor(3), [4, 5]], {3: 2, (4, 5): 2}),
+            (np.array(["a"]), {"a": 2}),
+        ],
+    )
+    def test_tensors_among_the_names_are_counted_by_value(self, alone, batch, names) -> None:
+        dataset = alone.create_per_worker_dataset([batch] * 2, ids=same)
+        alone.schedule(take, args=(iter(dataset), 2)).fetch()
+        assert names == dataset.visits().counts
+
+    @pytest.mark.parametrize("batch", ["ab", 3, torch.tensor(3), [{1}]])
+    def test_what_are_no_names_fails_the_closure_alone(self, alone, batch) -> None:
+        dataset = alone.create_per_worker_dataset([batch], ids=same)
+        alone.schedule(take, args=(iter(dataset),))
+        with pytest.raises(TypeError, match=r"ids of dataset 0 .* an iterable of the examples'"):
+            alone.join()
+        assert [1] == alone.schedule(list, args=([1],)).fetch()
 
     def test_replicas_are_counted_together(self, simulated) -> None:
         with ParameterServerStrategy(1, 0, simulated, devices=["cpu"] * 3) as strategy:

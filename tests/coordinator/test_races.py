@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 
 import pytest
@@ -60,6 +62,23 @@ class TestJoin:
         again.open()
         joined.result(SECONDS)
 
+    def test_it_waits_until_servers_know_of_a_death(
+        self, coordinator, strategy, waits, pool
+    ) -> None:
+        """What the dead worker has pushed may still be applied until then."""
+        gate, again, slow = Gate("dies slowly"), Gate("at once"), SlowRelease()
+        again.open()
+        strategy._processes.add_parameters(slow)
+        coordinator.schedule(die_once, args=(gate, again))
+        gate.expect()
+        gate.open()
+        assert slow.begun.wait(SECONDS)
+        joined = in_thread(pool, waits, coordinator.join)
+        assert [] == again.arrivals
+        slow.ended.set()
+        joined.result(SECONDS)
+        assert 1 == len(again.arrivals)
+
     def test_a_lost_server_ends_it_though_another_closure_runs(
         self, coordinator, waits, pool
     ) -> None:
@@ -89,6 +108,17 @@ def die_once(gate, again):
     die()
 
 
+class SlowRelease:
+    """Parameters whose server still applies a push of the worker that died."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def release(self, worker) -> None:
+        self.begun.set()
+        assert self.ended.wait(SECONDS)
+
+
 class TestFetch:
     @pytest.mark.parametrize("what", ["waiting", "running"])
     def test_close_ends_it(self, coordinator, waits, pool, strategy, what) -> None:
@@ -100,6 +130,25 @@ class TestFetch:
         strategy.close()
         with pytest.raises(tdi.UsageError, match="was closed"):
             fetched.result(SECONDS)
+
+    def test_two_threads_get_one_value(self, alone, simulated, pool) -> None:
+        """The second asks the worker, which has dropped what the first one has fetched."""
+        value = alone.schedule(make_large)
+        alone.join()
+        asks, goes_on = threading.Event(), threading.Event()
+
+        def delay_first(remote, method):
+            if method == "fetch" and not asks.is_set():
+                asks.set()
+                assert goes_on.wait(SECONDS)
+
+        simulated.before = delay_first
+        second = pool.submit(value.fetch)
+        assert asks.wait(SECONDS)
+        first = value.fetch()
+        alone.schedule(add, args=(1,)).fetch()  # with it the worker hears that it may drop it
+        goes_on.set()
+        assert first is second.result(SECONDS)
 
     def test_the_failure_of_another_ends_it(self, coordinator, waits, pool) -> None:
         gate, other = Gate("one"), Gate("other")
@@ -218,3 +267,29 @@ class TestFaultsOfOurs:
             coordinator.schedule(add, args=(1,)).fetch()
         with pytest.raises(AttributeError, match="reports"):
             coordinator.join()
+
+
+@pytest.mark.parametrize("call", ["schedule", "join", "fetch"])
+def test_a_fork_of_the_process_is_refused(coordinator, call) -> None:
+    """It has no thread that serves a worker, and would wait for ever. The parent goes on."""
+    gate = Gate("forked")
+    value = coordinator.schedule(pass_through, args=(gate, 1))
+    gate.expect()
+    calls = {
+        "schedule": lambda: coordinator.schedule(add, args=(1,)),
+        "join": coordinator.join,
+        "fetch": value.fetch,
+    }
+    child = os.fork()
+    if not child:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(SECONDS)
+        try:
+            calls[call]()
+        except tdi.UsageError as error:
+            os._exit("a process that it forked" not in str(error))
+        os._exit(2)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    gate.open()
+    assert 1 == value.fetch()

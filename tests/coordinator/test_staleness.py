@@ -215,13 +215,30 @@ def test_a_push_that_fails_does_not_count_and_frees_the_turn():
 
 def test_a_hold_keeps_pushes_back_until_its_end_or_its_workers_death():
     gate = gate_of(None)
-    gate.hold(worker(1))
+    gate.hold(worker(1), "first")
     later = Later(push, gate, worker(0), 0)
     until_waiting(gate)
-    gate.resume(worker(1))
+    gate.resume("first")
     later.result()
-    gate.hold(worker(1))
+    gate.hold(worker(1), "second")
     later = Later(push, gate, worker(0), 0)
     until_waiting(gate)
     gate.release("worker 1")
     later.result()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_hold_that_is_ended_before_it_begins_holds_nobody(is_there):
+    """Ctrl-C ends a call that waits in the server, or is only on its way to it."""
+    gate = gate_of(None)
+    gate.hold(worker(1), "before")
+    later = Later(gate.hold, worker(1), "ended") if is_there else None
+    if later is not None:
+        until_waiting(gate)
+    gate.resume("ended")
+    if later is None:
+        gate.hold(worker(1), "ended")
+    else:
+        later.result()
+    gate.resume("before")
+    push(gate, worker(0), 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
+    from torch_distinput.coordinator.closures.dataset_record import DatasetRecord, IteratorRecord
     from torch_distinput.coordinator.engines.engine import RemoteObject
 
 MAX_DEATHS = 3
@@ -115,7 +115,7 @@ class Closure:
         number: one for each.
         name: of its function.
         payload: the pickled function and arguments; given up with the outcome.
-        datasets: those whose iterators are among the arguments.
+        iterators: those among the arguments; given up with the outcome, as workers then may.
         generation: with which it is cancelled.
         deaths: of workers that ran it.
         outcome: how it ended; None until then.
@@ -124,7 +124,7 @@ class Closure:
     number: int
     name: str
     payload: bytes
-    datasets: tuple[DatasetRecord, ...]
+    iterators: frozenset[IteratorRecord]
     generation: Generation
     deaths: list[Death] = field(default_factory=list)
     outcome: ClosureOutcome | None = None
@@ -132,6 +132,11 @@ class Closure:
     def __str__(self) -> str:
         """Who it is in messages."""
         return f"closure {self.number} ({self.name})"
+
+    @property
+    def datasets(self) -> dict[int, DatasetRecord]:
+        """Those of its iterators, by number."""
+        return {each.dataset.number: each.dataset for each in self.iterators}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

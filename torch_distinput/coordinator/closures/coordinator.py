@@ -104,7 +104,7 @@ class ClusterCoordinator:
             raise TypeError(msg)
         with packing(self) as packed:
             payload = dumps_call(fn, args, kwargs)
-        closure = self._queue.put(_name_of(fn), payload, [*packed.datasets.values()])
+        closure = self._queue.put(_name_of(fn), payload, packed.iterators)
         return RemoteValue(self._queue, closure)
 
     def join(self) -> None:
@@ -213,7 +213,7 @@ def _recipe_of(dataset: Any) -> tuple[Any, bool]:
             "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
         )
         raise TypeError(msg)
-    if hasattr(dataset, "__iter__"):
+    if hasattr(dataset, "__iter__") and not isinstance(dataset, type):
         return dataset, False
     if callable(dataset):
         return dataset, True

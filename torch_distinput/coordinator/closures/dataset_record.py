@@ -19,6 +19,7 @@ from torch_distinput.coordinator.workers.messages import (
     DatasetRecipe,
     IteratorPlace,
     IteratorReport,
+    Unused,
 )
 from torch_distinput.threads import new_lock
 
@@ -46,16 +47,16 @@ class Visits:
 class DatasetRecord:
     """One per-worker dataset. Its iterators and closures keep it; then the workers drop theirs."""
 
-    def __init__(self, recipe: DatasetRecipe, unused: Sequence[deque[int]]) -> None:
+    def __init__(self, recipe: DatasetRecipe, unused: Sequence[deque[Unused]]) -> None:
         """Begin with no visit; put the number to ``unused`` of each worker in the end."""
         self.recipe = recipe
+        self.unused = unused
         self.places: dict[int, IteratorPlace] = {}
         self._lock = new_lock()
         self._visits: Counter[Hashable] = Counter()
         self._num_closures = 0
         self._num_lost = 0
-        finalizer = weakref.finalize(self, _note_unused, recipe.number, unused)
-        finalizer.atexit = False
+        _note_end(self, Unused(dataset=recipe.number), unused)
 
     def __str__(self) -> str:
         """Who it is in messages."""
@@ -92,7 +93,27 @@ class DatasetRecord:
             return Visits(counts=counts, num_closures=self._num_closures, num_lost=self._num_lost)
 
 
-def _note_unused(number: int, unused: Sequence[deque[int]]) -> None:
-    """Whoever collects garbage may hold any lock: the numbers travel with the next calls."""
-    for numbers in unused:
-        numbers.append(number)
+@final
+class IteratorRecord:
+    """One iterator on each worker. Its handle and closures keep it; then the workers drop theirs.
+
+    Attributes:
+        dataset: of which it is.
+        number: among those of its dataset.
+    """
+
+    def __init__(self, dataset: DatasetRecord, number: int) -> None:
+        self.dataset = dataset
+        self.number = number
+        _note_end(self, Unused(dataset=dataset.number, iterator=number), dataset.unused)
+
+
+def _note_end(owner: object, what: Unused, unused: Sequence[deque[Unused]]) -> None:
+    """When the owner is garbage, let the workers know."""
+    weakref.finalize(owner, _note_unused, what, unused).atexit = False
+
+
+def _note_unused(what: Unused, unused: Sequence[deque[Unused]]) -> None:
+    """Whoever collects garbage may hold any lock: this travels with the next calls."""
+    for of_worker in unused:
+        of_worker.append(what)

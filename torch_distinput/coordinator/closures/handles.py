@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn, final
 
-from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
+from torch_distinput.coordinator.closures.dataset_record import IteratorRecord
 from torch_distinput.errors import UsageError
 
 
@@ -20,13 +20,13 @@ class Packing:
 
     Attributes:
         owner: the coordinator that schedules it.
-        datasets: whose iterators were met, by number.
+        iterators: those that were met.
         refusal: why something that was met must not travel.
     """
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
-        self.datasets: dict[int, DatasetRecord] = {}
+        self.iterators: set[IteratorRecord] = set()
         self.refusal: Exception | None = None
 
 
@@ -52,7 +52,7 @@ def packing(owner: object) -> Iterator[Packing]:
         _local.packing = before
 
 
-def note_iterator(owner: object, record: DatasetRecord) -> None:
+def note_iterator(owner: object, record: IteratorRecord) -> None:
     """A handle of an iterator is pickled: only a closure of its own coordinator may take it."""
     current = _local.packing
     if current is None:
@@ -61,15 +61,19 @@ def note_iterator(owner: object, record: DatasetRecord) -> None:
             "ClusterCoordinator.schedule, got a pickle or a copy of it. Pass the handle itself."
         )
         raise UsageError(msg)
-    if current.owner is not owner:
+    check_owner(owner, f"the iterator of {record.dataset}", "create_per_worker_dataset on it")
+    current.iterators.add(record)
+
+
+def check_owner(owner: object, what: str, cure: str) -> None:
+    """Refuse what is pickled for a closure of another coordinator."""
+    if _local.packing is not None and _local.packing.owner is not owner:
         refuse(
             UsageError(
-                f"Expected iterators of the coordinator that schedules the closure, got the one of "
-                f"{record} of another coordinator: its workers have never made it. Call "
-                "create_per_worker_dataset on the coordinator that runs the closure."
+                f"Expected handles of the coordinator that schedules the closure, got {what} of "
+                f"another coordinator, of whom its workers know nothing. Call {cure}."
             )
         )
-    current.datasets[record.number] = record
 
 
 def refuse(error: Exception) -> NoReturn:

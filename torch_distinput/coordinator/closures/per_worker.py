@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn, final
 
-from torch_distinput.coordinator.closures.dataset_record import DatasetRecord, Visits
+from torch_distinput.coordinator.closures.dataset_record import (
+    DatasetRecord,
+    IteratorRecord,
+    Visits,
+)
 from torch_distinput.coordinator.closures.handles import note_iterator, refuse
 from torch_distinput.coordinator.workers.iterator import open_iterator
 from torch_distinput.errors import UsageError
@@ -27,7 +31,7 @@ class PerWorkerDataset:
 
     def __iter__(self) -> PerWorkerIterator:
         """A handle: each worker begins its own iterator when a closure with the handle comes."""
-        return PerWorkerIterator(self._owner, self._record, next(self._numbers))
+        return PerWorkerIterator(self._owner, IteratorRecord(self._record, next(self._numbers)))
 
     def visits(self) -> Visits:
         """How often each example came to a closure that has ended, over all workers."""
@@ -51,15 +55,14 @@ class PerWorkerIterator:
     never here: workers advance their iterators in the closures they run.
     """
 
-    def __init__(self, owner: object, record: DatasetRecord, number: int) -> None:
+    def __init__(self, owner: object, record: IteratorRecord) -> None:
         """Made by ``iter()`` of a per-worker dataset."""
         self._owner = owner
         self._record = record
-        self._number = number
 
     def __repr__(self) -> str:
         """Show which it is."""
-        return f"PerWorkerIterator({self._number} of {self._record})"
+        return f"PerWorkerIterator({self._record.number} of {self._record.dataset})"
 
     def __iter__(self) -> PerWorkerIterator:
         """Return itself."""
@@ -81,4 +84,4 @@ class PerWorkerIterator:
     def __reduce__(self) -> Any:
         """Travel with a closure, as what opens the worker's own iterator."""
         note_iterator(self._owner, self._record)
-        return open_iterator, (self._record.number, self._number)
+        return open_iterator, (self._record.dataset.number, self._record.number)

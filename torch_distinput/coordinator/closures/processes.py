@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from torch_distinput.coordinator.closures.handles import check_owner
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
@@ -33,7 +34,7 @@ class Processes:
     Attributes:
         servers: the objects in the servers' processes.
         queue: of the coordinator's closures.
-        unused_datasets: numbers of datasets that nobody has any more, by worker.
+        unused_datasets: datasets and iterators that nobody has any more, by worker.
         dataset_numbers: one for each dataset.
     """
 
@@ -72,6 +73,7 @@ class Processes:
     def add_parameters(self, parameters: Parameters) -> None:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
+        parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)
 
@@ -86,6 +88,14 @@ class Processes:
         """The same for whoever collects garbage, who may hold the lock of the queue."""
         start_thread(self.close, name="close", stop=self._end)
 
+    def leave_to_parent(self) -> None:
+        """In a forked child, where no thread serves a worker: whoever calls would wait for ever."""
+        msg = (
+            "Expected a call of the process that has made the ParameterServerStrategy, got one of "
+            "a process that it forked: the workers are the parent's. Schedule and fetch there."
+        )
+        self.queue.end(UsageError(msg))
+
     def _end(self) -> None:
         msg = (
             "Expected an open ParameterServerStrategy, got one that was closed: its workers are "
@@ -93,6 +103,10 @@ class Processes:
         )
         self.queue.end(UsageError(msg))
         self._engine.close()
+
+    def _check_travel(self) -> None:
+        """Parameters are pickled: these servers hear of no deaths of others' workers."""
+        check_owner(self._coordinator(), "parameters", "create_parameters on its strategy")
 
     def _note_death(self, worker: int) -> None:
         """Let the servers know that what a worker pulled will not be pushed."""

@@ -19,7 +19,7 @@ import itertools
 import logging
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import final
 
@@ -34,7 +34,7 @@ from torch_distinput.coordinator.closures.closure import (
     describe,
     write_history,
 )
-from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
+from torch_distinput.coordinator.closures.dataset_record import DatasetRecord, IteratorRecord
 from torch_distinput.errors import WorkerLostError, again
 from torch_distinput.threads import new_condition, new_lock
 
@@ -79,7 +79,7 @@ class ClosureQueue:
 
     # ------------------------------------------------------------------ the user's threads
 
-    def put(self, name: str, payload: bytes, datasets: Sequence[DatasetRecord]) -> Closure:
+    def put(self, name: str, payload: bytes, iterators: Iterable[IteratorRecord]) -> Closure:
         """Let a closure wait for a worker; raises the error of an earlier one instead."""
         with self._lock:
             self._raise_error()
@@ -87,7 +87,7 @@ class ClosureQueue:
                 number=next(self._numbers),
                 name=name,
                 payload=payload,
-                datasets=tuple(datasets),
+                iterators=frozenset(iterators),
                 generation=self._generation,
             )
             self._waiting.append(closure)
@@ -261,7 +261,7 @@ class ClosureQueue:
         return self._waiting.popleft() if self._waiting else None
 
     def _settle(self, closure: Closure, outcome: ClosureOutcome) -> None:
-        closure.outcome, closure.payload = outcome, b""
+        closure.outcome, closure.payload, closure.iterators = outcome, b"", frozenset()
         self._counts[type(outcome).__name__.lower()] += 1
 
     def _cancel_all(self, failure: str) -> None:

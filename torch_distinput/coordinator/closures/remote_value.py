@@ -3,8 +3,8 @@
     thread            writes             reads
     any of the user's _value             _value, the closure's outcome (by way of the queue)
 
-``_value`` is assigned once it is whole. Two threads that fetch at once may both read the worker's;
-the one that comes second keeps what the first one has kept.
+``_value`` is assigned once it is whole, and then the worker's is let go. Two threads that fetch at
+once may both read the worker's; whoever comes second takes what the first one has kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any, NoReturn, final
 import numpy as np
 import torch
 
-from torch_distinput.coordinator.closures.closure import Cancelled, Closure, Failed, Kept
+from torch_distinput.coordinator.closures.closure import (
+    Cancelled,
+    Closure,
+    ClosureOutcome,
+    Failed,
+    Kept,
+)
 from torch_distinput.coordinator.closures.handles import refuse
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
@@ -61,12 +67,19 @@ class RemoteValue:
             Exception: what the function raised.
         """
         if self._value is None:
-            value = (self._read(),)
-            self._value = self._value or value
+            outcome = self._queue.wait_for(self._closure)
+            try:
+                value = (self._read(outcome),)
+            except WorkerLostError:
+                if self._value is None:  # else another thread has fetched it meanwhile
+                    raise
+            else:
+                self._value = self._value or value
+            if isinstance(outcome, Kept):
+                outcome.let_go()
         return self._value[0]
 
-    def _read(self) -> Any:
-        outcome = self._queue.wait_for(self._closure)
+    def _read(self, outcome: ClosureOutcome) -> Any:
         if isinstance(outcome, Failed):
             raise again(outcome.error)
         if isinstance(outcome, Cancelled):
@@ -86,9 +99,7 @@ class RemoteValue:
             raise self._lost(kept, f" ({error})") from error
         if content is None:
             raise self._lost(kept, " since then, and was started again")
-        value = deserialize(torch.from_numpy(np.require(content, requirements="W")))
-        kept.let_go()
-        return value
+        return deserialize(torch.from_numpy(np.require(content, requirements="W")))
 
     def _lost(self, kept: Kept, how: str) -> WorkerLostError:
         return WorkerLostError(

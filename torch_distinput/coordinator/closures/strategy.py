@@ -161,8 +161,9 @@ class ParameterServerStrategy:
             raise AttributeError(msg)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the processes are the parent's."""
+        """In a forked child: the processes are the parent's, and so are the threads."""
         self._finalizer.detach()
+        self._processes.leave_to_parent()
 
 
 def processes_of(strategy: ParameterServerStrategy) -> Processes:

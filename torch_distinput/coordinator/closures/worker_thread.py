@@ -27,7 +27,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import TypeVar, final
 
 from torch_distinput.coordinator.closures.closure import (
     MAX_DEATHS,
@@ -47,6 +47,7 @@ from torch_distinput.coordinator.workers.messages import (
     ClosureReply,
     ClosureRequest,
     IteratorReport,
+    Unused,
 )
 from torch_distinput.errors import (
     ConfigurationError,
@@ -55,6 +56,7 @@ from torch_distinput.errors import (
     WorkerLostError,
 )
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _IDLE_SECONDS = 1.0
 """After this time without an answer a worker is asked whether it is there."""
@@ -83,7 +85,7 @@ class WorkerThread:
         self._failed_starts: list[Death] = []  # in a row
         self._answered = time.monotonic()  # when the process last did
         self.unused_values: deque[int] = deque()
-        self.unused_datasets: deque[int] = deque()
+        self.unused_datasets: deque[Unused] = deque()
 
     def serve(self) -> None:
         """Do what the queue has, until there is nothing any more or the worker is lost."""
@@ -109,12 +111,11 @@ class WorkerThread:
             self._queue.give_back(self._index, closure)
             return self._restart()
         try:
-            for record in closure.datasets:
+            for record in closure.datasets.values():
                 if record.number not in self._made:
                     self._create(record)
         except ProcessDiedError as error:
-            self._queue.give_back(self._index, closure)
-            return self._start_after(error)
+            return self._start_after(error, closure)
         except Exception as error:  # noqa: BLE001 - the user's
             self._note_failed(closure, error)
             return True
@@ -122,8 +123,8 @@ class WorkerThread:
         try:
             reply = self._remote.call("run", self._request(closure))
         except ProcessDiedError as error:
+            self._note_death(f"with {closure}", error)
             self._lose(closure, error)
-            self._log_death(f"with {closure}", error)
             return self._restart()
         except Exception as error:  # noqa: BLE001 - the user's
             return self._note_raised(closure, error)
@@ -140,7 +141,7 @@ class WorkerThread:
         try:
             self._remote.call("start")
         except ProcessDiedError as error:
-            self._log_death("while it had nothing to do", error)
+            self._note_death("while it had nothing to do", error)
             return True
         return False
 
@@ -164,11 +165,12 @@ class WorkerThread:
         try:
             self._note_reports(closure, self._remote.call("take_reports"))
         except ProcessDiedError as death:
-            for record in closure.datasets:
-                record.lose()
+            self._note_death(f"after {closure} had failed", death)
+            self._note_lost(closure)
             self._note_failed(closure, error)
-            self._log_death(f"after {closure} had failed", death)
             return self._restart()
+        except Exception:  # noqa: BLE001 - the user's state_dict(), of which the first error may be
+            self._note_lost(closure)
         self._note_failed(closure, error)
         return True
 
@@ -181,16 +183,21 @@ class WorkerThread:
             self._queue.fail(self._index, task, error)
 
     def _note_reports(self, closure: Closure, reports: Iterable[IteratorReport]) -> None:
-        records = {record.number: record for record in closure.datasets}
+        records = closure.datasets
         for number, own in itertools.groupby(reports, lambda report: report.dataset):
             if number in records:
                 records[number].add(self._index, own)
 
+    @staticmethod
+    def _note_lost(closure: Closure) -> None:
+        """Nobody knows what it took."""
+        for record in closure.datasets.values():
+            record.lose()
+
     def _lose(self, closure: Closure, error: ProcessDiedError) -> None:
         """The worker died with a closure: another one may have it, unless it kills them all."""
         closure.deaths.append(Death(cause=str(error)))
-        for record in closure.datasets:
-            record.lose()
+        self._note_lost(closure)
         if len(closure.deaths) < MAX_DEATHS:
             self._queue.give_back(self._index, closure)
             return
@@ -243,10 +250,12 @@ class WorkerThread:
         self._queue.arrive(self._index)
         return True
 
-    def _start_after(self, error: ProcessDiedError) -> bool:
+    def _start_after(self, error: ProcessDiedError, closure: Closure | None = None) -> bool:
         """The process ended before it could run a closure."""
         self._failed_starts.append(Death(cause=str(error)))
-        self._log_death("before it could run a closure", error)
+        self._note_death("before it could run a closure", error)
+        if closure is not None:
+            self._queue.give_back(self._index, closure)
         return self._restart()
 
     def _restart(self) -> bool:
@@ -255,8 +264,6 @@ class WorkerThread:
         self._made.clear()
         self.unused_values.clear()
         self.unused_datasets.clear()
-        if not self._queue.has_ended:
-            self._on_death(self._index)
         while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
             try:
                 self._engine.restart(self._remote)
@@ -270,9 +277,11 @@ class WorkerThread:
         self._queue.leave(self._index, for_good=self._failed_starts)
         return False
 
-    def _log_death(self, moment: str, error: ProcessDiedError) -> None:
+    def _note_death(self, moment: str, error: ProcessDiedError) -> None:
+        """First of all: what the worker has pushed is applied, or never, before join() returns."""
         if not self._queue.has_ended:  # else it was ended
             _log.warning("A worker died %s, and is started again: %s", moment, error)
+            self._on_death(self._index)
 
     def _give_up(self, error: Exception) -> bool:
         cause = f"{self._remote.name}: could not be made: {describe(error)}"
@@ -280,9 +289,9 @@ class WorkerThread:
         return False
 
 
-def _take_all(numbers: deque[int]) -> tuple[int, ...]:
+def _take_all(noted: deque[T]) -> tuple[T, ...]:
     """Take what is there now; others may append meanwhile."""
-    return tuple(numbers.popleft() for _ in range(len(numbers)))
+    return tuple(noted.popleft() for _ in range(len(noted)))
 
 
 def _locate(error: BaseException, place: str) -> None:

@@ -159,15 +159,17 @@ class Client:
 
     @contextmanager
     def _hold(self, *, is_load: bool) -> Iterator[None]:
-        """Between two pushes."""
-        self._fan_out.call(0, "hold", self._key, self._caller, is_load)
+        """Between two pushes; Ctrl-C, whenever it comes, leaves nobody held."""
+        name, loaded = uuid.uuid4().hex, None
         try:
+            self._fan_out.call(0, "hold", self._key, self._caller, name, is_load)
+            loaded = False if is_load else None
             yield
+            self._fan_out.call(0, "resume", self._key, name, is_load or None)
         except BaseException:
             with suppress(ServerLostError):
-                self._fan_out.call(0, "resume", self._key, self._caller, False)
+                self._fan_out.call(0, "resume", self._key, name, loaded)
             raise
-        self._fan_out.call(0, "resume", self._key, self._caller, is_load)
 
     def _fetch(self, altered: Sequence[int]) -> tuple[int, dict[int, Packed]]:
         """Return the version, and what changed on each server."""

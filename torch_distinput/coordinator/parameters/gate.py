@@ -44,6 +44,12 @@ class _Pull:
     version: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Hold:
+    caller: Caller
+    name: str
+
+
 @final
 class Gate:
     """Lets pulls and pushes pass, within a bound on staleness or without."""
@@ -54,7 +60,8 @@ class Gate:
         self._version = 0
         self._line: list[_Pull] = []
         self._turn: Caller | None = None
-        self._holder: Caller | None = None
+        self._hold: _Hold | None = None
+        self._resumed: set[str] = set()  # holds that were ended before they began, by Ctrl-C
         self._registered: dict[str, str] = {}
         self._num_pulls = 0
         self._staleness: Counter[int] = Counter()
@@ -100,17 +107,22 @@ class Gate:
             raise
         self._end(caller, pulled)
 
-    def hold(self, caller: Caller) -> None:
-        """Wait for the push under way; no other is applied until :meth:`resume`."""
+    def hold(self, caller: Caller, name: str) -> None:
+        """Wait for the push under way; no other is applied until :meth:`resume` of this name."""
         with self._condition:
-            self._wait(caller, self._is_free)
-            self._holder = caller
+            self._wait(caller, lambda: self._is_free() or name in self._resumed)
+            if name in self._resumed:
+                self._resumed.remove(name)
+            else:
+                self._hold = _Hold(caller=caller, name=name)
 
-    def resume(self, caller: Caller) -> None:
-        """End what :meth:`hold` began."""
+    def resume(self, name: str) -> None:
+        """End the hold of this name, also one that still waits, or whose call is still to come."""
         with self._condition:
-            if self._holder == caller:
-                self._holder = None
+            if self._hold is not None and self._hold.name == name:
+                self._hold = None
+            else:
+                self._resumed.add(name)
             self._condition.notify_all()
 
     def withdraw(self, caller: Caller) -> None:
@@ -125,8 +137,8 @@ class Gate:
         """
         with self._condition:
             self._registered.pop(worker, None)
-            if self._holder is not None and self._holder.worker == worker:
-                self._holder = None
+            if self._hold is not None and self._hold.caller.worker == worker:
+                self._hold = None
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._turn is None or self._turn.worker != worker)
             self._line = [pull for pull in self._line if pull.caller.worker != worker]
@@ -150,7 +162,7 @@ class Gate:
             self._leave(caller)
 
     def _is_free(self) -> bool:
-        return self._turn is None and self._holder is None
+        return self._turn is None and self._hold is None
 
     def _leave(self, caller: Caller) -> None:
         self._line = [pull for pull in self._line if pull.caller != caller]

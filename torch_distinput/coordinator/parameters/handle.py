@@ -37,14 +37,17 @@ class Parameters:
     Attributes:
         pause: called around :meth:`state_dict` and :meth:`load_state_dict`; the coordinator holds
             its closures back in it.
+        check_travel: called when this is pickled; raises where it must not be.
     """
 
     def __init__(self, connection: Connection, client: Client | None = None) -> None:
         self._connection = connection
         self._own = client
         self.pause: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.check_travel: Callable[[], object] = lambda: None
 
     def __reduce__(self) -> Any:
+        self.check_travel()
         return Parameters, (self._connection,)
 
     def pull(self, *, device: torch.device | str | None = None) -> nn.Module:

@@ -78,9 +78,9 @@ class _Chief:
             raise again(self.broken)
         if self.broken is not None:
             msg = (
-                "Expected every push to be applied on all servers, but an optimizer raised "
-                f"{type(self.broken).__name__}: {self.broken}. The parameters are no longer those "
-                "of a whole number of steps: restore from a checkpoint (load_state_dict)."
+                "Expected every push, and every state, to be applied on all servers, but one ended "
+                f"with {type(self.broken).__name__}: {self.broken}. The parameters are no longer "
+                "those of a whole number of steps: restore from a checkpoint (load_state_dict)."
             )
             raise UsageError(msg)
 
@@ -177,23 +177,20 @@ class ParameterServer:
         """A closure has ended without a push."""
         self._chief(key).gate.withdraw(caller)
 
-    def hold(self, key: str, caller: Caller, is_load: bool) -> None:
-        """Wait for the push under way; apply no other until :meth:`resume`."""
+    def hold(self, key: str, caller: Caller, name: str, is_load: bool) -> None:
+        """Wait for the push under way; apply no other until :meth:`resume`, also if this raises."""
         chief = self._chief(key)
-        chief.gate.hold(caller)
-        try:
-            if not is_load:
-                chief.check()
-        except BaseException:
-            chief.gate.resume(caller)
-            raise
+        chief.gate.hold(caller, name)
+        if not is_load:
+            chief.check()
 
-    def resume(self, key: str, caller: Caller, is_mended: bool) -> None:
-        """End what :meth:`hold` began; mended: a whole state was loaded in the meantime."""
+    def resume(self, key: str, name: str, loaded: bool | None = None) -> None:
+        """End a hold; ``loaded`` is whether all of a state was, or None if none was."""
         chief = self._chief(key)
-        if is_mended:
-            chief.broken = None
-        chief.gate.resume(caller)
+        if loaded is not None:
+            unfinished = chief.broken or UsageError("load_state_dict() was not finished")
+            chief.broken = None if loaded else unfinished
+        chief.gate.resume(name)
 
     def state(self, key: str) -> Packed:
         """Return the :class:`HeldState`."""

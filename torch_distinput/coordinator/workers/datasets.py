@@ -13,6 +13,7 @@ from torch_distinput.coordinator.workers.messages import (
     DatasetRecipe,
     IteratorPlace,
     IteratorReport,
+    Unused,
     WorkerPlace,
 )
 
@@ -29,6 +30,8 @@ class WorkerDataset:
         self._worker = worker
         self._make, self._ids = pickle.loads(recipe.payload)  # noqa: S301 - from our coordinator
         self._iterators: dict[int, WorkerIterator] = {}
+        self._newest = -1 if place is None else place.iterator
+        self._is_opened = False
         self._dataset = self._make_dataset()
         self._resumed = place
         if place is not None:
@@ -44,8 +47,21 @@ class WorkerDataset:
         if self._recipe.keeps_state:
             self._check_newest(number)
         if number not in self._iterators:
-            self._iterators[number] = self._new_iterator(number)
+            try:
+                self._iterators[number] = self._new_iterator(number)
+            except tdi.DistinputError:
+                raise
+            except Exception as error:
+                msg = (
+                    f"Expected iter() of {self.name} to return an iterator, got "
+                    f"{type(error).__name__}: {error}. Mend the dataset, or the data it reads."
+                )
+                raise tdi.SourceError(msg) from error
         return self._iterators[number]
+
+    def drop(self, number: int) -> None:
+        """Let the iterator of this number go."""
+        self._iterators.pop(number, None)
 
     def take_reports(self) -> Iterator[IteratorReport]:
         """What was taken since the last reports."""
@@ -93,9 +109,7 @@ class WorkerDataset:
             raise tdi.ConfigurationError(msg)
 
     def _check_newest(self, number: int) -> None:
-        newest = -1 if self._resumed is None else self._resumed.iterator
-        newest = max([newest, *self._iterators])
-        if number < newest:
+        if number < self._newest:
             msg = (
                 f"Expected the newest iterator of {self.name}, got one that a later iter() has "
                 "replaced: with resume='state' a dataset stands in one place. Use the iterator of "
@@ -105,7 +119,8 @@ class WorkerDataset:
 
     def _new_iterator(self, number: int) -> WorkerIterator:
         place = IteratorPlace(iterator=number, num_elements=0, state=None)
-        is_first = not self._iterators
+        is_first = not self._is_opened
+        self._is_opened, self._newest = True, max(self._newest, number)
         if self._resumed is not None:
             resumed, self._resumed = self._resumed, None
             if resumed.iterator == number:
@@ -141,9 +156,12 @@ class WorkerDatasets:
         """The iterator of these numbers."""
         return self._datasets[dataset].open(iterator)
 
-    def drop(self, number: int) -> None:
-        """Let a dataset go, with all that its iterators hold."""
-        self._datasets.pop(number, None)
+    def drop(self, unused: Unused) -> None:
+        """Let a dataset go, or one of its iterators, with all that they hold."""
+        if unused.iterator is None:
+            self._datasets.pop(unused.dataset, None)
+        elif unused.dataset in self._datasets:
+            self._datasets[unused.dataset].drop(unused.iterator)
 
     def take_reports(self) -> tuple[IteratorReport, ...]:
         """What was taken since the last reports."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Protocol, final
+
+import numpy as np
+import torch
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
@@ -35,9 +38,10 @@ class WorkerIterator(Iterator[Any]):
         self._name = name
         self._number = place.iterator
         self._given = self._reported = place.num_elements
-        self._find_ids = ids if ids is not None else self._ids_of_ours(iterator)
+        self._find_ids = self._ids_of_ours(iterator) if ids is None else self._checked(ids)
         self._ids: list[Any] = []
         self._state = state
+        self._is_reporting = False
         self.has_ended = False
 
     def __next__(self) -> Any:
@@ -82,18 +86,39 @@ class WorkerIterator(Iterator[Any]):
         num_elements = self._given - self._reported
         if not num_elements:
             return None
+        # If state() raises, the closure fails of it; then it is asked what it took, and no state.
+        is_again, self._is_reporting = self._is_reporting, True
         report = IteratorReport(
             dataset=dataset,
             first=self._reported,
             num_elements=num_elements,
             ids=None if self._find_ids is None else tuple(self._ids),
-            place=None if self._state is None else self._place(self._state()),
+            place=None if self._state is None or is_again else self._place(self._state()),
         )
-        self._reported, self._ids = self._given, []
+        self._reported, self._ids, self._is_reporting = self._given, [], False
         return report
 
     def _place(self, state: Any) -> IteratorPlace:
         return IteratorPlace(iterator=self._number, num_elements=self._given, state=state)
+
+    def _checked(self, ids: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterable[Any]]:
+        """What the user's function returns, as names that can be counted: tensors never compare."""
+
+        def checked(element: Any) -> Iterable[Any]:
+            found = ids(element)
+            if not isinstance(found, (str, bytes)):
+                with suppress(TypeError):  # not iterable, or something in it cannot be counted
+                    names = tuple(map(_plain, found))
+                    hash(names)
+                    return names
+            msg = (
+                f"Expected ids of {self._name} to return an iterable of the examples' names, which "
+                f"are numbers, strings or tuples of them, got {type(found).__name__} "
+                f"{found!r:.80}. Return one name for each, as in ids=lambda batch: batch['id']."
+            )
+            raise TypeError(msg)
+
+        return checked
 
     @staticmethod
     def _ids_of_ours(iterator: Iterator[Any]) -> Callable[[Any], Iterable[Any]] | None:
@@ -108,6 +133,13 @@ class WorkerIterator(Iterator[Any]):
                 yield from own.tolist() if own.ndim == 1 else map(tuple, own.tolist())
 
         return ids
+
+
+def _plain(value: Any) -> Any:
+    """What tensors, arrays and lists hold, as tuples: those that are equal have one hash."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        value = value.tolist()
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
 class Opener(Protocol):

@@ -83,6 +83,19 @@ class IteratorReport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Unused:
+    """What a worker may drop.
+
+    Attributes:
+        dataset: its number.
+        iterator: the number of one of its iterators; None for all of the dataset.
+    """
+
+    dataset: int
+    iterator: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClosureRequest:
     """A closure to run.
 
@@ -91,14 +104,14 @@ class ClosureRequest:
         name: of its function.
         payload: the pickled function, arguments and keyword arguments.
         unused_values: numbers of closures whose values nobody wants any more.
-        unused_datasets: numbers of datasets that nobody has any more.
+        unused_datasets: datasets and iterators that nobody has any more.
     """
 
     number: int
     name: str
     payload: bytes
     unused_values: tuple[int, ...] = ()
-    unused_datasets: tuple[int, ...] = ()
+    unused_datasets: tuple[Unused, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,8 +59,8 @@ class Worker:
         """Run a closure, and tell what it took; raises what it raises."""
         for number in request.unused_values:
             self._values.pop(number, None)
-        for number in request.unused_datasets:
-            self._datasets.drop(number)
+        for unused in request.unused_datasets:
+            self._datasets.drop(unused)
         with self._strategy.scope(), serving(self._datasets):
             value = self._call(request)
         piece = _serialize(value, request)
