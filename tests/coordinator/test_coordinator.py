@@ -190,7 +190,7 @@ def test_a_dataset_is_distributed_on_its_worker(coordinator) -> None:
     values = [coordinator.schedule(take_rows, args=(iterator,)) for _ in range(10)]
     rows = Counter(row for batch in coordinator.fetch(values) for row in batch)
     coordinator.join()
-    visited = Counter()
+    visited: Counter[int] = Counter()
     for (_, row), times in dataset.visits().counts.items():
         visited[row] += times
     assert rows == visited
