@@ -15,7 +15,7 @@ import pytest
 from tests.coordinator.simulated_engine import SimulatedEngine
 from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
-from torch_distinput.coordinator.parameters import identity
+from torch_distinput.coordinator.parameters import handle, identity
 
 SECONDS = 300
 """For one test, on the busiest machine."""
@@ -59,7 +59,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
 def simulated() -> Iterator[SimulatedEngine]:
     """An engine whose processes are pretended."""
     yield SimulatedEngine()
-    identity._workers.clear()  # workers in this process say that it is theirs
+    # Workers in this process say that it is theirs, and what they keep would end with theirs.
+    identity._workers.clear()
+    handle._clients.clear()
 
 
 @pytest.fixture

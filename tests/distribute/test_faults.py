@@ -139,6 +139,7 @@ def test_every_worker_ends(part, planned, known, coupled, afterwards):
     """
     del part
     scene = Scene(dict(enumerate(planned)))
+    before = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer_monitor, "_ROLL_CALL_SECONDS", 0.4)
         patch.setattr(simulated, "_PATIENCE_SECONDS", 1.25 * TIMEOUT)
@@ -152,7 +153,7 @@ def test_every_worker_ends(part, planned, known, coupled, afterwards):
     for worker, outcome in enumerate(outcomes):
         check(worker, outcome, planned[worker])
     finish(scene.saved.values(), known, afterwards)
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("torch_distinput"):
             thread.join(LIMIT)
             assert not thread.is_alive(), thread.name
