@@ -210,12 +210,13 @@ class TestGarbage:
         coordinator.join()
 
     def test_a_strategy_is_dropped_under_the_lock(self, simulated) -> None:
+        before = set(threading.enumerate())
         strategy = ParameterServerStrategy(1, 0, simulated, devices=["cpu"])
         queue = ClusterCoordinator(strategy)._queue
         with queue._lock:
             del strategy
             gc.collect()
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - before:
             if "torch_distinput" in thread.name:
                 thread.join(SECONDS)
         assert simulated.closed

@@ -20,7 +20,10 @@ from torch_distinput.testing import check_reader, simulate
 
 PACKED = sorted(FORMATS.keys() - {"npy", "npz"})
 SIZES = (20, 0, 3, 41, 1, 9)
-NUM_RECIPES, NUM_DAMAGED = (40, 60) if LONG else (6, 15)
+NUM_RECIPES, NUM_DAMAGED = (40, 60) if LONG else (4, 10)
+POLICIES = list(itertools.product(["file", "data"], [False, True]))
+SOME_POLICIES = POLICIES if LONG else [("file", False), ("data", True)]
+"""How files are dealt out, and whether they are split. Each of the two in the ordinary run."""
 
 
 def write(folder, form, sizes=SIZES):
@@ -89,8 +92,7 @@ def both(paths, form, size=5, recipe=lambda files: files, *, policy="file", **ke
     return make("list"), make("packed")
 
 
-@pytest.mark.parametrize("split_files", [False, True])
-@pytest.mark.parametrize("policy", ["file", "data"])
+@pytest.mark.parametrize(("policy", "split_files"), SOME_POLICIES)
 @pytest.mark.parametrize("name", PACKED)
 def test_steps_ids_and_states_are_those_of_lists(tmp_path, name, policy, split_files):
     """Also behind a resume, from a state of the other, with other workers."""

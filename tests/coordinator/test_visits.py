@@ -1,0 +1,103 @@
+"""How often the examples of per-worker datasets came. Over pretended processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.coordinator.example_datasets import (
+    count,
+    count_up_to_three,
+    distribute_rows,
+    take,
+    take_at,
+)
+from tests.coordinator.simulated_engine import Gate
+from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+
+
+def same(batch):
+    return batch
+
+
+class TestVisits:
+    def test_elements_are_counted_by_worker_and_number(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(count)
+        iterator = iter(dataset)
+        for number in (2, 1):
+            alone.schedule(take, args=(iterator, number)).fetch()
+        alone.schedule(take, args=(iter(dataset),)).fetch()
+        visits = dataset.visits()
+        assert {(0, 0): 2, (0, 1): 1, (0, 2): 1} == visits.counts
+        assert (3, 0) == (visits.num_closures, visits.num_lost)
+
+    def test_examples_of_ours_are_counted_by_their_ids(self, coordinator) -> None:
+        dataset = coordinator.create_per_worker_dataset(distribute_rows)
+        for _ in range(4):
+            iterator = iter(dataset)
+            coordinator.schedule(take, args=(iterator, 3)).fetch()
+        found = dataset.visits().counts
+        by_row = [sum(found.get((worker, row), 0) for worker in range(2)) for row in range(10)]
+        assert [4] * 10 == by_row
+        assert 40 == sum(found.values())
+
+    def test_shares_without_names_are_not_taken_for_one_another(self, coordinator) -> None:
+        """Two workers have an example 0 each, which need not be the same."""
+        dataset = coordinator.create_per_worker_dataset(distribute_rows)
+        iterator = iter(dataset)
+        gate = Gate("both workers")
+        values = [coordinator.schedule(take_at, args=(gate, iterator)) for _ in range(2)]
+        gate.expect(2)
+        gate.open()
+        coordinator.fetch(values)
+        expected = {(worker, row): 1 for worker in range(2) for row in range(4)}
+        assert expected == dataset.visits().counts
+
+    def test_a_function_may_name_the_examples(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(["ab", "bc"], ids=list)
+        alone.schedule(take, args=(iter(dataset), 2)).fetch()
+        assert {"a": 1, "b": 2, "c": 1} == dataset.visits().counts
+
+    @pytest.mark.parametrize(
+        ("batch", "names"),
+        [
+            (torch.tensor([3, 4]), {3: 2, 4: 2}),
+            (torch.tensor([[3, 4]]), {(3, 4): 2}),
+            ([torch.tensor(3), [4, 5]], {3: 2, (4, 5): 2}),
+            (np.array(["a"]), {"a": 2}),
+        ],
+    )
+    def test_tensors_among_the_names_are_counted_by_value(self, alone, batch, names) -> None:
+        dataset = alone.create_per_worker_dataset([batch] * 2, ids=same)
+        alone.schedule(take, args=(iter(dataset), 2)).fetch()
+        assert names == dataset.visits().counts
+
+    @pytest.mark.parametrize("batch", ["ab", 3, torch.tensor(3), [{1}]])
+    def test_what_are_no_names_fails_the_closure_alone(self, alone, batch) -> None:
+        dataset = alone.create_per_worker_dataset([batch], ids=same)
+        alone.schedule(take, args=(iter(dataset),))
+        with pytest.raises(TypeError, match=r"ids of dataset 0 .* an iterable of the examples'"):
+            alone.join()
+        assert [1] == alone.schedule(list, args=([1],)).fetch()
+
+    def test_replicas_are_counted_together(self, simulated) -> None:
+        with ParameterServerStrategy(1, 0, simulated, devices=["cpu"] * 3) as strategy:
+            coordinator = ClusterCoordinator(strategy)
+            dataset = coordinator.create_per_worker_dataset(distribute_rows)
+            coordinator.schedule(take, args=(iter(dataset), 3)).fetch()
+            assert {(0, row): 1 for row in range(10)} == dataset.visits().counts
+
+    def test_a_closure_that_raised_is_counted(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(count_up_to_three)
+        alone.schedule(take, args=(iter(dataset), 4))
+        with pytest.raises(tdi.UsageError, match="got the end of"):
+            alone.join()
+        assert {(0, 0): 1, (0, 1): 1, (0, 2): 1} == dataset.visits().counts
+        assert 1 == dataset.visits().num_closures
+
+    def test_closures_that_took_nothing_are_not(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(count)
+        alone.schedule(take, args=(iter(dataset), 0)).fetch()
+        assert 0 == dataset.visits().num_closures
