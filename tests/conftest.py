@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +46,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """The one Ray of a process that runs tests, on this machine; only where it is installed."""
+    module = importlib.import_module("ray")
+    module.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield module
+    module.shutdown()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -36,8 +35,8 @@ def watchdog() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", params=["local", "ray"])
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of an engine; tests share one Ray, on this machine.
+def engine(request: pytest.FixtureRequest) -> str:
+    """The name of an engine, whose Ray is there.
 
     Under `make test-integrations` a missing Ray is an error.
     """
@@ -47,12 +46,9 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
     if missing:
         pytest.skip("needs ray: not installed")
     if request.param == "local":
-        yield request.param
-        return
-    ray = importlib.import_module("ray")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield request.param
-    ray.shutdown()
+        return request.param
+    request.getfixturevalue("ray")
+    return request.param
 
 
 @pytest.fixture

@@ -300,9 +300,11 @@ class TestEnds:
     def test_ctrl_c_while_it_joins_ends_all(self, engine, tmp_path) -> None:
         pipe = named_pipe(tmp_path / "pid")
         ray = engine == "ray" and importlib.import_module("ray")
-        address = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address} if ray else {}
+        environment = dict(os.environ)  # the fork server may be older than Ray's token
+        if ray:
+            environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
         context = multiprocessing.get_context("forkserver")
-        script = context.Process(target=join_for_ever, args=(engine, pipe, address))
+        script = context.Process(target=join_for_ever, args=(engine, pipe, environment))
         script.start()
         assert script.pid is not None
         pid = int(pipe.read_text())

@@ -89,13 +89,10 @@ class TestRayData:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def iterator(cls):
+    def iterator(cls, ray):
         """The whole of 40 rows in 5 blocks, in one order."""
-        limits = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-        ray.init("local", **limits, log_to_driver=False)
         ray.data.DataContext.get_current().execution_options.preserve_order = True
-        yield ray.data.range(40, override_num_blocks=5).iterator()
-        ray.shutdown()
+        return ray.data.range(40, override_num_blocks=5).iterator()
 
     @staticmethod
     def distribute_rows(strategy, iterator):
