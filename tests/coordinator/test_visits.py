@@ -82,6 +82,13 @@ class TestVisits:
             alone.join()
         assert [1] == alone.schedule(list, args=([1],)).fetch()
 
+    def test_a_stop_iteration_of_ids_is_not_the_end_of_the_data(self, alone) -> None:
+        dataset = alone.create_per_worker_dataset(["ab", "bc"], ids=lambda _: next(iter(())))
+        with pytest.raises(RuntimeError, match="got a StopIteration"):
+            alone.schedule(list, args=(iter(dataset),)).fetch()
+        with pytest.raises(RuntimeError, match="got a StopIteration"):
+            alone.join()
+
     def test_replicas_are_counted_together(self, simulated) -> None:
         with ParameterServerStrategy(1, 0, simulated, devices=["cpu"] * 3) as strategy:
             coordinator = ClusterCoordinator(strategy)

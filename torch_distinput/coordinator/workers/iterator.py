@@ -105,7 +105,11 @@ class WorkerIterator(Iterator[Any]):
         """What the user's function returns, as names that can be counted: tensors never compare."""
 
         def checked(element: Any) -> Iterable[Any]:
-            found = ids(element)
+            try:
+                found = ids(element)
+            except StopIteration as error:  # out of next() it would pass for the end of the data
+                msg = f"Expected names from ids of {self._name}, got a StopIteration: catch it."
+                raise RuntimeError(msg) from error
             if not isinstance(found, (str, bytes)):
                 with suppress(TypeError):  # not iterable, or something in it cannot be counted
                     names = tuple(map(_plain, found))
