@@ -1,9 +1,10 @@
 """Calls several remote objects at a time.
 
-thread            writes                     reads                  guarded by
-one per remote    the outcome of a call      the calls in its queue the queue, then the
-event of the call
-who calls         the queues                 outcomes               the event of each call
+    thread          writes                 reads                   guarded by
+    one per remote  the outcome of a call  the calls in its queue  the queue, then the call's event
+    who calls       the queues             outcomes                the event of each call
+
+A child that was forked has none of the threads: it forgets the queues, and starts its own.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class FanOut:
     def __init__(self, remotes: Sequence[RemoteObject]) -> None:
         self._queues: dict[int, SimpleQueue[_Call | None]] = {}
         self._remotes = tuple(remotes)
+        threads.call_in_child(self, FanOut._forget_threads)
 
     def __del__(self) -> None:
         """Let the threads end."""
@@ -89,6 +91,9 @@ class FanOut:
             if call.error is not None:
                 raise call.error
         return [call.result for call in calls]
+
+    def _forget_threads(self) -> None:
+        self._queues = {}
 
     def _queue(self, server: int) -> SimpleQueue[_Call | None]:
         if server not in self._queues:
