@@ -145,6 +145,8 @@ def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path, monkey
         said = output_of([*TORCHRUN, "-m", name, *arguments], timeout=100)
     else:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
+        # Another test of this process may have imported it; runpy would warn of that.
+        monkeypatch.delitem(sys.modules, f"{name}.__main__", raising=False)
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         said = capsys.readouterr().out
     assert f"{out}: fingerprint {pp.load(str(expected)).fingerprint()}" in said
