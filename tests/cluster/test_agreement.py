@@ -85,6 +85,15 @@ def test_steps_without_examples_are_dropped_on_all_workers():
     assert [[(1, 1), (0, 2)], [(0, 1), (2, 2)]] == simulate(work, num_workers=2)
 
 
+def test_steps_without_examples_make_room_for_others():
+    """However many there are: nobody takes them, so the voter wakes the reader."""
+
+    def work(strategy):
+        return drained(agree(strategy, map(Step, [0] * 10 * WINDOW + [1])))[0]
+
+    assert [[(1, 2)]] * 2 == simulate(work, num_workers=2)
+
+
 @pytest.mark.parametrize(
     ("num_bytes", "enough", "most"), [(1, 2 * WINDOW - 1, 2 * WINDOW + 1), (40 << 20, 2, 3)]
 )

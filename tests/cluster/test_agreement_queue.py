@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.cluster.test_agreement import LIMIT, Step
-from torch_distinput.cluster.agreement.agreement_queue import AgreementQueue
+from torch_distinput.cluster.agreement import agreement_queue
+from torch_distinput.cluster.agreement.agreement_queue import _LOW_WATER, Agreed, AgreementQueue
 from torch_distinput.plan.progress.end_of_data import WINDOW, VoterState
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import ResumePoint
@@ -49,6 +50,96 @@ def test_resume_points_are_told_once():
     assert (False, ()) == (vote.has_news, news)
     queue.put(Step(1, resume_point=points[3]), 1)
     assert (points[3],) == queue.wait_for_vote()[1]
+
+
+def vote_in_thread(queue, *, then):
+    """The vote that is waited for while ``then`` happens, and how often the voter was woken."""
+    wakes, waits = [], threading.Event()
+    notify, wait = queue._votable.notify, queue._votable.wait
+
+    def noted_wait(seconds=None):
+        waits.set()  # with the lock, which the wait gives up
+        return wait(seconds)
+
+    queue._votable.wait = noted_wait
+    queue._votable.notify = lambda number=1: wakes.append(1) or notify(number)
+    voted = []
+    voter = threading.Thread(target=lambda: voted.append(queue.wait_for_vote()), daemon=True)
+    voter.start()
+    assert waits.wait(LIMIT)
+    then()
+    voter.join(LIMIT)
+    ((vote, _),) = voted
+    return vote, len(wakes)
+
+
+def put_steps(queue, number):
+    """What the reader does."""
+    for _ in range(number):
+        queue.put(Step(1), 1)
+
+
+@pytest.fixture
+def queue_after_vote(monkeypatch):
+    """A queue whose last vote was just now, and stays so."""
+    monkeypatch.setattr(agreement_queue, "_PART_SECONDS", 1000.0)
+    queue = AgreementQueue[Step]()
+    queue.introduce([None])
+    put_steps(queue, 1)
+    queue.agree([1], [None])
+    assert isinstance(queue.get(0.0), Agreed)
+    return queue
+
+
+def test_a_vote_soon_after_another_is_on_a_full_window(queue_after_vote):
+    """The voter is woken once for all its steps."""
+    vote, num_wakes = vote_in_thread(
+        queue_after_vote, then=lambda: put_steps(queue_after_vote, WINDOW)
+    )
+    assert (WINDOW, 1) == (len(vote.counts), num_wakes)
+
+
+@pytest.mark.parametrize("last", ["end_reading", "close"])
+def test_a_vote_does_not_wait_for_steps_that_will_not_come(queue_after_vote, last):
+    """An end and a close are told at once, however soon after another vote."""
+
+    def leave():
+        put_steps(queue_after_vote, 3)
+        getattr(queue_after_vote, last)()
+
+    vote, _ = vote_in_thread(queue_after_vote, then=leave)
+    assert 3 == len(vote.counts)
+
+
+def test_a_part_of_a_window_is_voted_on_after_a_while(monkeypatch):
+    """Also where the source does not return from reading the next step."""
+    monkeypatch.setattr(agreement_queue, "_PART_SECONDS", 0.05)
+    queue = AgreementQueue[Step]()
+    put_steps(queue, 2)
+    queue.agree([1], [None])
+    assert isinstance(queue.get(0.0), Agreed)
+    assert 1 == len(vote_in_thread(queue, then=lambda: None)[0].counts)
+
+
+def test_the_first_step_is_voted_on_at_once():
+    """So is each step of a source that takes longer for one."""
+    queue = AgreementQueue[Step]()
+    vote, num_wakes = vote_in_thread(queue, then=lambda: put_steps(queue, 1))
+    assert (1, 1) == (len(vote.counts), num_wakes)
+
+
+def test_no_vote_while_many_agreed_steps_wait():
+    """A vote could wait for a worker that is busy; the consumer wakes the voter in time."""
+    queue = AgreementQueue[Step]()
+    put_steps(queue, 2 * WINDOW)
+    queue.agree([1] * WINDOW, [None] * WINDOW)
+
+    def take():
+        for _ in range(WINDOW - _LOW_WATER):
+            assert isinstance(queue.get(0.0), Agreed)
+
+    vote, num_wakes = vote_in_thread(queue, then=take)
+    assert (WINDOW, 1) == (len(vote.counts), num_wakes)
 
 
 def test_closing_inside_the_lock():
