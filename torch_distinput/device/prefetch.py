@@ -21,8 +21,8 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,8 +31,7 @@ from torch_distinput.device.staging import StagingRing
 from torch_distinput.threads import Thread, start_thread
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaLeaves:
+class ReplicaLeaves(NamedTuple):
     """One step: the leaves of a batch for each local replica, and whatever belongs to it.
 
     Attributes:
@@ -148,7 +147,7 @@ class _Copies:
         pairs = zip(self._rings, step.leaves, strict=True)
         started = [ring.start(leaves, owned=step.owned) for ring, leaves in pairs]
         leaves, markers = zip(*started, strict=True)
-        return replace(step, leaves=leaves, markers=markers)
+        return step._replace(leaves=leaves, markers=markers)
 
     def hand_over(self, step: ReplicaLeaves) -> ReplicaLeaves:
         for ring, leaves, marker in zip(self._rings, step.leaves, step.markers, strict=True):

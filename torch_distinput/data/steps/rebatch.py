@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import final
+from typing import NamedTuple, final
 
 from torch.utils.data import IterableDataset
 
@@ -37,8 +37,7 @@ _log = logging.getLogger(__name__)
 _HELD_BYTES = 256 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CutRows:
+class CutRows(NamedTuple):
     """One step of this worker, before its rows are mapped and collated.
 
     Attributes:
@@ -126,6 +125,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _cut_buffered(self, reader: ReaderChain, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         first_step = self._read_plan.step
+        cuts = self._splitter.cut(self._size)
         for number in itertools.count() if limit is None else range(limit):
             chunk = reader.take(self._size)
             if chunk is None:
@@ -138,7 +138,9 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 _warn_if_heavy(chunk)
             mark = fingerprint_batch(chunk, number, self._splitter)
             trace = self._trace(chunk, number)
-            for cut in self._splitter.cut(count)[first_step:]:
+            if count < self._size:
+                cuts = self._splitter.cut(count)
+            for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
@@ -199,7 +201,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         if not sum(sizes):
             return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
         if outlives_the_source(self._splitter):
-            chunk = replace(chunk, data=rows.compact(chunk.data))
+            chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
         return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 
@@ -226,12 +228,14 @@ class Finish:
             return item
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
-        batch = rows.with_tensors(self.stream.finish(item.chunk, self.shard))
+        batch = self.stream.finish(item.chunk, self.shard)
         if self.lent:
+            batch = rows.with_tensors(batch)
             check_row_count(batch, item.chunk.num_rows)
             if outlives_the_source(self.splitter):
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
+        part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
         return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
 
 

@@ -30,6 +30,17 @@ class Cursor:
     num_touched: int = 0
     segment: int = 0
 
+    def after(self, num_rows: int) -> Cursor:
+        """Where the rows stand that come so many later; for every step, so without ``replace``."""
+        if not num_rows:
+            return self
+        return Cursor(
+            start=self.start,
+            skip=self.skip + num_rows,
+            num_touched=self.num_touched,
+            segment=self.segment,
+        )
+
     def within(self, operation: str, **values: Value) -> Cursor:
         """Where rows stand behind an operation that needs ``values`` to be started here."""
         start = Place(operation, tuple(values.items()), self.skip, (self.start,))
@@ -74,9 +85,8 @@ class Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
         if start == 0 and stop == self.num_rows:
             return self
-        place = replace(self.place, skip=self.place.skip + start)
         data = rows.slice_rows(self.data, start, stop)
-        return Chunk(data=data, ids=self.ids[start:stop], place=place)
+        return Chunk(data=data, ids=self.ids[start:stop], place=self.place.after(start))
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:
         """Return the rows at ``indices``, which stand where the chunk stands."""

@@ -22,6 +22,10 @@ class ChunkReader:
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
+        chunk, start = self._chunk, self._position
+        if chunk is not None and 0 < num_rows < chunk.num_rows - start:  # as a rule
+            self._position = start + num_rows
+            return chunk.slice(start, self._position)
         parts = list(self._next(num_rows))
         return concat_chunks(parts) if parts else None
 

@@ -33,8 +33,11 @@ def _segment_links(stream: Stream, segments: Sequence[ReadSegment]) -> Iterator[
 
 def _placed(chunk: Chunk, *, number: int, is_last: bool) -> Chunk:
     """Files of earlier assignments stay as they are: only those of the last one are counted."""
-    num_touched = chunk.place.num_touched if is_last else 0
-    return replace(chunk, place=replace(chunk.place, num_touched=num_touched, segment=number))
+    place = chunk.place
+    num_touched = place.num_touched if is_last else 0
+    if place.segment == number and place.num_touched == num_touched:
+        return chunk  # as a rule: there is one segment
+    return replace(chunk, place=replace(place, num_touched=num_touched, segment=number))
 
 
 def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -88,17 +89,10 @@ class DeliveryCounter:
         files_touched = np.maximum(
             self._files_touched, np.maximum.accumulate(files_touched, axis=0)
         )
-        first = self._steps_done + 1
-        after_steps = [
-            Progress(
-                first + step,
-                (first + step) // self._steps_per_batch,
-                rows[step],
-                files_touched[step],
-                kept,
-            )
-            for step in range(num_steps)
-        ]
+        ends = range(self._steps_done + 1, self._steps_done + 1 + num_steps)
+        batches = [steps_done // self._steps_per_batch for steps_done in ends]
+        columns = zip(ends, batches, rows, files_touched, repeat(kept))
+        after_steps = list(map(Progress._make, columns))
         if after_steps:
             self._rows, self._files_touched = rows[-1], files_touched[-1]
             self._steps_done += num_steps
@@ -138,4 +132,8 @@ def _resume_last(resume_points: ResumePoints, batch: int, stream: StreamPosition
 
 
 def _count_passed(resume_points: ResumePoints, batch: int) -> int:
-    return sum(resume_point.batch <= batch for resume_point in resume_points)
+    """They come in order."""
+    for number, resume_point in enumerate(resume_points):
+        if resume_point.batch > batch:
+            return number
+    return len(resume_points)
