@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.data.user_sources.states import next_epoch
@@ -46,8 +46,7 @@ class Origin:
         return replace(self.position, steps_done=progress, rows=rows, files_touched=())
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnd:
+class StepEnd(NamedTuple):
     """Where the epoch stands after one step, whatever is delivered since.
 
     Attributes:

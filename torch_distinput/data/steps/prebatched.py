@@ -25,7 +25,7 @@ from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.segments import make_resume_point
 from torch_distinput.data.stream.witness import Witness
 from torch_distinput.data.user_sources.states import STREAMS
-from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.batching import Cut, Splitter
 from torch_distinput.plan.progress.place import Place, Start
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
@@ -48,7 +48,9 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
     def __iter__(self) -> Iterator[LocalStep | ReadReport]:
         """Yield this worker's steps; a batch without rows is no step. Last, what was read."""
         read_plan, first_step = self._read_plan, self._read_plan.step
-        row = read_plan.row
+        row, num_rows = read_plan.row, -1
+        cuts: tuple[Cut, ...] = ()
+        lent = outlives_the_source(self._splitter)
         for number, chunk in enumerate(self._chunks(), read_plan.num_batches):
             start, row = row, row + chunk.num_rows
             if number < read_plan.batch:
@@ -57,9 +59,10 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
             whole = not chunk.place.skip  # else it cannot be started again from its first row
             resume_point = make_resume_point(chunk, batch=number, row=start) if whole else None
             trace = Trace(resume_point=resume_point)
-            for cut in self._splitter.cut(chunk.num_rows)[first_step:]:
+            if chunk.num_rows != num_rows:  # as a rule all batches but the last are of one size
+                num_rows, cuts = chunk.num_rows, self._splitter.cut(chunk.num_rows)
+            for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
-                lent = outlives_the_source(self._splitter)
                 data = rows.copy_rows(mine.data) if lent else mine.data
                 yield cut_step(take_apart(data, mine.ids), cut.sizes, mark=mark, trace=trace)
             first_step = 0
@@ -75,8 +78,7 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
                 passed = min(owed, chunk.num_rows)
                 owed -= passed
                 if passed < chunk.num_rows or not (chunk.num_rows or owed):
-                    place = replace(chunk.place, segment=segment.number)
-                    yield replace(chunk, place=place).slice(passed, chunk.num_rows)
+                    yield _placed(chunk, segment.number).slice(passed, chunk.num_rows)
 
     def _read(self, segment: ReadSegment) -> Iterator[Chunk]:
         chunks = self._stream.chunks(segment.shard, segment.start)
@@ -138,6 +140,13 @@ class PlayedDataset(IterableDataset[LocalStep]):
         """The replica batches of a stream; None where it has ended."""
         taken: list[ReplicaBatch | None] = [take_apart(chunk.data, chunk.ids) for chunk in chunks]
         return taken + [None] * (self._per_stream - len(taken))
+
+
+def _placed(chunk: Chunk, segment: int) -> Chunk:
+    """A chunk in a segment; as a rule there is only the first."""
+    if not segment:
+        return chunk
+    return replace(chunk, place=replace(chunk.place, segment=segment))
 
 
 def fingerprint_batch(chunk: Chunk, number: int, splitter: Splitter) -> int:
