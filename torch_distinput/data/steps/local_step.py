@@ -38,6 +38,11 @@ def take_apart(batch: Batch, ids: Ids) -> ReplicaBatch:
     return ReplicaBatch(leaves, structure, ids)
 
 
+def copy_part(part: ReplicaBatch) -> ReplicaBatch:
+    """A batch that shares no memory with this one, but for its ids."""
+    return part._replace(leaves=[kind_of(leaf).copy(leaf) for leaf in part.leaves])
+
+
 @final
 class Trace(NamedTuple):
     """Where a step was read; enough to read it again.

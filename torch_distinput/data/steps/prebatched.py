@@ -10,13 +10,13 @@ from typing import final
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.fingerprint import examine, say_unchecked
 from torch_distinput.data.sources.prebatched import ReadyStream, first_row
 from torch_distinput.data.steps.local_step import (
     LocalStep,
     ReplicaBatch,
     Trace,
+    copy_part,
     cut_step,
     take_apart,
 )
@@ -63,8 +63,9 @@ class RebatchReadyDataset(IterableDataset[LocalStep | ReadReport]):
                 num_rows, cuts = chunk.num_rows, self._splitter.cut(chunk.num_rows)
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
-                data = rows.copy_rows(mine.data) if lent else mine.data
-                yield cut_step(take_apart(data, mine.ids), cut.sizes, mark=mark, trace=trace)
+                part = take_apart(mine.data, mine.ids)
+                part = copy_part(part) if lent else part
+                yield cut_step(part, cut.sizes, mark=mark, trace=trace)
             first_step = 0
         if self._witness and (notes := self._witness.notes()):
             yield notes
@@ -114,7 +115,7 @@ class PlayedDataset(IterableDataset[LocalStep]):
         ]
         for number in itertools.count(self._read_plan.num_batches):
             taken = [
-                [self._kept(chunk) for chunk in islice(stream, self._per_stream)]
+                [self._kept_part(chunk) for chunk in islice(stream, self._per_stream)]
                 for stream in started
             ]
             if not any(taken):
@@ -122,24 +123,23 @@ class PlayedDataset(IterableDataset[LocalStep]):
             if number >= self._read_plan.batch:
                 yield self._step(number, taken)
 
-    def _step(self, number: int, taken: list[list[Chunk]]) -> LocalStep:
-        parts = [part for chunks in taken for part in self._parts(chunks)]
-        sizes = tuple(0 if part is None else len(part.ids) for part in parts)
-        starts = tuple(chunks[0].place.start if chunks else None for chunks in taken)
+    def _step(self, number: int, taken: list[list[tuple[ReplicaBatch, Start]]]) -> LocalStep:
+        parts: list[ReplicaBatch | None] = []
+        for batches in taken:  # of a stream; None where it has ended
+            parts += [part for part, _ in batches]
+            parts += [None] * (self._per_stream - len(batches))
+        sizes = tuple([0 if part is None else len(part.ids) for part in parts])
+        starts = tuple([batches[0][1] if batches else None for batches in taken])
         resume_point = None
         if all(starts):  # each stream can be started again from here
             start = Place(STREAMS, inner=starts)
             resume_point = ResumePoint(batch=number, row=0, segment=0, start=start)
         return LocalStep(parts=tuple(parts), sizes=sizes, trace=Trace(resume_point=resume_point))
 
-    def _kept(self, chunk: Chunk) -> Chunk:
-        """A batch that outlives the next one, which may be in the same buffer."""
-        return replace(chunk, data=rows.copy_rows(chunk.data)) if self._lent else chunk
-
-    def _parts(self, chunks: list[Chunk]) -> list[ReplicaBatch | None]:
-        """The replica batches of a stream; None where it has ended."""
-        taken: list[ReplicaBatch | None] = [take_apart(chunk.data, chunk.ids) for chunk in chunks]
-        return taken + [None] * (self._per_stream - len(taken))
+    def _kept_part(self, chunk: Chunk) -> tuple[ReplicaBatch, Start]:
+        """A batch that outlives the next one, which may be in the same buffer; and its place."""
+        part = take_apart(chunk.data, chunk.ids)
+        return copy_part(part) if self._lent else part, chunk.place.start
 
 
 def _placed(chunk: Chunk, segment: int) -> Chunk:
