@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.preprocessing.strings.byte_rows import to_bytes, to_str
 from torch_distinput.preprocessing.strings.hashes.token_hash import token_hash
 from torch_distinput.preprocessing.strings.packed import (
     PackedColumn,
     apply_to_packed,
     decode_texts,
-    to_bytes,
-    to_str,
 )
 from torch_distinput.preprocessing.vocabulary.sorted_table import (
     ABSENT,
