@@ -47,6 +47,20 @@ def test_texts_are_padded(column, more):
     assert expected_rows(column, width) == padded(rows, width)
 
 
+@pytest.mark.parametrize("column", [[None, "x" * 40, None], [None, *"abcdefghij", None]])
+def test_a_none_has_no_bytes_of_its_neighbours(column):
+    """In a few long rows, and in many short ones."""
+    rows = join_texts(column)
+
+    assert expected_rows(column, rows.longest()) == padded(rows, rows.longest())
+
+
+def test_the_last_string_may_end_anywhere():
+    for length in range(20):
+        for width in range(length, 20):
+            assert expected_rows(["x" * length], width) == padded(join_texts(["x" * length]), width)
+
+
 @given(columns, st.data())
 def test_a_part_of_packed_strings_is_padded(column, data):
     """Its neighbours in memory stay out of it."""
