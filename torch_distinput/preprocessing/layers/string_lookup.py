@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.columns.tensors import Takes
 from torch_distinput.preprocessing.layers.index_layout import IndexLayout
 from torch_distinput.preprocessing.layers.lookup import Learned, Lookup, flatten_tokens
@@ -28,7 +29,6 @@ from torch_distinput.preprocessing.strings.packed import (
     apply_to_packed,
     apply_to_rows,
     find_packed,
-    flatten_nested,
     flatten_strings,
     join_strings,
     nest,
@@ -190,7 +190,7 @@ class StringLookup(Lookup):
         return self._index_host(inputs)
 
     def _index_host(self, inputs: Any) -> torch.Tensor:
-        flat, shape, places = self._flatten_and_find(inputs)
+        flat, shape, places = self._find_host(inputs)
         out = torch.from_numpy(places + self.layout.first_token)
         special = np.flatnonzero(places < 0)
         if len(special):  # a few, most often
@@ -206,20 +206,12 @@ class StringLookup(Lookup):
             out[special] = self.layout.index(found, choose, lambda: self._explain(flat, places))
         return out.reshape(shape)
 
-    def _flatten_and_find(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
+    def _find_host(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
         """The strings, flat, their shape, and their places."""
-        if type(inputs) is list:
-            # To look at the type of each would take longer than this, which fails for lists.
-            with contextlib.suppress(TypeError):
-                return inputs, (len(inputs),), self._find_host(inputs)
-        flat, shape = flatten_nested(inputs)
-        return flat, shape, self._find_host(flat)
-
-    def _find_host(self, flat: Sequence[Any]) -> np.ndarray:
         tokens = self._make_tokens()
         if self._dict is None or not self._dict.is_of(tokens):
             self._dict = TokenDict(tokens, self.layout.mask_token)
-        return self._dict.find(flat)
+        return self._dict.find_nested(inputs)
 
     def _index_padded(self, inputs: PaddedStrings) -> torch.Tensor:
         data, lengths = inputs.rows()
@@ -339,6 +331,10 @@ class StringLookup(Lookup):
 
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add strings ``(rows, ...)``; each row is a document."""
+        packed = find_packed(column)
+        plain = unbox_array(column) if packed is None else packed.strings
+        if isinstance(plain, (list, PackedStrings)) and state.update_texts(plain):
+            return
         found, shape, is_complete = flatten_strings(column)
         if not is_complete and self.layout.missing == "error":
             places = np.array([ABSENT if value is None else 0 for value in found])
