@@ -66,8 +66,9 @@ class PendingTexts:
         """Add a copy of packed strings; False if one is missing, or without pyarrow."""
         if strings.missing is not None or not len(strings) or not _has_arrow():
             return False
-        own = strings.to("cpu").clone()  # what a batch is in may be written over
-        self._put(self._packed, (own.data.numpy(), own.offsets.numpy()))
+        data, offsets = strings.to("cpu").tensors()  # offsets from 0
+        # What a batch lies in may be written over. To copy it with torch would start threads.
+        self._put(self._packed, (data.numpy().copy(), offsets.numpy().copy()))
         return True
 
     def take_counts(self) -> Iterator[tuple[list[str], list[int]]]:
