@@ -48,9 +48,10 @@ pytest: $(TEST_READY)
 
 bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave the machine alone meanwhile
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --quick --rounds 5 --keep
 	$(BIN)/python benchmarks/report.py
 
-bench-quick: $(BENCH_READY)  ## the same figures from less data, in under two minutes; prints only
+bench-quick: $(BENCH_READY)  ## the same from less data, in under two minutes, and what got slower; prints only
 	$(BIN)/python benchmarks/run.py --quick
 
 clean:  ## caches and build output; environments stay

@@ -83,8 +83,12 @@ def whole(work: Callable[[Any], object], make: Callable[[], Any]) -> Clocked:
     return turn
 
 
-def one_by_one(begin: Begin, batches: Callable[[], Iterable[Any]]) -> Clocked:
-    """Work on batches, of which each is made right before its turn."""
+def one_by_one(
+    begin: Begin,
+    batches: Callable[[], Iterable[Any]],
+    end: Callable[[Any], object] = lambda work: None,  # noqa: ARG005
+) -> Clocked:
+    """Work on batches, of which each is made right before its turn, and bring it to its end."""
 
     def turn() -> float:
         work, passed = begin(), 0.0
@@ -92,7 +96,7 @@ def one_by_one(begin: Begin, batches: Callable[[], Iterable[Any]]) -> Clocked:
             start = time.perf_counter()
             work(batch)
             passed += time.perf_counter() - start
-        return passed
+        return passed + seconds(lambda: end(work))
 
     return turn
 

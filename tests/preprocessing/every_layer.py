@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from torch_distinput import preprocessing as pp
-from torch_distinput.preprocessing.strings.packed import to_str
+from torch_distinput.preprocessing.strings.byte_rows import to_str
 
 WIDTH = 24
 """Bytes of a packed string: hashes are unrolled over them."""

@@ -216,13 +216,13 @@ def test_one_long_string_does_not_widen_the_others(layer, monkeypatch):
     rng = np.random.default_rng(0)
     values = ["x" * int(length) for length in rng.integers(0, 200, 50)] + ["y" * 5_000, "a", ""]
     widths = []
-    pack = packing._pack
+    pad = packing._pad
 
-    def noted(chosen, shape, max_bytes):
-        widths.append((len(chosen), max(map(len, chosen), default=0)))
-        return pack(chosen, shape, max_bytes)
+    def noted(rows, shape, width):
+        widths.append((len(rows.lengths), width))
+        return pad(rows, shape, width)
 
-    monkeypatch.setattr(packing, "_pack", noted)
+    monkeypatch.setattr(packing, "_pad", noted)
     found = layer(values).tolist()
     assert sum(count * width for count, width in widths) < 3 * sum(map(len, values))
     assert [layer([value]).item() for value in values] == found

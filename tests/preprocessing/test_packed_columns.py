@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.preprocessing.every_layer import TOKENS, WIDTH, WORDS, a_text, batches, one_batch, texts
 from torch_distinput import PackedStrings
 from torch_distinput import preprocessing as pp
+from torch_distinput.preprocessing.layers import string_lookup
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
 from torch_distinput.preprocessing.strings import packed as tp
 
@@ -102,6 +103,34 @@ def test_large_vocabularies(monkeypatch):
     monkeypatch.setattr("torch_distinput.preprocessing.layers.string_lookup.LARGE_VOCABULARY", 1)
     layer = pp.StringLookup(vocabulary=TOKENS)
     assert layer(WORDS).tolist() == layer(PackedStrings.from_list(WORDS)).tolist()
+
+
+LOOKUPS = [
+    {},
+    {"num_oov_indices": 3, "mask_token": "", "missing": "mask"},
+    {"num_oov_indices": 2, "missing": "oov", "salt": 7},
+    {"num_oov_indices": 0},
+]
+
+
+@pytest.mark.parametrize("config", LOOKUPS)
+@given(words=st.lists(st.one_of(a_text, st.sampled_from([*TOKENS, None, "\0", "\udcff"]))))
+def test_many_strings_are_found_by_hash_as_they_are_in_a_dict(config, words):
+    layer = pp.StringLookup(vocabulary=[token for token in TOKENS if token], **config)
+    expected = outcome(lambda: layer(words).tolist())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(string_lookup, "MANY_TOKENS", 0)
+        patched.setattr(string_lookup, "MANY_STRINGS", 0)
+        assert expected == outcome(lambda: layer(words).tolist())
+
+
+def test_many_strings_need_no_dict(monkeypatch):
+    layer = pp.StringLookup(vocabulary=TOKENS)
+    expected = layer(WORDS).tolist()
+    monkeypatch.setattr(string_lookup, "MANY_TOKENS", len(TOKENS))
+    monkeypatch.setattr(string_lookup, "MANY_STRINGS", len(WORDS))
+    monkeypatch.setattr(pp.StringLookup, "_find_host", None)
+    assert expected == layer(WORDS).tolist()
 
 
 def test_bytes_are_text_too():

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from tests.preprocessing.texts import LONGEST, texts
 from torch_distinput.preprocessing.strings import text_graph
-from torch_distinput.preprocessing.strings.packed import (
-    pack_strings,
-    to_bytes,
-    to_str,
-    unpack_strings,
-)
+from torch_distinput.preprocessing.strings.byte_rows import to_bytes, to_str
+from torch_distinput.preprocessing.strings.packed import pack_strings, unpack_strings
 from torch_distinput.preprocessing.strings.text import TextRules, parse_ngrams, tokenize
 from torch_distinput.preprocessing.strings.text_graph import (
     bound_tokens,

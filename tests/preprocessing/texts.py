@@ -6,7 +6,7 @@ import string
 
 from hypothesis import strategies as st
 
-from torch_distinput.preprocessing.strings.packed import to_str
+from torch_distinput.preprocessing.strings.byte_rows import to_str
 
 LONGEST = 96
 """No text has more bytes."""

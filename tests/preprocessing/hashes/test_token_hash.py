@@ -98,3 +98,13 @@ def test_exported_it_gives_the_same(width):
         return token_hash(data, lengths, 9), parts
 
     check_export(whole_and_parts, lambda num_rows: random_rows(num_rows, width))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("width", [1, 2, 40])
+def test_rows_may_lie_in_memory_in_any_way(rows, width):
+    """At odd addresses, in rows of odd length, or column by column."""
+    data = torch.arange((rows + 1) * (width + 3), dtype=torch.uint8).view(rows + 1, width + 3)
+    lengths = torch.full((rows,), width)
+    for part in (data[1:, 1 : width + 1], data.t().contiguous().t()[1:, 2 : width + 2]):
+        assert torch.equal(token_hash(part.clone(), lengths, 5), token_hash(part, lengths, 5))

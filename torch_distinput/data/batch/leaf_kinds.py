@@ -77,7 +77,9 @@ class _Dense(LeafKind):
         return leaf.unbind()  # type: ignore[no-any-return]
 
     def empty_like(self, leaf: Any) -> Any:
-        return leaf.new_empty((0, *leaf.shape[1:]))
+        if leaf.shape[0]:
+            return leaf.new_empty((0, *leaf.shape[1:]))
+        return torch.empty_like(leaf)  # in less than half the time
 
     def copy(self, leaf: Any) -> Any:
         return leaf.clone()  # also of a slice: just its rows, in its memory format

@@ -27,7 +27,7 @@ from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 from torch_distinput.preprocessing.layers.lookup import Learned
 from torch_distinput.preprocessing.layers.string_lookup import LARGE_VOCABULARY, StringLookup
-from torch_distinput.preprocessing.strings.packed import to_bytes
+from torch_distinput.preprocessing.strings.byte_rows import to_bytes
 from torch_distinput.preprocessing.vocabulary.vocabulary import (
     StringVocabulary,
     Tokens,

@@ -12,12 +12,12 @@ from torch_distinput.options import check_count
 from torch_distinput.preprocessing.columns.tensors import Takes, require, to_integers
 from torch_distinput.preprocessing.layers.encoding import encode
 from torch_distinput.preprocessing.layers.layer import Layer, check_choice
+from torch_distinput.preprocessing.strings.byte_rows import MISSING, to_bytes
 from torch_distinput.preprocessing.strings.hashes.decimal_text import decimal_text
 from torch_distinput.preprocessing.strings.hashes.farmhash import cross, fingerprint64
 from torch_distinput.preprocessing.strings.hashes.words import choose_bucket
 from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
 from torch_distinput.preprocessing.strings.packed import (
-    MISSING,
     HostStrings,
     PaddedStrings,
     apply_in_blocks,
@@ -26,7 +26,6 @@ from torch_distinput.preprocessing.strings.packed import (
     find_packed,
     flatten_nested,
     nest,
-    to_bytes,
 )
 
 _MODES = ("int", "one_hot", "multi_hot", "count")

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.columns.tensors import Takes
 from torch_distinput.preprocessing.layers.index_layout import IndexLayout
 from torch_distinput.preprocessing.layers.lookup import Learned, Lookup, flatten_tokens
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
+from torch_distinput.preprocessing.strings.byte_rows import MISSING, to_bytes
 from torch_distinput.preprocessing.strings.hashes.token_hash import (
     prefix_sums,
     span_hash,
@@ -22,15 +24,14 @@ from torch_distinput.preprocessing.strings.hashes.token_hash import (
 )
 from torch_distinput.preprocessing.strings.oov_slots import choose_slots, parse_salt
 from torch_distinput.preprocessing.strings.packed import (
-    MISSING,
     PaddedStrings,
     apply_in_blocks,
     apply_to_packed,
+    apply_to_rows,
     find_packed,
-    flatten_nested,
     flatten_strings,
+    join_strings,
     nest,
-    to_bytes,
     unbox_array,
     unpack_strings,
 )
@@ -59,6 +60,11 @@ _MAPPED = ("text", "ends", "keys", "places", "starts")
 LARGE_VOCABULARY = 1 << 20
 """From so many tokens on there is no dict of them: strings are found by their hash, in memory that
 all processes of a machine share where the vocabulary came from a file."""
+
+MANY_TOKENS, MANY_STRINGS = 1 << 15, 1 << 12
+"""So many strings at once are found by their hash among so many tokens, too: a dict waits for
+memory at each of them, tensor code for all together, but takes a third of a millisecond to begin.
+"""
 
 
 class _TableNumbers(NamedTuple):
@@ -174,12 +180,17 @@ class StringLookup(Lookup):
                 return apply_to_packed(column, self._index_padded)
             except ValueError:  # said of a block; for all of them, as of lists
                 return self.look_up(column.to_nested())
-        if self._count_tokens() >= LARGE_VOCABULARY:
-            return apply_in_blocks(flatten_strings(inputs), self._index_padded)
+        num_tokens, inputs = self._count_tokens(), unbox_array(inputs)
+        if num_tokens >= LARGE_VOCABULARY:
+            return apply_to_rows(*join_strings(inputs), self._index_padded)
+        is_many = num_tokens >= MANY_TOKENS and type(inputs) is list
+        if is_many and len(inputs) >= MANY_STRINGS:
+            with contextlib.suppress(ValueError):  # said of a block; below, of all
+                return apply_to_rows(*join_strings(inputs), self._index_padded)
         return self._index_host(inputs)
 
     def _index_host(self, inputs: Any) -> torch.Tensor:
-        flat, shape, places = self._flatten_and_find(inputs)
+        flat, shape, places = self._find_host(inputs)
         out = torch.from_numpy(places + self.layout.first_token)
         special = np.flatnonzero(places < 0)
         if len(special):  # a few, most often
@@ -195,21 +206,12 @@ class StringLookup(Lookup):
             out[special] = self.layout.index(found, choose, lambda: self._explain(flat, places))
         return out.reshape(shape)
 
-    def _flatten_and_find(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
+    def _find_host(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
         """The strings, flat, their shape, and their places."""
-        inputs = unbox_array(inputs)
-        if type(inputs) is list:
-            # To look at the type of each would take longer than this, which fails for lists.
-            with contextlib.suppress(TypeError):
-                return inputs, (len(inputs),), self._find_host(inputs)
-        flat, shape = flatten_nested(inputs)
-        return flat, shape, self._find_host(flat)
-
-    def _find_host(self, flat: Sequence[Any]) -> np.ndarray:
         tokens = self._make_tokens()
         if self._dict is None or not self._dict.is_of(tokens):
             self._dict = TokenDict(tokens, self.layout.mask_token)
-        return self._dict.find(flat)
+        return self._dict.find_nested(inputs)
 
     def _index_padded(self, inputs: PaddedStrings) -> torch.Tensor:
         data, lengths = inputs.rows()
@@ -329,6 +331,10 @@ class StringLookup(Lookup):
 
     def count(self, state: TokenCounts, column: Any) -> None:
         """Add strings ``(rows, ...)``; each row is a document."""
+        packed = find_packed(column)
+        plain = unbox_array(column) if packed is None else packed.strings
+        if isinstance(plain, (list, PackedStrings)) and state.update_texts(plain):
+            return
         found, shape, is_complete = flatten_strings(column)
         if not is_complete and self.layout.missing == "error":
             places = np.array([ABSENT if value is None else 0 for value in found])

@@ -18,8 +18,8 @@ from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, check_choi
 from torch_distinput.preprocessing.layers.lookup import Learned
 from torch_distinput.preprocessing.layers.string_lookup import StringLookup
 from torch_distinput.preprocessing.states.token_counts import TokenCounts
+from torch_distinput.preprocessing.strings.byte_rows import MISSING
 from torch_distinput.preprocessing.strings.packed import (
-    MISSING,
     PaddedStrings,
     find_packed,
     flatten_strings,

@@ -15,6 +15,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.preprocessing.states.pending_texts import PendingTexts
+
 Token = str | int
 """What is counted. Bytes that are no UTF-8 are a ``str`` as ``surrogateescape`` decodes them."""
 
@@ -35,7 +38,8 @@ class TokenCounts:
     def __init__(self, *, documents: bool) -> None:
         self._documents = documents
         self._kind: type[Token] | None = None  # of all tokens; none yet
-        self._counts: Counter[Any] = Counter()
+        self._counted: Counter[Any] = Counter()
+        self._pending = PendingTexts()
         self._document_counts: Counter[Any] = Counter()
         self._num_documents = 0
 
@@ -68,22 +72,40 @@ class TokenCounts:
                 f"TokenCounts take arrays of integers; got {examples.dtype} of shape "
                 f"{examples.shape}. Lists of strings come from its tolist()."
             )
-        num_known = len(self._counts)
+        num_known = len(self._counted)
         try:
             if self._documents:
                 self._add_documents(examples)
             elif isinstance(examples, np.ndarray):
                 tokens, counts = np.unique(examples, return_counts=True)
-                self._counts.update(dict(zip(tokens.tolist(), counts.tolist(), strict=True)))
+                self._counted.update(dict(zip(tokens.tolist(), counts.tolist(), strict=True)))
             else:
-                self._counts.update(iter(examples))
+                self._counted.update(iter(examples))
         finally:
             # Only tokens that were not there before need a look: a dict keeps their order.
-            self._check(list(islice(reversed(self._counts), len(self._counts) - num_known)))
+            self._check(list(islice(reversed(self._counted), len(self._counted) - num_known)))
 
-    def update_rows(self, rows: Iterable[Collection[Token]]) -> None:
-        """Add rows of tokens, as many as each has; with ``documents`` each is a document."""
-        self.update(rows if self._documents else chain.from_iterable(rows))
+    def update_rows(self, rows: Iterable[Collection[str]]) -> None:
+        """Add rows of texts, as many as each has; with ``documents`` each is a document."""
+        if self._documents:
+            self.update(rows)
+        elif not self.update_texts(texts := list(chain.from_iterable(rows))):
+            self.update(texts)
+
+    def update_texts(self, texts: list[Any] | PackedStrings) -> bool:
+        """Add tokens, faster than :meth:`update` does; False, and none is added, if it cannot be.
+
+        Whatever is a ``str`` is taken, one of a subclass too; a copy is made of packed strings.
+        """
+        if self._documents or self._kind is int:
+            return False
+        is_packed = isinstance(texts, PackedStrings)
+        if not (self._pending.add_packed(texts) if is_packed else self._pending.add(texts)):
+            return False
+        self._kind = str
+        if self._pending.is_full:
+            self._count_pending()
+        return True
 
     def merge(self, other: TokenCounts) -> None:
         """Add all that ``other`` has seen; ``other`` stays as it is."""
@@ -171,6 +193,19 @@ class TokenCounts:
             for i, tokens in enumerate(chosen)
         ]
 
+    @property
+    def _counts(self) -> Counter[Any]:
+        """The counts of all tokens."""
+        self._count_pending()
+        return self._counted
+
+    def _count_pending(self) -> None:
+        for tokens, counts in self._pending.take_counts():
+            if self._counted:
+                self._counted.update(dict(zip(tokens, counts, strict=True)))
+            else:  # as above, without a dict between
+                dict.update(self._counted, zip(tokens, counts, strict=True))
+
     def _add_documents(self, documents: Any) -> None:
         rows = documents.tolist() if isinstance(documents, np.ndarray) else list(documents)
         if not all(hasattr(kind, "__len__") and kind is not str for kind in set(map(type, rows))):
@@ -179,7 +214,7 @@ class TokenCounts:
                 f"TokenCounts with documents=True take lists of tokens; got the document "
                 f"{wrong!r}. Put its tokens into a list."
             )
-        self._counts.update(chain.from_iterable(rows))
+        self._counted.update(chain.from_iterable(rows))
         self._document_counts.update(chain.from_iterable(map(set, rows)))
         self._num_documents += len(rows)
 

@@ -11,7 +11,7 @@ All text is UTF-8. Bytes that are no UTF-8 are kept: as a ``str`` they are surro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, NamedTuple, final
@@ -20,12 +20,14 @@ import numpy as np
 import torch
 
 from torch_distinput.packed_strings import PackedStrings
-
-_NARROW = 64
-_BLOCK_BYTES = 1 << 24
-
-MISSING = -1
-"""The length of a string that is not there."""
+from torch_distinput.preprocessing.strings.byte_rows import (
+    MISSING,
+    NARROW,
+    ByteRows,
+    join_plain,
+    join_texts,
+    to_str,
+)
 
 
 @final
@@ -106,11 +108,31 @@ def pack_strings(values: Any, max_bytes: int | None = None) -> PaddedStrings:
     """
     column = find_packed(values)
     if column is not None:
-        longest = int(column.strings.lengths().max()) if len(column.strings) else 0
-        if max_bytes is None or longest <= max_bytes:
-            return _pad(column.strings, column.shape, max_bytes)
+        rows, shape = ByteRows.of_packed(column.strings), column.shape
+    else:
+        rows, shape = join_strings(values)
+    longest = rows.longest()
+    width = longest if max_bytes is None else max_bytes
+    if longest > width:
+        start = int(rows.starts[rows.lengths.argmax()])
+        wrong = to_str(rows.memory[start : start + longest].tobytes())
+        msg = (
+            f"Expected strings of at most max_bytes={max_bytes} bytes, got one of {longest}: "
+            f"{wrong!r:.80}. Raise max_bytes, or cut strings where they are made."
+        )
+        raise ValueError(msg)
+    padded = _pad(rows, shape, width)
+    return PaddedStrings(padded.data[..., :width].contiguous(), padded.lengths)
+
+
+def join_strings(values: Any) -> tuple[ByteRows, tuple[int, ...]]:
+    """Join host strings, and return their shape; errors are those of :func:`flatten_strings`."""
+    values = unbox_array(values)
+    # To look at the type of each would take longer than this.
+    if type(values) is list and (rows := join_plain(values)) is not None:
+        return rows, (len(values),)
     strings, shape, _ = flatten_strings(values)
-    return _pack(strings, shape, max_bytes)
+    return join_texts(strings), shape
 
 
 def find_packed(values: Any) -> PackedColumn | None:
@@ -124,61 +146,39 @@ def apply_to_packed(
     given: PackedColumn, fn: Callable[[PaddedStrings], torch.Tensor]
 ) -> torch.Tensor:
     """:func:`apply_in_blocks` to packed strings, of which no Python string is made."""
-    strings = given.strings.to("cpu")
-    lengths = strings.lengths().numpy()
-    if lengths.max(initial=0) <= _NARROW:
-        return fn(_pad(strings, given.shape, None))
-    out = torch.empty(len(strings), dtype=torch.int64)
-    for block in split_by_length(lengths):
-        places = torch.from_numpy(block)
-        out[places] = fn(_pad(strings[places], (len(block),), None))
-    return out.reshape(given.shape)
-
-
-def _pad(
-    strings: PackedStrings, shape: tuple[int, ...], max_bytes: int | None
-) -> PaddedStrings:
-    own = strings.to("cpu").narrow()
-    lengths = own.lengths().numpy()
-    width = int(lengths.max(initial=0)) if max_bytes is None else max_bytes
-    data = np.zeros((len(lengths), width), np.uint8)
-    data[np.arange(width) < lengths[:, None]] = own.data.numpy()
-    given = own.lengths()
-    if own.missing is not None:
-        given = given.masked_fill(own.missing, MISSING)
-    return PaddedStrings(torch.from_numpy(data).reshape(*shape, width), given.reshape(shape))
+    return apply_to_rows(ByteRows.of_packed(given.strings), given.shape, fn)
 
 
 def apply_in_blocks(
     given: HostStrings, fn: Callable[[PaddedStrings], torch.Tensor]
 ) -> torch.Tensor:
-    """Apply a function to host strings, packed, and return its int64 results in their shape.
+    """Apply a function to host strings, padded, and return its int64 results in their shape."""
+    return apply_to_rows(join_texts(given.values), given.shape, fn)
 
-    Strings of about one length are packed together: packed all at once, each would take as many
+
+def apply_to_rows(
+    rows: ByteRows, shape: tuple[int, ...], fn: Callable[[PaddedStrings], torch.Tensor]
+) -> torch.Tensor:
+    """Apply a function to rows, padded, and return its int64 results in this shape.
+
+    Strings of about one length are padded together: padded all at once, each would take as many
     bytes as the longest.
     """
-    strings, shape, _ = given
-    lengths = np.fromiter((len(value or "") for value in strings), np.int64, len(strings))
-    if lengths.max(initial=0) <= _NARROW:
-        return fn(_pack(strings, shape, None))
-    out = torch.empty(len(strings), dtype=torch.int64)
-    for block in split_by_length(lengths):
-        chosen = [strings[place] for place in block.tolist()]
-        out[torch.from_numpy(block)] = fn(_pack(chosen, (len(chosen),), None))
+    if (longest := rows.longest()) <= NARROW:
+        return fn(_pad(rows, shape, longest))
+    out = torch.empty(len(rows.lengths), dtype=torch.int64)
+    rows = rows.leave_room(longest + NARROW)  # once, not for each block
+    for block in rows.split_by_length():
+        chosen = rows.take(block)
+        out[torch.from_numpy(block)] = fn(_pad(chosen, (len(block),), chosen.longest()))
     return out.reshape(shape)
 
 
-def split_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the places of strings in blocks that take little more than their bytes when packed."""
-    by_length = np.argsort(lengths, kind="stable")
-    ordered = lengths[by_length]
-    first = 0
-    while first < len(ordered):
-        width = 2 * max(int(ordered[first]), _NARROW // 2)
-        last = int(np.searchsorted(ordered, width, side="right"))
-        last = min(last, first + max(1, _BLOCK_BYTES // width))
-        yield by_length[first:last]
-        first = last
+def _pad(rows: ByteRows, shape: tuple[int, ...], width: int) -> PaddedStrings:
+    data = torch.from_numpy(rows.pad(width))
+    return PaddedStrings(
+        data.reshape(*shape, data.shape[1]), torch.from_numpy(rows.lengths).reshape(shape)
+    )
 
 
 def unpack_strings(packed: PaddedStrings) -> Any:
@@ -189,30 +189,6 @@ def unpack_strings(packed: PaddedStrings) -> Any:
         for row, length in zip(data.cpu().numpy(), lengths.tolist(), strict=True)
     ]
     return nest(flat, tuple(packed.lengths.shape))
-
-
-def _pack(
-    strings: Sequence[str | None], shape: tuple[int, ...], max_bytes: int | None
-) -> PaddedStrings:
-    encoded = [b"" if value is None else to_bytes(value) for value in strings]
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    longest = int(lengths.max(initial=0))
-    if max_bytes is not None and longest > max_bytes:
-        place = int(lengths.argmax())
-        msg = (
-            f"Expected strings of at most max_bytes={max_bytes} bytes, got one of {longest}: "
-            f"{strings[place]!r:.80}. Raise max_bytes, or cut strings where they are made."
-        )
-        raise ValueError(msg)
-    width = longest if max_bytes is None else max_bytes
-    flat = np.frombuffer(b"".join(encoded), np.uint8)
-    data = np.zeros((len(encoded), width), np.uint8)
-    data[np.arange(width) < lengths[:, None]] = flat
-    if None in strings:
-        lengths[[value is None for value in strings]] = MISSING
-    return PaddedStrings(
-        torch.from_numpy(data).reshape(*shape, width), torch.from_numpy(lengths).reshape(shape)
-    )
 
 
 def flatten_strings(values: Any) -> HostStrings:
@@ -298,24 +274,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of dtype {value.dtype}"
     return f"{value!r:.60} of type {type(value).__name__}"
-
-
-def to_str(value: bytes) -> str:
-    """Decode UTF-8, and keep bytes that are none."""
-    return value.decode("utf-8", "surrogateescape")
-
-
-def to_bytes(value: str) -> bytes:
-    """Undo :func:`to_str`.
-
-    Raises:
-        ValueError: for a surrogate that stands for no byte.
-    """
-    try:
-        return value.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        msg = f"Expected text that UTF-8 can express, got {value!r:.80}: {error.reason}."
-        raise ValueError(msg) from None
 
 
 def nest(flat: Sequence[Any], shape: tuple[int, ...]) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from torch_distinput.options import check_count
-from torch_distinput.preprocessing.strings.packed import to_bytes, to_str
+from torch_distinput.preprocessing.strings.byte_rows import to_bytes, to_str
 
 Standardize = str | Callable[[str], str] | None
 Split = str | Callable[[str], Sequence[str]] | None

@@ -8,7 +8,7 @@ import torch
 
 # What stands for the place of a key that is no token, the mask, and None.
 NOT_FOUND, MASKED, ABSENT = -1, -2, -3
-_MOST_BITS = 18  # of a directory: as many places as stay in the second level cache
+_MOST_BITS = 20  # of a directory: 4 MiB, in every process
 
 
 class Directory(NamedTuple):
@@ -30,10 +30,10 @@ class Directory(NamedTuple):
         """Do ``torch.searchsorted``; ``wanted`` has one dimension."""
         num_bits = self.starts.shape[0].bit_length() - 1
         first_bits = (wanted >> (64 - num_bits)) + (1 << (num_bits - 1))  # negative keys are first
-        places = self.starts.index_select(0, first_bits).long()
+        places = self.starts.index_select(0, first_bits)
         for step in range(self.num_steps - 1, -1, -1):
-            is_below = keys.index_select(0, places + ((1 << step) - 1)) < wanted
-            places = places + is_below * (1 << step)
+            is_below = keys[(1 << step) - 1 :].index_select(0, places) < wanted
+            places = places.add(is_below, alpha=1 << step)
         return places
 
 

@@ -6,6 +6,7 @@ string that is no token is taken for one with probability (tokens / 2**64).
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ import numpy as np
 import torch
 
 from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.preprocessing.strings.byte_rows import to_bytes, to_str
 from torch_distinput.preprocessing.strings.hashes.token_hash import token_hash
 from torch_distinput.preprocessing.strings.packed import (
     PackedColumn,
     apply_to_packed,
     decode_texts,
-    to_bytes,
-    to_str,
+    flatten_nested,
 )
 from torch_distinput.preprocessing.vocabulary.sorted_table import (
     ABSENT,
@@ -176,6 +177,15 @@ class TokenDict:
                 return False
             self._num_writes = num_writes  # most often what was there is written again
         return True
+
+    def find_nested(self, inputs: Any) -> tuple[list[Any], tuple[int, ...], np.ndarray]:
+        """The strings of a list or array, flat, their shape, and the place of each."""
+        if type(inputs) is list:
+            # To look at the type of each would take longer than this, which fails for lists.
+            with contextlib.suppress(TypeError):
+                return inputs, (len(inputs),), self.find(inputs)
+        flat, shape = flatten_nested(inputs)
+        return flat, shape, self.find(flat)
 
     def find(self, flat: Sequence[Any]) -> np.ndarray:
         """The place of each string, or NOT_FOUND, MASKED or ABSENT; int64 ``(strings,)``.

@@ -8,9 +8,12 @@ meet with every seed: this hash is for lookups in a table that was checked, not 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -82,6 +85,8 @@ def _sum_polynomials(data: Tensor, key: _Key) -> Tensor:
     is faulted in anew. A wide row has larger blocks: a graph stays small.
     """
     width = data.shape[1]
+    if not torch.compiler.is_compiling() and data.device.type == "cpu" and width:
+        return _sum_pairs(data, key)
     size = max(_FEWEST_COLUMNS, -(-width // _MOST_BLOCKS))
     table = _make_table(key, data.device)
     powers = _make_powers(key.multiplier, width, data.device)
@@ -90,6 +95,36 @@ def _sum_polynomials(data: Tensor, key: _Key) -> Tensor:
         block = slice(begin, begin + size)
         sums += _look_up(table, data[:, block]).mul_(powers[block]).sum(1)
     return sums
+
+
+def _sum_pairs(data: Tensor, key: _Key) -> Tensor:
+    """Return the same by a table of pairs of bytes, which is too large for a graph.
+
+    A column of all rows lies in one piece, so that sums are of vectors.
+    """
+    row, byte = data.stride()
+    if data.shape[1] % 2 or row % 2 or byte != 1 or data.storage_offset() % 2:
+        whole = pad(data, (0, data.shape[1] % 2))
+        data = whole.clone(memory_format=torch.contiguous_format)
+    pairs = data.view(torch.int16).t().to(torch.int32, memory_format=torch.contiguous_format)
+    pairs.bitwise_and_(0xFFFF)
+    table = torch.from_numpy(_make_pair_table(key))
+    powers = _make_powers(key.multiplier, data.shape[1], data.device)[::2, None]
+    sums = torch.zeros(data.shape[0], dtype=torch.int64, device=data.device)
+    for begin in range(0, len(pairs), _FEWEST_COLUMNS // 2):
+        block = slice(begin, begin + _FEWEST_COLUMNS // 2)
+        words = table.index_select(0, pairs[block].reshape(-1)).view(pairs[block].shape)
+        sums += words.mul_(powers[block]).sum(0)
+    return sums
+
+
+@lru_cache(maxsize=4)  # there is one, but for tokens that meet
+def _make_pair_table(key: _Key) -> NDArray[np.int64]:
+    """The words of two bytes at once, of which the first one is the lower: 512 KiB."""
+    words = [_mix_int((byte * _GOLDEN + key.table) & MASK_64) for byte in range(256)]
+    first = np.array([(word - words[0]) & MASK_64 for word in words], np.uint64).view(np.int64)
+    pairs: NDArray[np.int64] = (first[:, None] * np.int64(key.multiplier) + first).reshape(-1)
+    return pairs
 
 
 def _make_table(key: _Key, device: torch.device) -> Tensor:
