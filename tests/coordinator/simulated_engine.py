@@ -17,9 +17,10 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from torch_distinput.coordinator.engines.engine import ProcessDiedError, RemoteObject
+from torch_distinput.coordinator.engines.engine import Lent, ProcessDiedError, RemoteObject
 
 _condition = threading.Condition()
 WATCHDOG_SECONDS = 30
@@ -121,7 +122,8 @@ class SimulatedObject:
             if not made:
                 made.append(pickle.loads(self.make)())
             result = getattr(made[0], method)(*pickle.loads(pickle.dumps(args)))
-            result = pickle.loads(pickle.dumps(result))
+            with result.opened if isinstance(result, Lent) else nullcontext(result) as value:
+                result = pickle.loads(pickle.dumps(value))
             self.engine.after(self, method)
         except Death:
             self.kill()
@@ -156,7 +158,9 @@ class SimulatedEngine:
         self.on_restart: Callable[[SimulatedObject], None] = lambda _: None
         self.closed = False
 
-    def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> SimulatedObject:
+    def start(
+        self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
+    ) -> SimulatedObject:
         self.objects[name] = SimulatedObject(self, name, make)
         return self.objects[name]
 

@@ -77,11 +77,22 @@ class TestArrays:
         assert 600 == len(back["all"])
 
     @pytest.mark.parametrize("rows", [3, 3_000_000])
-    def test_they_may_be_written_to_where_they_arrive(self, remote, rows):
-        array = np.zeros(rows)
-        back = remote.call("change", array)
-        back += 1
-        assert (0, 2 * rows) == (array.sum(), back.sum())
+    def test_what_the_sender_writes_afterwards_stays_with_it(self, remote, rows):
+        array = np.ones(rows)
+        remote.call("keep", array)
+        array[:] = 2
+        (back,) = remote.call("kept")
+        assert rows == back.sum()
+
+    @pytest.mark.parametrize("rows", [3, 3_000_000])
+    def test_what_is_lent_arrives_as_it_was_inside(self, remote, rows):
+        back = [remote.call("lend", rows) for _ in range(3)]
+        assert [rows] * 3 == [array.sum() for array in back]
+
+    def test_what_is_lent_is_given_back_also_if_it_cannot_be_pickled(self, remote):
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+            remote.call("lend_unpicklable")
+        assert 3 == remote.call("lend", 3).sum()
 
     def test_others_than_contiguous_ones_travel_too(self, remote):
         array = np.arange(24).reshape(4, 6)

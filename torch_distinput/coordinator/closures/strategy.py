@@ -29,6 +29,10 @@ from torch_distinput.threads import call_in_child
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_SPARE_CALLS = 16
+"""Beside three for each worker, all of which may wait for one that is still to come: its process
+may be one that replaces another, and pull several parameters at once."""
+
 
 @final
 class ParameterServerStrategy:
@@ -62,7 +66,12 @@ class ParameterServerStrategy:
         started = _make_engine(engine)
         try:
             servers = [
-                started.start(f"server {i}", ParameterServer, restarts=False)
+                started.start(
+                    f"server {i}",
+                    ParameterServer,
+                    restarts=False,
+                    num_calls=_SPARE_CALLS + 3 * num_workers,
+                )
                 for i in range(num_parameter_servers)
             ]
             places = [

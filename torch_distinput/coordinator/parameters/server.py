@@ -20,20 +20,22 @@ Server 0 commits one push at a time: all servers apply the same pushes in the sa
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from torch_distinput import threads
-from torch_distinput.coordinator.engines.engine import RemoteObject
+from torch_distinput.coordinator.engines.engine import Lent, RemoteObject
 from torch_distinput.coordinator.parameters.description import ModuleRecipe
 from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
 from torch_distinput.coordinator.parameters.gate import Gate, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
-from torch_distinput.coordinator.parameters.payload import Packed, Packer, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import Packed, pack, read, unpack
 from torch_distinput.errors import ServerLostError, UsageError, again, let_go
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,12 @@ class _Served:
     held: HeldParameters
     lock: Any = field(default_factory=threads.new_lock)
     staged: dict[str, Any] = field(default_factory=dict)
-    packer: Packer = field(default_factory=Packer)
+
+    @contextmanager
+    def lend(self, of: Callable[[HeldParameters], T]) -> Iterator[T]:
+        """What is asked of the shards, which nobody changes inside."""
+        with self.lock:
+            yield of(self.held)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -102,8 +109,7 @@ class ParameterServer:
         servers: Sequence[RemoteObject] = (),
     ) -> None:
         """Hold the shards of a :class:`ServerPart`; with a recipe, be server 0 of these servers."""
-        part = unpack_tensors(packed)
-        held = HeldParameters(part, pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
+        held = HeldParameters(read(packed), pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
         self._served[key] = _Served(held=held)
         if recipe is not None:
             self._chiefs[key] = _Chief(
@@ -123,10 +129,10 @@ class ParameterServer:
 
     def pull(
         self, key: str, seen: int, whole: tuple[int, ...], caller: Caller | None = None
-    ) -> tuple[int, Packed]:
-        """Return the :class:`Changes` after version ``seen``, and all of the shards ``whole``.
+    ) -> Lent:
+        """Lend a version and the :class:`Changes` after ``seen``, with all of the shards ``whole``.
 
-        With an caller, wait first until it may pull, and return the version before.
+        With a caller, wait first until it may pull; the version is that before.
         """
         version = -1
         if caller is not None:
@@ -134,12 +140,13 @@ class ParameterServer:
             version = chief.gate.admit(caller)
             chief.check()
         served = self._find(key)
-        with served.lock:
-            return version, served.packer.pack(served.held.changes(seen, whole))
+        return Lent(opened=served.lend(lambda held: (version, pack(held.changes(seen, whole)))))
 
     def stage(self, key: str, token: str, packed: Packed) -> None:
         """Keep gradients and buffers until they are applied."""
-        self._find(key).staged[token] = unpack_tensors(packed)
+        served = self._find(key)
+        take = read if served.held.only_reads_gradients else unpack
+        served.staged[token] = take(packed)
 
     def commit(self, key: str, push: Push, packed: Packed | None = None) -> None:
         """Apply a push on all servers, when its turn has come."""
@@ -192,15 +199,13 @@ class ParameterServer:
             chief.broken = None if loaded else unfinished
         chief.gate.resume(name)
 
-    def state(self, key: str) -> Packed:
-        """Return the :class:`HeldState`."""
-        served = self._find(key)
-        with served.lock:
-            return Packer().pack(served.held.state())
+    def state(self, key: str) -> Lent:
+        """Lend the packed :class:`HeldState`."""
+        return Lent(opened=self._find(key).lend(lambda held: pack(held.state())))
 
     def load(self, key: str, packed: Packed) -> None:
         """Take over a :class:`HeldState`."""
-        served, state = self._find(key), unpack_tensors(packed)
+        served, state = self._find(key), unpack(packed)
         with served.lock:
             served.held.load(state)
 
