@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from tests.coordinator.simulated_engine import SimulatedEngine
+from tests.coordinator.simulated_engine import SimulatedEngine, SimulatedObject
 from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 from torch_distinput.coordinator.parameters import handle, identity
@@ -58,6 +58,7 @@ def simulated() -> Iterator[SimulatedEngine]:
     # Workers in this process say that it is theirs, and what they keep would end with theirs.
     identity._workers.clear()
     handle._clients.clear()
+    SimulatedObject.known.clear()
 
 
 @pytest.fixture

@@ -99,15 +99,24 @@ def until(is_true: Callable[[], bool]) -> None:
 
 
 class SimulatedObject:
-    """An object in a process of :class:`SimulatedEngine`."""
+    """An object in a process of :class:`SimulatedEngine`. Pickled by its number."""
 
-    def __init__(self, engine: SimulatedEngine, name: str, make: Callable[[], Any]) -> None:
+    known: ClassVar[list[SimulatedObject]] = []
+
+    def __init__(
+        self, engine: SimulatedEngine, name: str, make: Callable[[], Any], num_calls: int
+    ) -> None:
+        self.number, self.num_calls = len(self.known), num_calls
+        self.known.append(self)
         self.engine = engine
         self.name = name
         self.make = pickle.dumps(make)
         self.made: list[Any] | None = []  # None: dead
         self.calls: Counter[str] = Counter()
         self.request: Any = None  # the first argument of the last call
+
+    def __reduce__(self) -> Any:
+        return find_object, (self.number,)
 
     def call(self, method: str, *args: Any) -> Any:
         self.calls[method] += 1
@@ -142,6 +151,10 @@ class SimulatedObject:
             _condition.notify_all()
 
 
+def find_object(number: int) -> SimulatedObject:
+    return SimulatedObject.known[number]
+
+
 class SimulatedEngine:
     """Starts objects in this process.
 
@@ -161,7 +174,7 @@ class SimulatedEngine:
     def start(
         self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
     ) -> SimulatedObject:
-        self.objects[name] = SimulatedObject(self, name, make)
+        self.objects[name] = SimulatedObject(self, name, make, num_calls)
         return self.objects[name]
 
     def restart(self, remote: RemoteObject) -> None:

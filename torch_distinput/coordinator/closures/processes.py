@@ -73,6 +73,7 @@ class Processes:
     def add_parameters(self, parameters: Parameters) -> None:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
+        parameters.check_open = self.queue.check_parameters
         parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)

@@ -139,13 +139,17 @@ class ClosureQueue:
                 self._holds.add(this)
                 while self._end is None and self._running:
                     self._changed.wait(_WAIT_SECONDS)
-                if self._end is not None and not isinstance(self._end, WorkerLostError):
-                    raise again(self._end)
+                self._raise_end_of_parameters()
             yield
         finally:
             with self._lock:
                 self._holds.discard(this)
                 self._has_work.notify_all()
+
+    def check_parameters(self) -> None:
+        """Raise why parameters are of no use any more; without workers they can still be saved."""
+        with self._lock:
+            self._raise_end_of_parameters()
 
     def end(self, error: BaseException) -> None:
         """Run nothing any more: from now on every call raises this error, or the one before it."""
@@ -283,6 +287,10 @@ class ClosureQueue:
             self._settle(self._waiting.popleft(), Failed(error=self._end))
         self._changed.notify_all()
         self._has_work.notify_all()
+
+    def _raise_end_of_parameters(self) -> None:
+        if self._end is not None and not isinstance(self._end, WorkerLostError):
+            raise again(self._end)
 
     def _raise_error(self) -> None:
         if self._end is not None:

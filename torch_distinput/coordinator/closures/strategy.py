@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _SPARE_CALLS = 16
-"""Beside three for each worker, all of which may wait for one that is still to come: its process
-may be one that replaces another, and pull several parameters at once."""
+"""Calls of a server beside two for each worker, all of which may wait for one that is to come: a
+worker has one under way, and one of a process that died may still be there."""
 
 
 @final
@@ -70,7 +70,7 @@ class ParameterServerStrategy:
                     f"server {i}",
                     ParameterServer,
                     restarts=False,
-                    num_calls=_SPARE_CALLS + 3 * num_workers,
+                    num_calls=_SPARE_CALLS + 2 * num_workers,
                 )
                 for i in range(num_parameter_servers)
             ]

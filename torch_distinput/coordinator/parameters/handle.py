@@ -37,6 +37,8 @@ class Parameters:
     Attributes:
         pause: called around :meth:`state_dict` and :meth:`load_state_dict`; the coordinator holds
             its closures back in it.
+        check_open: called before :meth:`pull`, :meth:`push` and :meth:`stats` in the process that
+            has made them; raises where the job has ended, even if servers still answer.
         check_travel: called when this is pickled; raises where it must not be.
     """
 
@@ -44,6 +46,7 @@ class Parameters:
         self._connection = connection
         self._own = client
         self.pause: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.check_open: Callable[[], object] = lambda: None
         self.check_travel: Callable[[], object] = lambda: None
 
     def __reduce__(self) -> Any:
@@ -73,6 +76,7 @@ class Parameters:
         strategy = tdi.get_strategy()
         if device is None and strategy is not None:
             device = strategy.device
+        self.check_open()
         return self._client().pull(None if device is None else torch.device(device))
 
     def push(self, gradients: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -93,6 +97,7 @@ class Parameters:
             ConfigurationError: unknown names, other shapes or dtypes.
             ServerLostError: a server's process has ended.
         """
+        self.check_open()
         self._client().push(gradients)
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,6 +121,7 @@ class Parameters:
 
     def stats(self) -> ParameterStats:
         """Count pulls, pushes, and how stale the gradients were."""
+        self.check_open()
         return self._client().stats()
 
     def release(self, worker: str) -> None:
