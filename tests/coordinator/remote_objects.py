@@ -126,6 +126,16 @@ def announce(path, pids=()):
         pipe.write(" ".join(map(str, pids or [os.getpid()])))
 
 
+class Meeting:
+    """Where forty calls meet."""
+
+    def __init__(self):
+        self._all = threading.Barrier(40)
+
+    def meet(self):
+        return self._all.wait(timeout=60)
+
+
 class FailedToMake:
     def __init__(self):
         raise LookupError("nothing to make it of")

@@ -8,18 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.coordinator.engines import new_engine
-from tests.coordinator.remote_objects import FailedToMake, Subject
+from tests.coordinator.remote_objects import FailedToMake, Meeting, Subject
 from torch_distinput.coordinator.engines.outcome import RemoteTraceback
 from torch_distinput.errors import ConfigurationError, UsageError
-
-
-@pytest.fixture(scope="module")
-def started(engine):
-    """An engine that starts processes, which all tests of this file share."""
-    made = new_engine(engine)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +37,12 @@ class TestCalls:
         with ThreadPoolExecutor(4) as pool:
             places = [pool.submit(remote.call, "meet") for _ in range(4)]
             assert [0, 1, 2, 3] == sorted(place.result() for place in places)
+
+    def test_as_many_run_at_the_same_time_as_were_asked_for(self, started):
+        meeting = started.start("server 0", Meeting, restarts=False, num_calls=40)
+        with ThreadPoolExecutor(40) as pool:
+            places = [pool.submit(meeting.call, "meet") for _ in range(40)]
+            assert list(range(40)) == sorted(place.result() for place in places)
 
     def test_another_process_may_call(self, remote, others):
         asked = others[0].call("ask", remote, "pid")

@@ -29,7 +29,7 @@ from torch_distinput import threads
 from torch_distinput.coordinator.engines.engine import Lent, RemoteObject
 from torch_distinput.coordinator.parameters.description import ModuleRecipe
 from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
-from torch_distinput.coordinator.parameters.gate import Gate, ParameterStats
+from torch_distinput.coordinator.parameters.gate import Gate, Gates, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
 from torch_distinput.coordinator.parameters.payload import Packed, pack, read, unpack
@@ -99,6 +99,7 @@ class ParameterServer:
     def __init__(self) -> None:
         self._served: dict[str, _Served] = {}
         self._chiefs: dict[str, _Chief] = {}
+        self._gates = Gates()
 
     def create(
         self,
@@ -114,7 +115,7 @@ class ParameterServer:
         if recipe is not None:
             self._chiefs[key] = _Chief(
                 recipe=recipe,
-                gate=Gate(recipe.max_staleness),
+                gate=Gate(recipe.max_staleness, self._gates),
                 fan_out=FanOut(servers),
                 peers=tuple(range(1, len(servers))),
             )
