@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ class TestReadOnlyMemory:
         assert torch.equal(torch.ones(3), read(packed))
 
 
-OPTIONS = {
+OPTIONS: dict[type[optim.Optimizer], list[dict[str, Any]]] = {
     optim.SGD: [
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.9, "dampening": 0.5, "maximize": True},
@@ -107,7 +108,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [(kind, one) for kind, some in OPTIONS.items() for one in [{}, *some]]
+    ("kind", "options"), [(kind, one) for kind, some in OPTIONS.items() for one in ({}, *some)]
 )
 def test_optimizers_that_are_said_only_to_read_gradients_do(kind, options):
     parameter = nn.Parameter(torch.ones(4, 3))

@@ -114,6 +114,12 @@ class Client:
         """Tell the servers that a worker died."""
         self._fan_out.call(0, "release", self._key, worker)
 
+    def close(self) -> None:
+        """Let all servers drop what they hold."""
+        self._fan_out.call_all(
+            [(server, "drop", (self._key,)) for server in range(self._num_servers)]
+        )
+
     def stats(self) -> ParameterStats:
         """Ask what was done so far."""
         stats: ParameterStats = self._fan_out.call(0, "stats", self._key)

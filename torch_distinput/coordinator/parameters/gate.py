@@ -79,6 +79,7 @@ class Gate:
         self._condition = self._gates.condition
         if bound is not None:
             self._gates.bounded.append(self)
+        self._is_closed = False
         self._version = 0
         self._line: list[_Pull] = []
         self._turn: Caller | None = None
@@ -171,6 +172,14 @@ class Gate:
         """Whether a pull of the caller is outstanding."""
         return any(pull.caller == caller for pull in self._line)
 
+    def close(self) -> None:
+        """Let nobody pass any more: who waits is refused."""
+        with self._condition:
+            self._is_closed, self._line = True, []
+            if self in self._gates.bounded:
+                self._gates.bounded.remove(self)
+            self._condition.notify_all()
+
     def stats(self) -> ParameterStats:
         """Count pulls and pushes."""
         with self._condition:
@@ -235,7 +244,7 @@ class Gate:
         def can_go_on(stuck: Collection[Caller]) -> bool:
             return may_go([pull for pull in self._line if pull.caller in stuck])
 
-        self._check_registered(caller)
+        self._check_known(caller)
         if is_ready():
             return
         with self._gates.calls.waiting(caller, can_go_on):
@@ -257,12 +266,18 @@ class Gate:
 
     def _wait(self, caller: Caller, is_ready: Callable[[], bool]) -> None:
         def check() -> bool:
-            self._check_registered(caller)
+            self._check_known(caller)
             return is_ready()
 
         self._condition.wait_for(check)
 
-    def _check_registered(self, caller: Caller) -> None:
+    def _check_known(self, caller: Caller) -> None:
+        if self._is_closed:
+            msg = (
+                "Expected parameters that are open, got some that were closed while a closure used "
+                "them. Call close() after join()."
+            )
+            raise UsageError(msg)
         worker = caller.worker
         if worker is not None and self._registered.get(worker) != caller.nonce:
             msg = (

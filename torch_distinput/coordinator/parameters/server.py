@@ -14,13 +14,13 @@ Server 0 commits one push at a time: all servers apply the same pushes in the sa
     each call        values, optimizer, the version  the same        lock of its _Served
                      staged gradients                the same        one operation on a dict
                      whether it is broken            the same        the turn of the gate
-    create           _served, _chiefs                these           one operation on a dict
+    create, drop     _served, _chiefs                these           one operation on a dict
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
@@ -210,6 +210,13 @@ class ParameterServer:
         with served.lock:
             served.held.load(state)
 
+    def drop(self, key: str) -> None:
+        """Hold these no longer; calls that wait raise."""
+        self._served.pop(key, None)
+        chief = self._chiefs.pop(key, None)
+        if chief is not None:
+            chief.gate.close()
+
     def stats(self, key: str) -> ParameterStats:
         """Count pulls and pushes."""
         return self._chief(key).gate.stats()
@@ -236,14 +243,19 @@ class ParameterServer:
         )
 
     def _find(self, key: str) -> _Served:
-        if key not in self._served:
-            msg = (
-                f"Expected parameters that were created on this server, got {key!r}, which is none "
-                f"of its {len(self._served)}. Use them with the strategy that has created them."
-            )
-            raise UsageError(msg)
-        return self._served[key]
+        return self._known(self._served, key)
 
     def _chief(self, key: str) -> _Chief:
-        self._find(key)
-        return self._chiefs[key]
+        return self._known(self._chiefs, key)
+
+    @staticmethod
+    def _known(known: Mapping[str, T], key: str) -> T:
+        found = known.get(key)
+        if found is None:
+            msg = (
+                f"Expected parameters that were created on this server, got {key!r}, which is none "
+                f"of its {len(known)}. Use them with the strategy that has created them, before "
+                "they are closed."
+            )
+            raise UsageError(msg)
+        return found
