@@ -3,7 +3,6 @@
 handle, create        what a user holds; how it is made
 client, local_module  one process's copy of the module: pulls and pushes
 server, gate          the object in a server's process; whose push comes next
-deadlock              whose calls wait for each other at several gates
 held, optimizers      the shards of one server, and its optimizer
 optimizer_state       the optimizer's state, joined and cut
 placement, staleness  which rows lie where, how stale a gradient may be: integers alone
