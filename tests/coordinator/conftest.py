@@ -11,13 +11,16 @@ from types import FrameType
 
 import pytest
 
-from tests.coordinator.simulated_engine import SimulatedEngine
+from tests.conftest import LONG
+from tests.coordinator.engines import new_engine
+from tests.coordinator.simulated_engine import SimulatedEngine, SimulatedObject
 from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.parameters import handle, identity
 
-SECONDS = 300
-"""For one test, on the busiest machine."""
+SECONDS = 900 if LONG else 300
+"""For one test, on the busiest machine: 50 actors of Ray that are started again take minutes."""
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +54,14 @@ def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="module")
+def started(engine: str) -> Iterator[Engine]:
+    """An engine that starts processes, which all tests of a file share."""
+    made = new_engine(engine)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def simulated() -> Iterator[SimulatedEngine]:
     """An engine whose processes are pretended."""
@@ -58,6 +69,7 @@ def simulated() -> Iterator[SimulatedEngine]:
     # Workers in this process say that it is theirs, and what they keep would end with theirs.
     identity._workers.clear()
     handle._clients.clear()
+    SimulatedObject.known.clear()
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from torch_distinput.coordinator.engines.engine import ProcessDiedError
+from torch_distinput.coordinator.engines.engine import Lent, ProcessDiedError
 from torch_distinput.coordinator.parameters import handle
 from torch_distinput.coordinator.parameters.create import create_parameters
 from torch_distinput.coordinator.parameters.handle import Parameters
@@ -40,9 +41,11 @@ class InProcess:
         if self.object is None:
             raise ProcessDiedError(f"{self.name}: killed by signal 9")
         result = getattr(self.object, method)(*copied(args))
-        if self.object is None:
-            raise ProcessDiedError(f"{self.name}: killed by signal 9")
-        return copied(result)
+        lent = result.opened if isinstance(result, Lent) else nullcontext(result)
+        with lent as value:
+            if self.object is None:
+                raise ProcessDiedError(f"{self.name}: killed by signal 9")
+            return copied(value)
 
 
 def copied(value: Any) -> Any:

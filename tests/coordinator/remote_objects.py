@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
+
+from torch_distinput.coordinator.engines.engine import Lent
 
 
 class OversizedError(Exception):
@@ -36,6 +39,9 @@ class Subject:
     def __init__(self):
         self.count = 0
         self._meeting = threading.Barrier(4)
+        self._writing = threading.Lock()
+        self._memory = np.ones(0)
+        self.values = ()
 
     def add(self, number=1):
         self.count += number
@@ -51,9 +57,25 @@ class Subject:
         """Return when four calls have met here, or raise BrokenBarrierError."""
         return self._meeting.wait(timeout=30)
 
-    def change(self, array):
-        array += 1
-        return array
+    def keep(self, *values):
+        self.values = values
+
+    def kept(self):
+        return self.values
+
+    @contextmanager
+    def lending(self, value):
+        """Of an array that is written to, before and after."""
+        with self._writing:
+            yield value
+            self._memory[:] = 2
+
+    def lend(self, rows):
+        self._memory = np.ones(rows)
+        return Lent(opened=self.lending(self._memory))
+
+    def lend_unpicklable(self):
+        return Lent(opened=self.lending(threading.Lock()))
 
     def draw(self):
         return random.random(), float(np.random.rand()), float(torch.rand(()))
@@ -102,6 +124,16 @@ def announce(path, pids=()):
     """Write ids into a named pipe, when somebody reads it: of this process, if no others."""
     with Path(path).open("w") as pipe:
         pipe.write(" ".join(map(str, pids or [os.getpid()])))
+
+
+class Meeting:
+    """Where forty calls meet."""
+
+    def __init__(self):
+        self._all = threading.Barrier(40)
+
+    def meet(self):
+        return self._all.wait(timeout=60)
 
 
 class FailedToMake:

@@ -17,9 +17,10 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from torch_distinput.coordinator.engines.engine import ProcessDiedError, RemoteObject
+from torch_distinput.coordinator.engines.engine import Lent, ProcessDiedError, RemoteObject
 
 _condition = threading.Condition()
 WATCHDOG_SECONDS = 30
@@ -98,15 +99,24 @@ def until(is_true: Callable[[], bool]) -> None:
 
 
 class SimulatedObject:
-    """An object in a process of :class:`SimulatedEngine`."""
+    """An object in a process of :class:`SimulatedEngine`. Pickled by its number."""
 
-    def __init__(self, engine: SimulatedEngine, name: str, make: Callable[[], Any]) -> None:
+    known: ClassVar[list[SimulatedObject]] = []
+
+    def __init__(
+        self, engine: SimulatedEngine, name: str, make: Callable[[], Any], num_calls: int
+    ) -> None:
+        self.number, self.num_calls = len(self.known), num_calls
+        self.known.append(self)
         self.engine = engine
         self.name = name
         self.make = pickle.dumps(make)
         self.made: list[Any] | None = []  # None: dead
         self.calls: Counter[str] = Counter()
         self.request: Any = None  # the first argument of the last call
+
+    def __reduce__(self) -> Any:
+        return find_object, (self.number,)
 
     def call(self, method: str, *args: Any) -> Any:
         self.calls[method] += 1
@@ -121,7 +131,8 @@ class SimulatedObject:
             if not made:
                 made.append(pickle.loads(self.make)())
             result = getattr(made[0], method)(*pickle.loads(pickle.dumps(args)))
-            result = pickle.loads(pickle.dumps(result))
+            with result.opened if isinstance(result, Lent) else nullcontext(result) as value:
+                result = pickle.loads(pickle.dumps(value))
             self.engine.after(self, method)
         except Death:
             self.kill()
@@ -140,6 +151,10 @@ class SimulatedObject:
             _condition.notify_all()
 
 
+def find_object(number: int) -> SimulatedObject:
+    return SimulatedObject.known[number]
+
+
 class SimulatedEngine:
     """Starts objects in this process.
 
@@ -156,8 +171,10 @@ class SimulatedEngine:
         self.on_restart: Callable[[SimulatedObject], None] = lambda _: None
         self.closed = False
 
-    def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> SimulatedObject:
-        self.objects[name] = SimulatedObject(self, name, make)
+    def start(
+        self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
+    ) -> SimulatedObject:
+        self.objects[name] = SimulatedObject(self, name, make, num_calls)
         return self.objects[name]
 
     def restart(self, remote: RemoteObject) -> None:

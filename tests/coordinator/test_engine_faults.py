@@ -17,14 +17,6 @@ from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.errors import UsageError
 
 
-@pytest.fixture(scope="module")
-def started(engine):
-    """An engine that starts processes, which all tests of this file share."""
-    made = new_engine(engine)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def remote(started):
     return started.start("worker 0", Subject, restarts=True)

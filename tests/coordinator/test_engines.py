@@ -8,18 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.coordinator.engines import new_engine
-from tests.coordinator.remote_objects import FailedToMake, Subject
+from tests.coordinator.remote_objects import FailedToMake, Meeting, Subject
 from torch_distinput.coordinator.engines.outcome import RemoteTraceback
 from torch_distinput.errors import ConfigurationError, UsageError
-
-
-@pytest.fixture(scope="module")
-def started(engine):
-    """An engine that starts processes, which all tests of this file share."""
-    made = new_engine(engine)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +37,12 @@ class TestCalls:
         with ThreadPoolExecutor(4) as pool:
             places = [pool.submit(remote.call, "meet") for _ in range(4)]
             assert [0, 1, 2, 3] == sorted(place.result() for place in places)
+
+    def test_as_many_run_at_the_same_time_as_were_asked_for(self, started):
+        meeting = started.start("server 0", Meeting, restarts=False, num_calls=40)
+        with ThreadPoolExecutor(40) as pool:
+            places = [pool.submit(meeting.call, "meet") for _ in range(40)]
+            assert list(range(40)) == sorted(place.result() for place in places)
 
     def test_another_process_may_call(self, remote, others):
         asked = others[0].call("ask", remote, "pid")
@@ -77,11 +74,22 @@ class TestArrays:
         assert 600 == len(back["all"])
 
     @pytest.mark.parametrize("rows", [3, 3_000_000])
-    def test_they_may_be_written_to_where_they_arrive(self, remote, rows):
-        array = np.zeros(rows)
-        back = remote.call("change", array)
-        back += 1
-        assert (0, 2 * rows) == (array.sum(), back.sum())
+    def test_what_the_sender_writes_afterwards_stays_with_it(self, remote, rows):
+        array = np.ones(rows)
+        remote.call("keep", array)
+        array[:] = 2
+        (back,) = remote.call("kept")
+        assert rows == back.sum()
+
+    @pytest.mark.parametrize("rows", [3, 3_000_000])
+    def test_what_is_lent_arrives_as_it_was_inside(self, remote, rows):
+        back = [remote.call("lend", rows) for _ in range(3)]
+        assert [rows] * 3 == [array.sum() for array in back]
+
+    def test_what_is_lent_is_given_back_also_if_it_cannot_be_pickled(self, remote):
+        with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+            remote.call("lend_unpicklable")
+        assert 3 == remote.call("lend", 3).sum()
 
     def test_others_than_contiguous_ones_travel_too(self, remote):
         array = np.arange(24).reshape(4, 6)

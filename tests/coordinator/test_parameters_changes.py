@@ -7,7 +7,7 @@ import torch
 from torch import nn, optim
 
 from tests.coordinator.in_process import PlayedWorker, forget_all, start
-from torch_distinput.coordinator.parameters.payload import Packer, SomeRows, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import SomeRows, read
 
 ROWS = 500
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
@@ -51,11 +51,11 @@ def sent(monkeypatch):
     found = []
 
     def unpack(packed):
-        value = unpack_tensors(packed)
+        value = read(packed)
         found.append(value)
         return value
 
-    monkeypatch.setattr(client, "unpack_tensors", unpack)
+    monkeypatch.setattr(client, "read", unpack)
     return found
 
 
@@ -120,27 +120,6 @@ def test_one_that_pulls_seldom_gets_all_rows_that_changed_meanwhile(sent):
     other.pull()
     assert {0: 205} == rows_sent(sent)
     assert torch.equal(parameters.state_dict()["model"]["table.weight"], module.table.weight)
-
-
-def test_memory_is_used_again_when_nobody_else_has_it():
-    packer = Packer()
-    first = packer.pack(torch.ones(100_000))
-    value = unpack_tensors(first)
-    place = first.ctypes.data
-    del first
-    second = packer.pack(torch.zeros(100_000))
-    assert torch.equal(torch.ones(100_000), value)
-    assert place != second.ctypes.data
-    place = second.ctypes.data
-    del second
-    assert place == packer.pack(torch.zeros(100_000)).ctypes.data
-
-
-def test_much_memory_is_not_kept_for_little():
-    packer = Packer()
-    packer.pack(torch.ones(1_000_000))
-    packer.pack(torch.ones(10))
-    assert len(packer._memory) < 100_000
 
 
 def test_nothing_is_sent_that_has_not_changed(sent):

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 
-from tests.coordinator.engines import new_engine
 from tests.coordinator.parameter_workers import Lookup, StepWorker, make_adagrad
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.coordinator.parameters.create import create_parameters
@@ -19,13 +18,6 @@ from torch_distinput.errors import ServerLostError
 
 SECONDS = 60
 """A watchdog."""
-
-
-@pytest.fixture(scope="module")
-def started(engine):
-    made = new_engine(engine)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import torch
@@ -56,15 +57,15 @@ class Waits:
         self.queue = coordinator._queue
         self.thread = None
         self.begun = threading.Semaphore(0)
-        self.wait = self.queue._changed.wait
-        self.queue._changed.wait = self.note
+        for condition in (self.queue._changed, self.queue._has_work):
+            condition.wait = functools.partial(self.note, condition.wait)
         self.has_timeout = False
 
-    def note(self, timeout=None) -> None:
+    def note(self, wait, timeout=None) -> None:
         if threading.current_thread() is self.thread:
             self.begun.release()
         # Without a timeout: whoever waits is woken by what it waits for.
-        self.wait(timeout if self.has_timeout else None)
+        wait(timeout if self.has_timeout else None)
 
     def watch(self, thread) -> None:
         self.thread = thread

@@ -119,6 +119,7 @@ class Closure:
         generation: with which it is cancelled.
         deaths: of workers that ran it.
         outcome: how it ended; None until then.
+        is_awaited: whether anybody waits for the outcome.
     """
 
     number: int
@@ -128,6 +129,7 @@ class Closure:
     generation: Generation
     deaths: list[Death] = field(default_factory=list)
     outcome: ClosureOutcome | None = None
+    is_awaited: bool = False
 
     def __str__(self) -> str:
         """Who it is in messages."""

@@ -73,9 +73,18 @@ class Processes:
     def add_parameters(self, parameters: Parameters) -> None:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
+        parameters.note_closed = self._drop_parameters
+        parameters.check_open = self.queue.check_parameters
         parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)
+
+    def _drop_parameters(self, parameters: Parameters) -> None:
+        """They were closed: workers are told with their next closures."""
+        with self._lock:
+            self._parameters = [one for one in self._parameters if one is not parameters]
+        for worker in self._served:
+            worker.unused_parameters.append(parameters.key)
 
     def close(self) -> None:
         """End the queue, the processes and the threads; may be called twice."""

@@ -6,11 +6,13 @@
     one per worker     _waiting (the front), _running, _up,        all
                        _generation, _error, _end, outcomes, _counts
 
-All of it, and the outcome of every closure, is guarded by ``_lock``; whoever waits for anything
-waits for ``_changed``. Nothing is called under the lock but what is here: what follows from a
-change is done by the caller, outside. The lock is taken as itself and never by way of the
-condition, whose ``__enter__`` is Python: Ctrl-C in there would leave the lock held for ever. Every
-change of the user's thread is one operation on a collection, so that Ctrl-C leaves it done or not.
+All of it, and the outcome of every closure, is guarded by ``_lock``. The user's threads wait for
+``_changed``, those of workers for ``_has_work``. To wake a thread takes as long as to hand out a
+closure, so each is woken only where what it waits for may be there. Nothing is called under the
+lock but what is here: what follows from a change is done by the caller, outside. The lock is taken
+as itself and never by way of the condition, whose ``__enter__`` is Python: Ctrl-C in there would
+leave the lock held for ever. Every change of the user's thread is one operation on a collection, so
+that Ctrl-C leaves it done or not.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ class ClosureQueue:
         """Serve workers ``0 .. num_workers - 1``, none of which is there yet."""
         self._lock = new_lock()
         self._changed = new_condition(self._lock)
+        self._has_work = new_condition(self._lock)
         self._waiting: deque[Closure] = deque()
         self._running: dict[int, Task] = {}  # by worker
         self._up: dict[int, int] = {}  # by worker that is there: the last dataset it has tried
@@ -91,7 +94,7 @@ class ClosureQueue:
                 generation=self._generation,
             )
             self._waiting.append(closure)
-            self._changed.notify_all()
+            self._has_work.notify()
             return closure
 
     def add_dataset(self, record: DatasetRecord) -> None:
@@ -100,12 +103,12 @@ class ClosureQueue:
             self._raise_error()
             self._datasets[self._last_dataset + 1] = record
             self._last_dataset += 1
-            self._changed.notify_all()
+            self._has_work.notify_all()
 
     def join(self) -> None:
         """Wait until nothing waits or runs; raise the error, if there was one."""
         with self._lock:
-            self._changed.notify_all()  # a put that Ctrl-C has ended between its two lines
+            self._has_work.notify_all()  # a put that Ctrl-C has ended between its two lines
             while self._end is None and not self._is_idle:
                 self._changed.wait(_WAIT_SECONDS)
             self._raise_error()
@@ -119,6 +122,7 @@ class ClosureQueue:
     def wait_for(self, closure: Closure) -> ClosureOutcome:
         """Wait until a closure has ended, and tell how."""
         with self._lock:
+            closure.is_awaited = True
             while closure.outcome is None and self._end is None:
                 self._changed.wait(_WAIT_SECONDS)
             if closure.outcome is None:
@@ -135,13 +139,17 @@ class ClosureQueue:
                 self._holds.add(this)
                 while self._end is None and self._running:
                     self._changed.wait(_WAIT_SECONDS)
-                if self._end is not None and not isinstance(self._end, WorkerLostError):
-                    raise again(self._end)
+                self._raise_end_of_parameters()
             yield
         finally:
             with self._lock:
                 self._holds.discard(this)
-                self._changed.notify_all()
+                self._has_work.notify_all()
+
+    def check_parameters(self) -> None:
+        """Raise why parameters are of no use any more; without workers they can still be saved."""
+        with self._lock:
+            self._raise_end_of_parameters()
 
     def end(self, error: BaseException) -> None:
         """Run nothing any more: from now on every call raises this error, or the one before it."""
@@ -200,17 +208,20 @@ class ClosureQueue:
                 if task is not None:
                     self._running[worker] = task
                     return task
-                self._changed.wait()
+                self._has_work.wait()
             return None
 
     def finish(self, worker: int, outcome: ClosureOutcome | None = None) -> None:
         """A worker has run a closure, or has made a dataset, which has no outcome."""
         with self._lock:
             task = self._running.pop(worker)
+            is_awaited = False
             if isinstance(task, Closure):
                 assert outcome is not None
                 self._settle(task, outcome)
-            self._changed.notify_all()
+                is_awaited = task.is_awaited
+            if is_awaited or not self._running:
+                self._changed.notify_all()
 
     def fail(self, worker: int, failed: Task, error: BaseException) -> None:
         """A closure, or a dataset, has raised: cancel what was scheduled before it was known."""
@@ -241,6 +252,7 @@ class ClosureQueue:
                 self._settle(closure, Cancelled(failure=closure.generation.failure))
             else:
                 self._waiting.appendleft(closure)
+                self._has_work.notify()
             self._changed.notify_all()
 
     # ------------------------------------------------------------------ under the lock
@@ -274,6 +286,11 @@ class ClosureQueue:
         while self._waiting:
             self._settle(self._waiting.popleft(), Failed(error=self._end))
         self._changed.notify_all()
+        self._has_work.notify_all()
+
+    def _raise_end_of_parameters(self) -> None:
+        if self._end is not None and not isinstance(self._end, WorkerLostError):
+            raise again(self._end)
 
     def _raise_error(self) -> None:
         if self._end is not None:

@@ -29,6 +29,10 @@ from torch_distinput.threads import call_in_child
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_SPARE_CALLS = 16
+"""Calls of a server beside two for each worker, all of which may wait for one that is to come: a
+worker has one under way, and one of a process that died may still be there."""
+
 
 @final
 class ParameterServerStrategy:
@@ -62,7 +66,12 @@ class ParameterServerStrategy:
         started = _make_engine(engine)
         try:
             servers = [
-                started.start(f"server {i}", ParameterServer, restarts=False)
+                started.start(
+                    f"server {i}",
+                    ParameterServer,
+                    restarts=False,
+                    num_calls=_SPARE_CALLS + 2 * num_workers,
+                )
                 for i in range(num_parameter_servers)
             ]
             places = [

@@ -3,9 +3,10 @@
     thread            writes                                       reads
     this worker's     all attributes of its WorkerThread, the      the same; closures by way of the
                       deaths of the closure that it runs           queue
-    any               unused_values, unused_datasets (appends)     -
+    any               unused_values, unused_datasets,              -
+                      unused_parameters (appends)
 
-A closure is in the hands of one thread at a time, so its deaths need no lock. The two deques are
+A closure is in the hands of one thread at a time, so its deaths need no lock. The three deques are
 filled by whoever collects garbage, who may hold any lock: appending takes none.
 
     taken            what happens               then
@@ -86,6 +87,7 @@ class WorkerThread:
         self._answered = time.monotonic()  # when the process last did
         self.unused_values: deque[int] = deque()
         self.unused_datasets: deque[Unused] = deque()
+        self.unused_parameters: deque[str] = deque()
 
     def serve(self) -> None:
         """Do what the queue has, until there is nothing any more or the worker is lost."""
@@ -152,6 +154,7 @@ class WorkerThread:
             payload=closure.payload,
             unused_values=_take_all(self.unused_values),
             unused_datasets=_take_all(self.unused_datasets),
+            unused_parameters=_take_all(self.unused_parameters),
         )
 
     def _outcome(self, closure: Closure, reply: ClosureReply) -> ClosureOutcome:
@@ -264,6 +267,7 @@ class WorkerThread:
         self._made.clear()
         self.unused_values.clear()
         self.unused_datasets.clear()
+        self.unused_parameters.clear()
         while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
             try:
                 self._engine.restart(self._remote)

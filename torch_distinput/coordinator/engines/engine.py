@@ -7,7 +7,9 @@ retried, in which order, and what a death means is not decided here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 
 class ProcessDiedError(Exception):
@@ -15,6 +17,19 @@ class ProcessDiedError(Exception):
 
     The text says who, and how it ended if that is known ("worker 2: killed by signal 9").
     """
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """What a method returns whose arrays its object goes on to write.
+
+    Attributes:
+        opened: a context manager of the result. Its arrays are copied inside, and sent afterwards:
+            nobody is kept waiting by a caller that is slow to take them.
+    """
+
+    opened: AbstractContextManager[Any]
 
 
 class RemoteObject(Protocol):
@@ -32,8 +47,10 @@ class RemoteObject(Protocol):
         """Call a method of the object, and wait for the result.
 
         Several calls may be under way at once: the object runs each in a thread of its process.
-        Arguments and results are pickled; dense arrays of numpy are not copied by pickle, and who
-        gets one may write to it. Tensors travel best as arrays.
+        Arguments and results are pickled, but for the contents of dense arrays of numpy, which are
+        read where they are while this call lasts, or while they are :class:`Lent`. An array that
+        arrives may be read-only: it may lie in memory that processes share. Who wants to write
+        copies it. Tensors travel best as arrays.
 
         Raises:
             ProcessDiedError: the process ended first.
@@ -45,13 +62,17 @@ class RemoteObject(Protocol):
 class Engine(Protocol):
     """Starts processes; one engine object is for one cluster."""
 
-    def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> RemoteObject:
+    def start(
+        self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
+    ) -> RemoteObject:
         """Start a process with the object ``make()`` in it, without waiting for it.
 
         Args:
             name: who it is.
             make: called in the process. What it raises is raised by each call.
             restarts: whether :meth:`restart` may be called for it.
+            num_calls: how many may be under way at once, at least; others may have to wait for one
+                of them to end.
 
         Raises:
             TypeError: ``make`` cannot be pickled; names what in it cannot.

@@ -68,11 +68,14 @@ class LocalEngine:
         # called close(); not in a fork of it.
         self._end = Finalize(None, _end, (self._children, self._folder), exitpriority=10)
 
-    def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> RemoteObject:
+    def start(
+        self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
+    ) -> RemoteObject:
         """Start a process with the object ``make()`` in it; see :meth:`Engine.start`.
 
-        The first call waits for the fork server.
+        The first call waits for the fork server. Any number of calls may be under way.
         """
+        del num_calls
         pickled = pickling.dumps(make, f"the object of {name}")
         with self._lock:
             if self._closed:

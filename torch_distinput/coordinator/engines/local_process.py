@@ -28,6 +28,7 @@ from typing import cast
 
 from torch_distinput import threads
 from torch_distinput.coordinator.engines import outcome, wire
+from torch_distinput.coordinator.engines.memory import message_memory
 from torch_distinput.coordinator.engines.outcome import Made
 from torch_distinput.coordinator.engines.process_state import begin_process
 
@@ -94,4 +95,8 @@ def _answer_calls(calls: Connection, made: Made) -> None:
         deliver_challenge(calls, key)
         answer_challenge(calls, key)
         while True:
-            wire.send(calls.fileno(), outcome.answer(made, wire.receive(calls.fileno())))
+            call = wire.receive(calls.fileno())
+            reply = outcome.answer(made, call, message_memory().copy)
+            del call  # its memory may be used again while this waits
+            wire.send(calls.fileno(), reply)
+            del reply

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 from torch_distinput.coordinator.engines import pickling, wire
+from torch_distinput.coordinator.engines.engine import Lent
 from torch_distinput.coordinator.engines.wire import Frame
 
 
@@ -54,16 +56,28 @@ def make_object(pickled: bytes) -> Made:
         return Made(failure=_describe(error))
 
 
-def answer(made: Made, call: Frame) -> Frame:
+def answer(
+    made: Made, call: Frame, copy: Callable[[Sequence[Any]], Sequence[Any]]
+) -> Frame:
     """Run one call in the process of the object: the frame that says what became of it.
 
     A call without a method asks only whether the object is there.
+
+    Args:
+        made: the object.
+        call: what to do.
+        copy: takes the arrays of a result that is lent, and returns what the frame then has.
     """
     if made.failure is not None:
         return wire.to_frame(made.failure)
     try:
         method, args = wire.to_value(call)
-        return wire.to_frame((getattr(made.value, method)(*args),) if method else ())
+        result = getattr(made.value, method)(*args) if method else None
+        if not isinstance(result, Lent):
+            return wire.to_frame((result,))
+        with result.opened as value:
+            frame = wire.to_frame((value,))
+            return Frame(text=frame.text, arrays=copy(frame.arrays))
     except BaseException as error:  # noqa: BLE001 - sys.exit() of a user's function, too
         return wire.to_frame(_describe(error))
 
@@ -72,7 +86,7 @@ def result_of(reply: Frame) -> Any:
     """Return the value of a call, or raise its error."""
     outcome = wire.to_value(reply)
     if not isinstance(outcome, Failure):
-        return outcome[0] if outcome else None
+        return outcome[0]
     raise _error_of(outcome) from RemoteTraceback(outcome.remote_traceback)
 
 

@@ -24,8 +24,7 @@ from torch_distinput.coordinator.engines.ray_object import RayObject, RayState
 from torch_distinput.errors import ConfigurationError, UsageError
 
 _CONNECT_SECONDS = 5.0
-_OPTIONS = {"num_cpus": 0, "max_concurrency": 256}
-"""Calls wait in threads of the actor: for the staleness of others, for their turn."""
+_OPTIONS = {"num_cpus": 0}
 
 
 @final
@@ -67,14 +66,18 @@ class RayEngine:
         else:
             _require_same(self._ray, address)
 
-    def start(self, name: str, make: Callable[[], Any], *, restarts: bool) -> RemoteObject:
+    def start(
+        self, name: str, make: Callable[[], Any], *, restarts: bool, num_calls: int = 16
+    ) -> RemoteObject:
         """Start an actor with the object ``make()`` in it; see :meth:`Engine.start`."""
         pickled = pickling.dumps(make, f"the object of {name}")
         with self._lock:
             if self._state.is_closed:
                 msg = f"{name} was to be started by an engine that is closed. Make a new engine."
                 raise UsageError(msg)
-            options = {**self._options, "max_restarts": -1 if restarts else 0}
+            # Calls wait in threads of the actor: for the staleness of others, for their turn.
+            options = {"max_concurrency": num_calls, **self._options}
+            options["max_restarts"] = -1 if restarts else 0
             actor = self._ray.remote(HostedObject).options(**options).remote()
             remote = RayObject(name, actor, self._state)
             remote.make(pickled)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.coordinator.engines import pickling
+from torch_distinput.coordinator.engines.memory import message_memory
 
 _HEAD = struct.Struct("<QQ")
 _AHEAD_BYTES = 1 << 16
@@ -76,16 +77,16 @@ def send(file: int, frame: Frame) -> None:
         parts = _left(parts, os.writev(file, parts[:_MOST_PARTS]))
 
 
-def _left(parts: list[memoryview], written: int) -> list[memoryview]:
-    """What is still to be written after so many bytes."""
+def _left(parts: list[memoryview], done: int) -> list[memoryview]:
+    """What is still to be written, or read, after so many bytes."""
     for index, end in enumerate(accumulate(map(len, parts))):
-        if end > written:
-            return [parts[index][len(parts[index]) - (end - written) :], *parts[index + 1 :]]
+        if end > done:
+            return [parts[index][len(parts[index]) - (end - done) :], *parts[index + 1 :]]
     return []
 
 
 def receive(file: int) -> Frame:
-    """Read a frame; its arrays are new memory that may be written to.
+    """Read a frame.
 
     Raises:
         EOFError: the other side is gone.
@@ -96,25 +97,29 @@ def receive(file: int) -> Frame:
     text_size, num_arrays = _HEAD.unpack(head)
     sizes, ahead = _take(file, ahead, 8 * num_arrays)
     text, ahead = _take(file, ahead, text_size)
-    arrays = []
-    for size in struct.unpack(f"<{num_arrays}Q", sizes):
-        array, ahead = _take(file, ahead, size)
-        arrays.append(array if not array.readonly else memoryview(bytearray(array)))
+    arrays = message_memory().take(struct.unpack(f"<{num_arrays}Q", sizes))
+    _fill(file, arrays, ahead)
     return Frame(text=text, arrays=arrays)
 
 
 def _take(file: int, ahead: memoryview, size: int) -> tuple[memoryview, memoryview]:
     """The next bytes of a connection, and what of those read already comes after them."""
     if size <= len(ahead):
-        if not size and not len(ahead):
-            return ahead, ahead
         return ahead[:size], ahead[size:]
-    whole = memoryview(np.empty(size, dtype=np.uint8))  # type: ignore[arg-type]
-    whole[: len(ahead)] = ahead
-    rest = whole[len(ahead) :]
-    while rest:
-        if not (num_read := os.readv(file, [rest])):
+    whole = np.empty(size, dtype=np.uint8)
+    _fill(file, [whole], ahead)
+    return memoryview(whole), memoryview(b"")  # type: ignore[arg-type]
+
+
+def _fill(file: int, arrays: Sequence[Any], ahead: memoryview) -> None:
+    """Write into arrays what was read already, and read the rest of them."""
+    parts = [memoryview(array) for array in arrays if len(array)]
+    while parts and len(ahead):
+        num_here = min(len(parts[0]), len(ahead))
+        parts[0][:num_here] = ahead[:num_here]
+        parts, ahead = _left(parts, num_here), ahead[num_here:]
+    while parts:
+        if not (num_read := os.readv(file, parts[:_MOST_PARTS])):
             msg = "the other side closed the connection"
             raise EOFError(msg)
-        rest = rest[num_read:]
-    return whole, ahead[len(ahead) :]
+        parts = _left(parts, num_read)

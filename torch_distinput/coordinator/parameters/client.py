@@ -33,10 +33,11 @@ from torch_distinput.coordinator.parameters.optimizer_state import (
 )
 from torch_distinput.coordinator.parameters.payload import (
     Packed,
-    Packer,
     Update,
     cut_gradient,
-    unpack_tensors,
+    pack,
+    read,
+    unpack,
 )
 from torch_distinput.coordinator.parameters.server import Push
 from torch_distinput.errors import ServerLostError, UsageError
@@ -68,7 +69,6 @@ class Client:
         self._local = LocalModule(recipe, module)
         self._fan_out = FanOut(connection.servers)
         self._num_servers = len(connection.servers)
-        self._packers = [Packer() for _ in connection.servers]
         self._seen = [-1] * self._num_servers
         self._pulled: int | None = None
         self._is_in_line = False  # of server 0, where others may wait for the push
@@ -82,7 +82,7 @@ class Client:
             version, packed = self._fetch(altered)
             self._local.move(device)
             for server, one in packed.items():
-                changes: Changes = unpack_tensors(one)
+                changes: Changes = read(one)
                 self._local.write(changes)
                 self._seen[server] = changes.version
             self._pulled = version
@@ -114,6 +114,12 @@ class Client:
         """Tell the servers that a worker died."""
         self._fan_out.call(0, "release", self._key, worker)
 
+    def close(self) -> None:
+        """Let all servers drop what they hold."""
+        self._fan_out.call_all(
+            [(server, "drop", (self._key,)) for server in range(self._num_servers)]
+        )
+
     def stats(self) -> ParameterStats:
         """Ask what was done so far."""
         stats: ParameterStats = self._fan_out.call(0, "stats", self._key)
@@ -127,7 +133,7 @@ class Client:
                 packed = self._fan_out.call_all(
                     [(server, "state", (self._key,)) for server in range(self._num_servers)]
                 )
-            states: list[HeldState] = [unpack_tensors(one) for one in packed]
+            states: list[HeldState] = [unpack(one) for one in packed]
             for one in states:
                 self._local.write(Changes(version=-1, shards=dict(one.values), buffers=one.buffers))
             self._seen = [-1] * self._num_servers
@@ -151,7 +157,7 @@ class Client:
                     groups=groups,
                     buffers=buffers if server == 0 else {},
                 )
-                packed[server] = Packer().pack(part)
+                packed[server] = pack(part)
             with self._hold(is_load=True):
                 self._fan_out.call_all(
                     [(server, "load", (self._key, one)) for server, one in packed.items()]
@@ -216,7 +222,7 @@ class Client:
             staged=tuple(staged),
         )
         packed = {
-            server: self._packers[server].pack((updates, buffers if server == 0 else {}))
+            server: pack((updates, buffers if server == 0 else {}))
             for server, updates in staged.items()
         }
         if self._num_servers == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, final
 
 import torch
@@ -23,6 +23,7 @@ from torch_distinput.coordinator.parameters.description import ModuleRecipe, che
 from torch_distinput.coordinator.parameters.fan_out import FanOut
 from torch_distinput.coordinator.parameters.gate import ParameterStats
 from torch_distinput.coordinator.parameters.identity import Caller, current_caller
+from torch_distinput.errors import ServerLostError, UsageError
 
 _clients: dict[tuple[str, Caller], Client] = {}
 
@@ -37,6 +38,9 @@ class Parameters:
     Attributes:
         pause: called around :meth:`state_dict` and :meth:`load_state_dict`; the coordinator holds
             its closures back in it.
+        note_closed: called by :meth:`close`.
+        check_open: called before :meth:`pull`, :meth:`push` and :meth:`stats` in the process that
+            has made them; raises where the job has ended, even if servers still answer.
         check_travel: called when this is pickled; raises where it must not be.
     """
 
@@ -44,6 +48,9 @@ class Parameters:
         self._connection = connection
         self._own = client
         self.pause: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._is_closed = False
+        self.note_closed: Callable[[Parameters], object] = lambda _: None
+        self.check_open: Callable[[], object] = lambda: None
         self.check_travel: Callable[[], object] = lambda: None
 
     def __reduce__(self) -> Any:
@@ -73,6 +80,7 @@ class Parameters:
         strategy = tdi.get_strategy()
         if device is None and strategy is not None:
             device = strategy.device
+        self.check_open()
         return self._client().pull(None if device is None else torch.device(device))
 
     def push(self, gradients: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -93,6 +101,7 @@ class Parameters:
             ConfigurationError: unknown names, other shapes or dtypes.
             ServerLostError: a server's process has ended.
         """
+        self.check_open()
         self._client().push(gradients)
 
     def state_dict(self) -> dict[str, Any]:
@@ -116,13 +125,46 @@ class Parameters:
 
     def stats(self) -> ParameterStats:
         """Count pulls, pushes, and how stale the gradients were."""
+        self.check_open()
         return self._client().stats()
+
+    def close(self) -> None:
+        """Let servers and workers drop them, when no closure uses them any more.
+
+        Workers do so with their next closure. Parameters that are not closed stay until the
+        strategy is. Every later call but this one raises a UsageError.
+
+        Raises:
+            UsageError: called in a closure: others may use them.
+        """
+        if self._own is None:
+            msg = (
+                "Expected parameters to be closed by the process that has created them, got a call "
+                "of close() on a worker. Call it on the coordinator, after join()."
+            )
+            raise UsageError(msg)
+        if not self._is_closed:
+            self.note_closed(self)
+            with suppress(ServerLostError):
+                self._own.close()
+            self._is_closed = True
+
+    @property
+    def key(self) -> str:
+        """What processes know them by."""
+        return self._connection.key
 
     def release(self, worker: str) -> None:
         """A worker's process has ended: wait for no push of it. Before it is started again."""
         self._client().release(worker)
 
     def _client(self) -> Client:
+        if self._is_closed:
+            msg = (
+                "Expected open Parameters, got some that were closed: no server holds them any "
+                "more. Create others, and load a state that was saved before."
+            )
+            raise UsageError(msg)
         return self._own if self._own is not None else _find_client(self._connection)
 
 
@@ -132,6 +174,12 @@ def release_all() -> None:
     for (_, whose), client in list(_clients.items()):
         if whose == caller:
             client.withdraw()
+
+
+def drop_client(key: str) -> None:
+    """These parameters were closed: let the copy of this process go."""
+    for known in [known for known in list(_clients) if known[0] == key]:
+        _clients.pop(known, None)
 
 
 def _find_client(connection: Connection) -> Client:

@@ -23,6 +23,7 @@ from torch_distinput.coordinator.parameters.optimizers import (
     changes_only_rows,
     check_sharded,
     make_optimizer,
+    only_reads_gradients,
     takes_sparse,
 )
 from torch_distinput.coordinator.parameters.payload import SomeRows, Update, as_sparse
@@ -159,6 +160,11 @@ class HeldParameters:
         if self._group_of:
             self._optimizer = self._make_optimizer()
 
+    @property
+    def only_reads_gradients(self) -> bool:
+        """Whether :meth:`apply` writes to none of the gradients that it gets."""
+        return self._optimizer is None or only_reads_gradients(self._optimizer)
+
     def apply(self, gradients: Mapping[int, Update], buffers: Mapping[str, torch.Tensor]) -> None:
         """One step of the optimizer with these gradients; shards without one are left out of it."""
         only_rows = {index: self._give(index, one) for index, one in gradients.items()}
@@ -173,12 +179,15 @@ class HeldParameters:
                     self._held[index].note_all(self.version)
                 else:
                     self._held[index].note_rows(self.version, rows.indices)
-            self._buffers.update(buffers)
+            self._buffers.update({name: buffer.clone() for name, buffer in buffers.items()})
             if buffers:
                 self._buffers_changed = self.version
 
     def changes(self, seen: int, whole: Collection[int]) -> Changes:
-        """Return what changed after version ``seen``, and all of the shards ``whole``."""
+        """Return what changed after version ``seen``, and all of the shards ``whole``.
+
+        Values and buffers are those that the next :meth:`apply` writes to.
+        """
         updates = {
             index: self._changed(held, -1 if index in whole else seen)
             for index, held in self._held.items()
@@ -190,7 +199,7 @@ class HeldParameters:
         )
 
     def state(self) -> HeldState:
-        """Return everything."""
+        """Return everything, as it is: the next :meth:`apply` writes to it."""
         kept = self._optimizer.state if self._optimizer is not None else {}
         groups = self._optimizer.param_groups if self._optimizer is not None else []
         return HeldState(

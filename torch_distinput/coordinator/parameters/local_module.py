@@ -67,7 +67,7 @@ class LocalModule:
                     mine.index_copy_(0, indices, update.values.to(mine.device))
                 else:
                     mine.copy_(update)
-        self._known_buffers.update(changes.buffers)
+        self._known_buffers.update({name: one.clone() for name, one in changes.buffers.items()})
 
     def restore(self) -> nn.Module:
         """Return the module as it was made, but for the values: modes, no gradients, buffers."""

@@ -17,6 +17,8 @@ from torch_distinput.errors import ConfigurationError
 
 OptimizerFn: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
 
+_READERS = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop)
+"""Classes of torch.optim that do not write into gradients, unless an option lets them."""
 _BY_PARAMETER = {"Adafactor", "Muon"}
 """Classes of torch.optim whose update of an element depends on other elements of its parameter."""
 
@@ -86,16 +88,32 @@ def changes_only_rows(optimizer: optim.Optimizer, group: Mapping[str, Any]) -> b
 
     Known of those that have no momentum, and of whom nothing else is called at each step.
     """
-    if any(
-        getattr(optimizer, hooks, None)
-        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    ):
+    if _has_hooks(optimizer):
         return False
     if type(optimizer) is optim.SGD:
         return bool(group["weight_decay"] == 0 and group["momentum"] == 0)
     if type(optimizer) is optim.Adagrad:
         return bool(group["weight_decay"] == 0)
     return type(optimizer) is optim.SparseAdam
+
+
+def only_reads_gradients(optimizer: optim.Optimizer) -> bool:
+    """Whether a step leaves the gradients as they are: then they may lie in shared memory.
+
+    Known of torch's own that go through one parameter at a time, and of whom nothing else is called
+    at each step. Those that take all at once save memory by writing into the gradients.
+    """
+    writes = any(
+        group.get(option)
+        for group in optimizer.param_groups
+        for option in ("foreach", "fused", "differentiable")
+    )
+    return type(optimizer) in _READERS and not writes and not _has_hooks(optimizer)
+
+
+def _has_hooks(optimizer: optim.Optimizer) -> bool:
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return any(getattr(optimizer, name, None) for name in names)
 
 
 def _is_of_torch(optimizer: optim.Optimizer) -> bool:

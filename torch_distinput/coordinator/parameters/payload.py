@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_distinput.coordinator.parameters.placement import ParameterShard
-from torch_distinput.data.batch.serialized import deserialize, serialize
+from torch_distinput.data.batch.serialized import split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,48 +27,58 @@ class SomeRows:
     values: torch.Tensor
 
 
-_LITTLE = 1 << 16
-"""Bytes that are kept however little is needed."""
-
 Update: TypeAlias = "torch.Tensor | SomeRows"
 """All values of a shard, or some of its rows."""
 
 
-Packed: TypeAlias = np.ndarray[Any, Any]
-"""A value as a vector of bytes."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A value on its way: a pickle, and beside it the contents of its tensors, where they are.
+
+    Attributes:
+        text: the pickle.
+        arrays: vectors of bytes.
+    """
+
+    text: bytes
+    arrays: tuple[np.ndarray[Any, Any], ...]
+
+
+def pack(value: Any) -> Packed:
+    """Pack a value, with whose dense tensors on the CPU it shares memory until it is sent."""
+    text, buffers = split(value)
+    arrays = tuple(np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers)
+    return Packed(text=text, arrays=arrays)
+
+
+def unpack(packed: Packed) -> Any:
+    """Return the value, whose tensors share memory with nothing else, and may be written to."""
+    own = [array if array.flags.writeable else array.copy() for array in packed.arrays]
+    return pickle.loads(packed.text, buffers=own)  # noqa: S301 - from our own processes
+
+
+def read(packed: Packed) -> Any:
+    """Return the value, whose tensors are only to be read: they may lie in shared memory.
+
+    Each keeps all the memory of its message, so what is to stay is copied.
+    """
+    readable = [_as_torch_takes_it(array) for array in packed.arrays]
+    return pickle.loads(packed.text, buffers=readable)  # noqa: S301 - from our own processes
+
+
+def _as_torch_takes_it(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory, which torch takes without a warning that it could be written to."""
+    return array if array.flags.writeable else np.asarray(_Unmarked(array))
 
 
 @final
-class Packer:
-    """Packs values, one at a time, into memory that it uses again when nobody else does.
+class _Unmarked:
+    """Stands for a read-only array, which it keeps, where one without that mark is asked for."""
 
-    Memory that is new to the process costs more than what is written into it. A packed value that
-    somebody still has, or a tensor of it, keeps its memory: the next one gets other.
-    """
-
-    def __init__(self) -> None:
-        self._new_memory(0)
-
-    def pack(self, value: Any) -> Packed:
-        """Return a value as one vector of bytes, which pickle sends without a copy."""
-        return serialize(value, self._allocate).numpy()
-
-    def _allocate(self, num_bytes: int) -> torch.Tensor:
-        is_used = sys.getrefcount(self._memory) != self._num_own_references
-        if is_used or not num_bytes <= len(self._memory) <= 2 * num_bytes + _LITTLE:
-            self._new_memory(max(num_bytes, _LITTLE))
-        return torch.from_numpy(self._memory[:num_bytes])
-
-    def _new_memory(self, num_bytes: int) -> None:
-        self._memory = np.empty(num_bytes, dtype=np.uint8)
-        self._num_own_references = sys.getrefcount(self._memory)
-
-
-def unpack_tensors(packed: Packed) -> Any:
-    """Return the value; its tensors may be written to, and share memory with nothing else."""
-    if not packed.flags.writeable:  # as those that Ray reads from its shared memory
-        packed = packed.copy()
-    return deserialize(torch.from_numpy(packed))
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
 def cut_gradient(

@@ -14,26 +14,28 @@ Server 0 commits one push at a time: all servers apply the same pushes in the sa
     each call        values, optimizer, the version  the same        lock of its _Served
                      staged gradients                the same        one operation on a dict
                      whether it is broken            the same        the turn of the gate
-    create           _served, _chiefs                these           one operation on a dict
+    create, drop     _served, _chiefs                these           one operation on a dict
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from torch_distinput import threads
-from torch_distinput.coordinator.engines.engine import RemoteObject
+from torch_distinput.coordinator.engines.engine import Lent, RemoteObject
 from torch_distinput.coordinator.parameters.description import ModuleRecipe
 from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
-from torch_distinput.coordinator.parameters.gate import Gate, ParameterStats
+from torch_distinput.coordinator.parameters.gate import Gate, Gates, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
-from torch_distinput.coordinator.parameters.payload import Packed, Packer, unpack_tensors
+from torch_distinput.coordinator.parameters.payload import Packed, pack, read, unpack
 from torch_distinput.errors import ServerLostError, UsageError, again, let_go
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,12 @@ class _Served:
     held: HeldParameters
     lock: Any = field(default_factory=threads.new_lock)
     staged: dict[str, Any] = field(default_factory=dict)
-    packer: Packer = field(default_factory=Packer)
+
+    @contextmanager
+    def lend(self, of: Callable[[HeldParameters], T]) -> Iterator[T]:
+        """What is asked of the shards, which nobody changes inside."""
+        with self.lock:
+            yield of(self.held)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -92,6 +99,7 @@ class ParameterServer:
     def __init__(self) -> None:
         self._served: dict[str, _Served] = {}
         self._chiefs: dict[str, _Chief] = {}
+        self._gates = Gates()
 
     def create(
         self,
@@ -102,13 +110,12 @@ class ParameterServer:
         servers: Sequence[RemoteObject] = (),
     ) -> None:
         """Hold the shards of a :class:`ServerPart`; with a recipe, be server 0 of these servers."""
-        part = unpack_tensors(packed)
-        held = HeldParameters(part, pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
+        held = HeldParameters(read(packed), pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
         self._served[key] = _Served(held=held)
         if recipe is not None:
             self._chiefs[key] = _Chief(
                 recipe=recipe,
-                gate=Gate(recipe.max_staleness),
+                gate=Gate(recipe.max_staleness, self._gates),
                 fan_out=FanOut(servers),
                 peers=tuple(range(1, len(servers))),
             )
@@ -123,10 +130,10 @@ class ParameterServer:
 
     def pull(
         self, key: str, seen: int, whole: tuple[int, ...], caller: Caller | None = None
-    ) -> tuple[int, Packed]:
-        """Return the :class:`Changes` after version ``seen``, and all of the shards ``whole``.
+    ) -> Lent:
+        """Lend a version and the :class:`Changes` after ``seen``, with all of the shards ``whole``.
 
-        With an caller, wait first until it may pull, and return the version before.
+        With a caller, wait first until it may pull; the version is that before.
         """
         version = -1
         if caller is not None:
@@ -134,12 +141,13 @@ class ParameterServer:
             version = chief.gate.admit(caller)
             chief.check()
         served = self._find(key)
-        with served.lock:
-            return version, served.packer.pack(served.held.changes(seen, whole))
+        return Lent(opened=served.lend(lambda held: (version, pack(held.changes(seen, whole)))))
 
     def stage(self, key: str, token: str, packed: Packed) -> None:
         """Keep gradients and buffers until they are applied."""
-        self._find(key).staged[token] = unpack_tensors(packed)
+        served = self._find(key)
+        take = read if served.held.only_reads_gradients else unpack
+        served.staged[token] = take(packed)
 
     def commit(self, key: str, push: Push, packed: Packed | None = None) -> None:
         """Apply a push on all servers, when its turn has come."""
@@ -192,17 +200,22 @@ class ParameterServer:
             chief.broken = None if loaded else unfinished
         chief.gate.resume(name)
 
-    def state(self, key: str) -> Packed:
-        """Return the :class:`HeldState`."""
-        served = self._find(key)
-        with served.lock:
-            return Packer().pack(served.held.state())
+    def state(self, key: str) -> Lent:
+        """Lend the packed :class:`HeldState`."""
+        return Lent(opened=self._find(key).lend(lambda held: pack(held.state())))
 
     def load(self, key: str, packed: Packed) -> None:
         """Take over a :class:`HeldState`."""
-        served, state = self._find(key), unpack_tensors(packed)
+        served, state = self._find(key), unpack(packed)
         with served.lock:
             served.held.load(state)
+
+    def drop(self, key: str) -> None:
+        """Hold these no longer; calls that wait raise."""
+        self._served.pop(key, None)
+        chief = self._chiefs.pop(key, None)
+        if chief is not None:
+            chief.gate.close()
 
     def stats(self, key: str) -> ParameterStats:
         """Count pulls and pushes."""
@@ -230,14 +243,19 @@ class ParameterServer:
         )
 
     def _find(self, key: str) -> _Served:
-        if key not in self._served:
-            msg = (
-                f"Expected parameters that were created on this server, got {key!r}, which is none "
-                f"of its {len(self._served)}. Use them with the strategy that has created them."
-            )
-            raise UsageError(msg)
-        return self._served[key]
+        return self._known(self._served, key)
 
     def _chief(self, key: str) -> _Chief:
-        self._find(key)
-        return self._chiefs[key]
+        return self._known(self._chiefs, key)
+
+    @staticmethod
+    def _known(known: Mapping[str, T], key: str) -> T:
+        found = known.get(key)
+        if found is None:
+            msg = (
+                f"Expected parameters that were created on this server, got {key!r}, which is none "
+                f"of its {len(known)}. Use them with the strategy that has created them, before "
+                "they are closed."
+            )
+            raise UsageError(msg)
+        return found

@@ -105,6 +105,7 @@ class ClosureRequest:
         payload: the pickled function, arguments and keyword arguments.
         unused_values: numbers of closures whose values nobody wants any more.
         unused_datasets: datasets and iterators that nobody has any more.
+        unused_parameters: keys of those that were closed.
     """
 
     number: int
@@ -112,6 +113,7 @@ class ClosureRequest:
     payload: bytes
     unused_values: tuple[int, ...] = ()
     unused_datasets: tuple[Unused, ...] = ()
+    unused_parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

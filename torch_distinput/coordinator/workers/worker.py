@@ -17,7 +17,7 @@ import torch
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.engines.pickling import ByValue
-from torch_distinput.coordinator.parameters.handle import release_all
+from torch_distinput.coordinator.parameters.handle import drop_client, release_all
 from torch_distinput.coordinator.parameters.identity import set_worker
 from torch_distinput.coordinator.workers.datasets import WorkerDatasets
 from torch_distinput.coordinator.workers.iterator import serving
@@ -61,6 +61,8 @@ class Worker:
             self._values.pop(number, None)
         for unused in request.unused_datasets:
             self._datasets.drop(unused)
+        for key in request.unused_parameters:
+            drop_client(key)
         with self._strategy.scope(), serving(self._datasets):
             value = self._call(request)
         piece = _serialize(value, request)

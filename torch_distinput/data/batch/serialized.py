@@ -29,6 +29,17 @@ def new_piece(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
+def split(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Return the text of a value, and its buffers where they are: ``pickle.loads`` joins them.
+
+    Raises whatever pickle does for a value that cannot be pickled.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return file.getvalue(), buffers
+
+
 def serialize(
     value: Any, allocate: Callable[[int], torch.Tensor] = new_piece
 ) -> torch.Tensor:
@@ -41,10 +52,8 @@ def serialize(
         allocate: returns memory for so many bytes; for who sends again and again, and knows
             what is no longer needed.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
-    parts = [np.frombuffer(file.getbuffer(), dtype=np.uint8)]
+    text, buffers = split(value)
+    parts = [np.frombuffer(text, dtype=np.uint8)]
     parts += [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
     sizes = [part.nbytes for part in parts]
     head = np.array([len(buffers), *sizes], dtype=np.int64).view(np.uint8)
