@@ -3,8 +3,8 @@
     python -m tests.gloo.failing_rank
 
 reads plans, one a line. It has imported what ranks need, and forks those of a plan, so that they
-are there in no time; each runs to the end of its interpreter. Their output is in the plan's folder,
-and at last the survivors' exit codes in its ``codes``.
+are there in no time; where that is in question, each runs to the end of its interpreter. Their
+output is in the plan's folder, and at last the survivors' exit codes in its ``codes``.
 
 What takes long is that the others wait. So a plan begins when the fault of the one before it has
 happened, and they wait side by side:
@@ -15,6 +15,7 @@ happened, and they wait side by side:
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import logging
@@ -192,12 +193,22 @@ def serve():
             if rank is None:
                 os._exit(0)  # without the end of an interpreter, which takes long
             play(rank, plan)
+            if not (plan["leaves"] or plan.get("is_hosted")):
+                end_soon()
             return
         while not Path(plan["mark"]).exists() and not os.waitpid(supervisor, os.WNOHANG)[0]:
             time.sleep(0.01)
     with suppress(ChildProcessError):  # there are no more
         while os.wait():
             pass
+
+
+def end_soon():
+    """End like an interpreter, which would take longer to take all of torch apart than a test."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def play(rank, plan):
