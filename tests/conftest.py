@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import importlib
 import math
+import multiprocessing
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -79,7 +80,10 @@ class HangWatch:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In each process that runs tests."""
+    """In each process that runs tests; whoever starts its fork server first, all others use it."""
+    multiprocessing.set_forkserver_preload(
+        ["torch", "torch.distributed", "torch._dynamo", "torch_distinput.testing.rank_process"]
+    )
     config.pluginmanager.register(HangWatch())
 
 
