@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
+import math
+import multiprocessing
 import os
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 import torch
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from tests.fast_paths import NAMES, switched
@@ -46,6 +51,40 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+class HangWatch:
+    """A hang prints every thread's stack instead of nothing.
+
+    pytest's own watch (faulthandler_timeout) starts a thread for each test and waits for its end,
+    which on busy cores takes longer than most tests do. This one begins anew each ten seconds. The
+    watchdogs of multi-process tests are shorter, and name the rank.
+    """
+
+    SECONDS, PACE = 130.0, 10.0
+
+    def __init__(self) -> None:
+        self.began = -math.inf
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Begin anew if it is time."""
+        if time.monotonic() - self.began > self.PACE:
+            self.began = time.monotonic()
+            output = item.config.stash[fault_handler_stderr_fd_key]
+            faulthandler.dump_traceback_later(self.SECONDS, file=output)
+
+    def pytest_sessionfinish(self) -> None:
+        """Leave nothing to watch."""
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In each process that runs tests; whoever starts its fork server first, all others use it."""
+    multiprocessing.set_forkserver_preload(
+        ["torch", "torch.distributed", "torch._dynamo", "torch_distinput.testing.rank_process"]
+    )
+    config.pluginmanager.register(HangWatch())
 
 
 @pytest.fixture(scope="session")

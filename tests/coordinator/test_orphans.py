@@ -65,9 +65,14 @@ def test_all_end_with_the_coordinator(engine, end, tmp_path):
     assert 4 == len(set(pids))
 
 
-SCRIPT = """
+PRELOAD = """
+from torch_distinput.coordinator.engines import child_process, local_process
 from tests.coordinator.engines import new_engine
 from tests.coordinator.remote_objects import Subject
+
+child_process._PRELOAD = ["torch", local_process.__name__]  # as above
+"""
+SCRIPT = """
 
 class Counter(Subject):
     def next(self):
@@ -84,7 +89,7 @@ def test_a_script_leaves_neither_processes_nor_files(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(PRELOAD + SCRIPT)
     count, pid = map(int, output_of([sys.executable, script], timeout=SECONDS).split())
     assert 1 == count
     wait_until_gone([pid])
@@ -93,8 +98,6 @@ def test_a_script_leaves_neither_processes_nor_files(tmp_path, monkeypatch):
 
 FROM_STANDARD_INPUT = """
 import __main__
-from tests.coordinator.engines import new_engine
-from tests.coordinator.remote_objects import Subject
 
 engine = new_engine("local")
 print(engine.start("worker 0", Subject, restarts=False).call("add"), __main__.__file__)
@@ -105,6 +108,6 @@ def test_a_script_may_come_from_standard_input(tmp_path, monkeypatch):
     """It is no file that a process could import."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     script = tmp_path / "script"
-    script.write_text(FROM_STANDARD_INPUT)
+    script.write_text(PRELOAD + FROM_STANDARD_INPUT)
     command = ["sh", "-c", f"exec {sys.executable} - < {script}"]
     assert "1 <stdin>\n" == output_of(command, timeout=SECONDS)

@@ -42,8 +42,10 @@ def check(batch, number):
     [
         ("fork", False),
         ("fork", True),
-        ("spawn", True),
-        pytest.param("spawn", False, marks=pytest.mark.long),  # eight interpreters
+        ("forkserver", True),
+        ("forkserver", False),
+        pytest.param("spawn", True, marks=pytest.mark.long),  # new interpreters
+        pytest.param("spawn", False, marks=pytest.mark.long),
     ],
 )
 def test_epochs_with_batches_that_are_kept(context, persistent):
@@ -108,7 +110,8 @@ def test_epochs_that_are_left_early():
 @pytest.mark.skipif(not OPEN_FILES.exists(), reason="counts files there")
 def test_results_beyond_the_slots_open_no_file_twice():
     """A user who keeps a result in each slot has the others travel torch's way, without a leak."""
+    _, inherited = files(0)  # from tests of this process that ran before
     results = TaskLoader(files, LoaderOptions(num_workers=1)).run(iter(range(100)))
     kept = [next(results) for _ in range(8)]
-    assert max(count for _, count in results) < 60
+    assert max(count for _, count in results) < inherited + 50
     assert all((tensor == number).all() for number, (tensor, _) in enumerate(kept))

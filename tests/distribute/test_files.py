@@ -219,7 +219,7 @@ class TestBadRecords:
 
 
 @pytest.mark.parametrize(
-    ("context", "num_workers"), [("fork", 1), ("fork", 3), ("forkserver", 2), ("spawn", 2)]
+    ("context", "num_workers"), [("fork", 1), ("fork", 3), ("forkserver", 2), ("spawn", 1)]
 )
 def test_loader_processes(tmp_path, context, num_workers):
     """C3: the same steps as in this process, whoever reads, decodes and maps."""

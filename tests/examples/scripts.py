@@ -18,7 +18,7 @@ from unittest import mock
 import torch.distributed.run
 from torch.distributed.run import get_args_parser
 
-from tests.commands import output_of
+from tests.torchrun import run_script
 from torch_distinput.testing import run_ranks
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -36,11 +36,11 @@ def run(num_ranks: int, script: str, *arguments: str) -> list[str]:
     return "".join(printed).splitlines()
 
 
-def run_by_torchrun(num_ranks: int, script: str, *arguments: str) -> list[str]:
-    """Run a script as its users do."""
-    torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
-    command = [sys.executable, "-m", *torchrun, str(EXAMPLES / script), *arguments]
-    return output_of(command, timeout=TIMEOUT_SECONDS).splitlines()
+def run_by_torchrun(folder: Path, num_ranks: int, script: str, *arguments: str) -> list[str]:
+    """Run a script by torchrun, whose logs go to a folder that has none."""
+    ended = run_script(folder, num_ranks, EXAMPLES / script, *arguments)
+    assert ended.is_well, ended.err
+    return ended.out.splitlines()
 
 
 def run_launcher(script: str, *arguments: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import runpy
@@ -17,8 +18,9 @@ from tests.examples.scripts import EXAMPLES, run, run_by_torchrun, run_launcher
 
 class TestTrainStdlib:
     @pytest.mark.parametrize("num_ranks", [1, 2])
-    def test_learns_and_delivers_every_line_once(self, num_ranks: int) -> None:
-        by = run_by_torchrun if num_ranks > 1 else run  # one script as its users start it
+    def test_learns_and_delivers_every_line_once(self, num_ranks: int, tmp_path: Path) -> None:
+        """By torchrun, and alone in this process."""
+        by = run if num_ranks == 1 else functools.partial(run_by_torchrun, tmp_path)
         lines = by(num_ranks, "train_stdlib.py", "--max-files=16", "--global-batch-size=64")
 
         pattern = r"held-out files: (\S+) bits per byte, unigram entropy (\S+)"

@@ -3,8 +3,8 @@
     python -m tests.gloo.failing_rank
 
 reads plans, one a line. It has imported what ranks need, and forks those of a plan, so that they
-are there in no time; each runs to the end of its interpreter. Their output is in the plan's folder,
-and at last the survivors' exit codes in its ``codes``.
+are there in no time; where that is in question, each runs to the end of its interpreter. Their
+output is in the plan's folder, and at last the survivors' exit codes in its ``codes``.
 
 What takes long is that the others wait. So a plan begins when the fault of the one before it has
 happened, and they wait side by side:
@@ -15,6 +15,7 @@ happened, and they wait side by side:
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import logging
@@ -104,6 +105,26 @@ def work(plan, strategy):
     return "completed", steps, time.time()
 
 
+held = []
+"""Iterators that are there until the interpreter has ended."""
+
+
+def leave(plan, strategy):
+    """Stop in the middle of three streams, and leave their iterators in three ways."""
+    streams = [Stream(plan["examples"], lambda place, number: None) for _ in range(3)]
+    left, closed, gone = (
+        iter(strategy.distribute_dataset(stream, global_batch_size=4)) for stream in streams
+    )
+    for iterator in (left, closed, gone):
+        for _ in range(3):
+            next(iterator)
+    closed.close()
+    del gone, iterator
+    held.append(left)  # whose votes are under way
+    Path(plan["mark"]).write_text(str(time.time()))
+    return "left", 3, time.time()
+
+
 def store_of(rank, plan):
     """A file; or in rank 0, as without torchrun, on a port that it tells by the file."""
     if not plan.get("is_hosted"):
@@ -127,9 +148,10 @@ def main(rank, plan):
         "gloo", store=store_of(rank, plan), rank=rank, world_size=plan["ranks"],
         timeout=timedelta(seconds=plan["timeout"]),
     )  # fmt: skip
-    print(json.dumps(work(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
+    play = leave if plan["kind"] == "leave" else work
+    print(json.dumps(play(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
     if plan["leaves"]:
-        dist.destroy_process_group()
+        dist.destroy_process_group()  # a gloo group that is left aborts at exit
 
 
 def start(plan):
@@ -147,8 +169,9 @@ def start(plan):
         processes.append(process)
     survivors = [process for rank, process in enumerate(processes) if rank != plan["victim"]]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in survivors]
-    os.killpg(processes[0], signal.SIGKILL)
-    os.waitpid(processes[plan["victim"]], 0)
+    if plan["victim"] is not None:
+        os.killpg(processes[0], signal.SIGKILL)
+        os.waitpid(processes[plan["victim"]], 0)
     write_codes(plan, codes)
     return None
 
@@ -170,12 +193,22 @@ def serve():
             if rank is None:
                 os._exit(0)  # without the end of an interpreter, which takes long
             play(rank, plan)
+            if not (plan["leaves"] or plan.get("is_hosted")):
+                end_soon()
             return
         while not Path(plan["mark"]).exists() and not os.waitpid(supervisor, os.WNOHANG)[0]:
             time.sleep(0.01)
     with suppress(ChildProcessError):  # there are no more
         while os.wait():
             pass
+
+
+def end_soon():
+    """End like an interpreter, which would take longer to take all of torch apart than a test."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def play(rank, plan):

@@ -6,7 +6,6 @@ was noted by all ranks, and of any later one it does not matter who has noted it
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import json
 import multiprocessing
@@ -22,8 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_distinput as tdi
 
-LIMIT = 120.0
-"""Seconds; after that a rank that hangs says where, and ends."""
 EPOCHS = 2
 SAVE_EVERY = 3
 NUM_EXAMPLES = 83
@@ -146,9 +143,6 @@ def train(job: Job, strategy: tdi.Strategy, attempt: int) -> None:
 
 def be_rank(job: Job) -> None:
     """Train as a script would that torchrun has started."""
-    faulthandler.dump_traceback_later(LIMIT, exit=True)
-    multiprocessing.set_start_method(None, force=True)  # the one of the platform
-    torch.set_num_threads(1)
     tdi.init_distributed(60)
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     train(job, tdi.MultiWorkerMirroredStrategy(["cpu"]), attempt)

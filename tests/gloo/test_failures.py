@@ -121,6 +121,12 @@ def test_a_stopped_rank(plan, outcomes):
     check(outcomes, coupled=plan["coupled"], names=names)
 
 
+@pytest.mark.parametrize("plan", [{"kind": "leave", "victim": None, "leaves": True}], ids=[""])
+def test_a_script_that_stops_early_ends(outcomes):
+    """Nothing that reads or votes ahead keeps a process alive, however its iterator was left."""
+    assert ["left"] * 2 == [words for words, *_ in outcomes]
+
+
 HOSTED = {"coupled": False, "victim": 0, "is_hosted": True}
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import torch_distinput as tdi
-from tests.commands import output_of
 from tests.preprocessing.table import as_json_lines, make_features, make_table
+from tests.torchrun import run_script
 from torch_distinput import preprocessing as pp
 from torch_distinput.testing import RankError, run_ranks, run_ranks_outcomes
 
@@ -131,18 +131,19 @@ def test_a_killed_rank_leaves_what_was_counted(data, expected, tmp_path):
     assert digest(expected) == digest(out)
 
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_the_command_writes_the_same(num_ranks, data, expected, tmp_path, monkeypatch, capsys):
-    """By torchrun as its users start it, and alone in this process."""
+    """By torchrun, and alone in this process."""
     recipe = tmp_path / "recipe.py"
     recipe.write_text(RECIPE.format(pattern=f"{data}/*"))
     out, name = tmp_path / "out", "torch_distinput.preprocessing"
     arguments = [str(recipe), str(out), "--cache", str(tmp_path / "cache")]
     if num_ranks > 1:
-        said = output_of([*TORCHRUN, "-m", name, *arguments], timeout=100)
+        logs = tmp_path / "logs"
+        logs.mkdir()
+        ended = run_script(logs, num_ranks, name, *arguments)
+        assert ended.is_well, ended.err
+        said = ended.out
     else:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
         # Another test of this process may have imported it; runpy would warn of that.

@@ -2,33 +2,25 @@
 
 A job is torchrun's agent with ranks of ``restart_script.py``. A rank that is killed, or whose
 loader process is, breaks the job; the agent starts all ranks again, or the test does with another
-number of them. Ranks are forked from a server that has imported torch: new interpreters would take
-most of a minute. That torchrun itself restarts ranks is seen in ``test_init_distributed.py``.
+number of them. That torchrun itself restarts ranks is seen in ``test_init_distributed.py``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
-import os
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import torch_distinput as tdi
 from tests.gloo import restart_script
 from tests.gloo.restart_script import EPOCHS, NUM_EXAMPLES, SAVE_EVERY, Job
-from torch_distinput.testing import rank_pool
+from tests.torchrun import run_job
 
 FILE_SIZES = [9, 20, 0, 14, 11, 6, 23]  # of NUM_EXAMPLES in all
 
@@ -46,24 +38,10 @@ def folder(tmp_path):
 
 def torchrun(job, ranks, *, restarts=0):
     """Run a job; returns whether it ended well, and what the ranks printed."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(rank_pool._PRELOAD)
-    logs = Path(job.folder, "logs")
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=ranks, max_restarts=restarts,
-        rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=f"run {job.run}",
-        start_method="forkserver",
-        logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
-    )  # fmt: skip
-    # In a thread, because in the main thread the agent takes the signals over for good.
-    with mock.patch.dict(os.environ), ThreadPoolExecutor(1) as agent:
-        try:
-            agent.submit(elastic_launch(config, restart_script.be_rank), job).result()
-        except ChildFailedError:
-            is_well = False
-        else:
-            is_well = True
-    printed = (f"{path}:\n{path.read_text()}" for path in sorted(logs.rglob("std*.log")))
-    return is_well, "\n".join(printed)
+    logs = Path(job.folder, f"logs-{job.run}")
+    logs.mkdir()
+    ended = run_job(logs, ranks, restart_script.be_rank, job, restarts=restarts)
+    return ended.is_well, ended.out + ended.err
 
 
 def broken(folder, seed, *, ranks, **keywords):

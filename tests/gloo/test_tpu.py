@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
 from torch.utils import backend_registration
 
-from tests.commands import output_of
+from tests.torchrun import run_script
 
-LIMIT = 120.0
 SCRIPT = Path(__file__).with_name("tpu_script.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 pytestmark = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
@@ -26,10 +22,8 @@ pytestmark = pytest.mark.skipif(
 def ranks(tmp_path_factory) -> list[dict]:
     """What each rank has found."""
     folder = tmp_path_factory.mktemp("tpu")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        output_of([*TORCHRUN, SCRIPT, folder], timeout=LIMIT)
+    ended = run_script(tmp_path_factory.mktemp("logs"), 2, SCRIPT, folder)
+    assert ended.is_well, ended.err
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

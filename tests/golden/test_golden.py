@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -188,18 +188,16 @@ def test_a_rule_that_touches_nothing_fails_the_run():
     assert said[-1] == "1 passed, 0 failed, 0 skipped"
 
 
-def test_as_a_command(tmp_path):
+def test_as_a_command(tmp_path, monkeypatch, capsys):
     path = tmp_path / "some.json"
     path.write_text(json.dumps([BY_ID["tutorial/partial_6_4/m1x2"]]))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.golden", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    monkeypatch.setattr(sys, "argv", ["golden", str(path)])
+    monkeypatch.delitem(sys.modules, "tests.golden.__main__", raising=False)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("tests.golden", run_name="__main__", alter_sys=True)
 
-    assert done.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped", done.stderr
-    assert done.returncode == 1  # not every rule touched one of so few
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+    assert end.value.code == 1  # not every rule touched one of so few
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ def server():
     serving.close()
 
 
-def look_up(url, queue):
+def look_up(url, folder, queue):
     """In a process of its own: open a vocabulary and use it."""
+    tempfile.tempdir = folder  # of the machine; the fork server does not know
     queue.put(pp.StringLookup(vocabulary=url)(WORDS[::-1]).tolist())
 
 
@@ -71,9 +72,10 @@ def test_one_process_of_a_machine_fetches_it(server, tmp_path):
     """The others wait; when it is killed meanwhile the next one begins anew."""
     url = server.put("words.txt", "\n".join(WORDS).encode())
     server.files = held = HeldFiles(server)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     queue = context.Queue()
-    killed, *others = (context.Process(target=look_up, args=(url, queue)) for _ in range(3))
+    arguments = (url, str(tmp_path), queue)
+    killed, *others = (context.Process(target=look_up, args=arguments) for _ in range(3))
     killed.start()
     held.wait_for("GET", "/words.txt", 1)
     for process in others:

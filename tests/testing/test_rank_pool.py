@@ -83,7 +83,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader
+from torch_distinput.testing import rank_pool
 from torch_distinput.testing.ranks import run_ranks
+
+rank_pool._PRELOAD.remove("torch._dynamo")  # takes as long as torch, and only optimizers need it
 
 
 def pid(strategy):
