@@ -60,7 +60,7 @@ class IndexedInput:
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
         fetch = StepFetch(source.fetch)
-        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader)
+        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
         self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ T = TypeVar("T")
 Task = TypeVar("Task")
 RunKey = tuple[int, int | None]
 """Of a run over tasks: its number, and the epoch that it is of."""
+_HELD_SECONDS = 0.002
+"""That a result may wait for those after it."""
 _ORPHAN_SECONDS = 5.0
 """Between two looks whether the main process still is there: it may have left the channel to a
 process that it has forked."""
@@ -112,10 +115,25 @@ class ProcessDataset(Dataset[None]):
         channel, sender = Channel(self._ends[process]), Sender(process)
         try:
             while True:
-                run, task = pickle.loads(channel.receive(_ORPHAN_SECONDS, _is_orphan))  # noqa: S301 - the main process wrote it
-                channel.send(dump_message((run[0], self._answer(sender, run, task))))
+                message = channel.receive(_ORPHAN_SECONDS, _is_orphan)
+                run, tasks = pickle.loads(message)  # noqa: S301 - the main process wrote it
+                for answers in self._answers(sender, run, tasks):
+                    channel.send(dump_message(run[0], answers))
         except ChannelClosed:
             channel.close()
+
+    def _answers(
+        self, sender: Sender, run: RunKey, tasks: Sequence[Any]
+    ) -> Iterator[Sequence[Parcel]]:
+        """Answer tasks: together if that is soon, for each message wakes the main process."""
+        answers, due = [], time.monotonic() + _HELD_SECONDS
+        for task in tasks:
+            answers.append(self._answer(sender, run, task))
+            if (now := time.monotonic()) > due:
+                yield answers
+                answers, due = [], now + _HELD_SECONDS
+        if answers:
+            yield answers
 
     def _answer(self, sender: Sender, run: RunKey, task: Any) -> Parcel:
         try:
@@ -129,11 +147,16 @@ class ProcessDataset(Dataset[None]):
             return sender.pack(error_to_send(source_error(error, "a batch"), error))
 
 
-def dump_message(numbered: tuple[Any, Any]) -> bytes:
-    """Pickle a task or a result; in torch's way where there may be tensors in it, or memory."""
-    content = numbered[1]
-    plain = type(content) is np.ndarray or (type(content) is tuple and content[-1] is None)
-    return pickle.dumps(numbered, 5) if plain else bytes(ForkingPickler.dumps(numbered))
+def dump_message(run: RunKey | int, contents: Sequence[Any]) -> bytes:
+    """Pickle tasks or results; in torch's way where there may be tensors in them, or memory."""
+    if all(map(_is_plain, contents)):
+        return pickle.dumps((run, contents), 5)
+    return bytes(ForkingPickler.dumps((run, contents)))
+
+
+def _is_plain(content: Any) -> bool:
+    kind = type(content)
+    return kind is np.ndarray or content is None or (kind is tuple and content[-1] is None)
 
 
 def _is_orphan() -> bool:

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import pickle
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -39,15 +37,14 @@ from torch_distinput.data.loader.process_datasets import (
     FinishUnlessError,
     ProcessDataset,
     ProcessInit,
-    RunKey,
     SentError,
     StreamEnd,
     StreamFetch,
-    dump_message,
     error_to_send,
     map_items,
 )
-from torch_distinput.data.loader.shared_memory import Parcel, Receiver
+from torch_distinput.data.loader.shared_memory import Receiver
+from torch_distinput.data.loader.task_run import Limits, TaskRun
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
@@ -58,9 +55,6 @@ Task = TypeVar("Task")
 Step = TypeVar("Step")
 
 _log = logging.getLogger(__name__)
-_PREFETCH_FACTOR = 2
-"""Tasks that each process has been sent and not answered: torch's default."""
-
 
 @final
 class TaskLoader(Generic[Task, T]):
@@ -69,10 +63,13 @@ class TaskLoader(Generic[Task, T]):
     Lives as long as the dataset, so that persistent loader processes serve several epochs.
     """
 
-    def __init__(self, fetch: Callable[[Task], T], options: LoaderOptions) -> None:
-        """Start nothing yet."""
+    def __init__(
+        self, fetch: Callable[[Task], T], options: LoaderOptions, *, grouped: bool = False
+    ) -> None:
+        """Start nothing yet; ``grouped``: nobody waits for tasks, so that several may be sent."""
         self._fetch = fetch
         self._options = options
+        self._grouped = grouped
         self._kept: LoaderProcesses | None = None
 
     def run(self, tasks: Iterator[Task], epoch: int | None = None) -> Iterator[T]:
@@ -87,7 +84,7 @@ class TaskLoader(Generic[Task, T]):
         processes = self._kept or LoaderProcesses(self._fetch, self._options)
         if self._options.persistent:
             self._kept = processes
-        return _receive(processes.run(tasks, epoch), self._forget)
+        return _receive(processes.run(tasks, epoch, grouped=self._grouped), self._forget)
 
     def guard(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield steps made of the results; torch may raise the death of a process in them, too."""
@@ -109,8 +106,7 @@ class LoaderProcesses:
     def __init__(self, fetch: Callable[[Any], Any], options: LoaderOptions) -> None:
         """Start them, in the calling thread."""
         count, keywords = options.num_workers, options.keywords
-        self._num_ahead = count * (keywords.get("prefetch_factor") or _PREFETCH_FACTOR)
-        self._timeout: float | None = keywords.get("timeout") or None
+        self._limits = Limits.of(keywords)
         self._receiver = Receiver()
         self._num_runs = 0
         pairs = [Pipe() for _ in range(count)]
@@ -134,51 +130,29 @@ class LoaderProcesses:
             for end in ends:
                 end.close()
 
-    def run(self, tasks: Iterator[Any], epoch: int | None) -> Iterator[Any]:
+    def run(
+        self, tasks: Iterator[Any], epoch: int | None, *, grouped: bool
+    ) -> Iterator[Any]:
         """Send the first tasks, and return the way to the results."""
         self._num_runs += 1
-        run: RunKey = (self._num_runs, epoch)
-        channels = itertools.cycle(self._channels)  # in turn
-        asked: deque[Channel] = deque()
-        numbered = zip(repeat(run), tasks)
-
-        def ask() -> None:
-            for task in itertools.islice(numbered, 1):
-                channel = next(channels)
-                self._send(channel, task)
-                asked.append(channel)
-
-        for _ in range(self._num_ahead):
-            ask()
-        return self._results(run[0], asked, ask)
-
-    def _results(
-        self, run: int, asked: deque[Channel], ask: Callable[[], None]
-    ) -> Iterator[Any]:
-        while asked:
-            parcel = self._answer(asked.popleft(), run)
-            ask()
-            yield self._receiver.open(parcel)
-
-    def _send(self, channel: Channel, task: tuple[RunKey, Any]) -> None:
+        run = TaskRun(
+            (self._num_runs, epoch), tasks, self._channels, self._limits, grouped=grouped
+        )
         try:
-            channel.send(dump_message(task))
+            run.begin()
         except ChannelClosed:
             self._say_who_is_lost()
+        return self._results(run)
 
-    def _answer(self, channel: Channel, run: int) -> Parcel:
-        """The next result of a run; those of runs that were left are passed over."""
+    def _results(self, run: TaskRun) -> Iterator[Any]:
         while True:
             try:
-                message = channel.receive(self._timeout)
-            except TimeoutError:
-                msg = f"DataLoader timed out after {self._timeout:g} seconds"
-                raise RuntimeError(msg) from None
+                parcel = run.take()
             except ChannelClosed:
                 self._say_who_is_lost()
-            of_run, parcel = pickle.loads(message)  # noqa: S301 - our own process wrote it
-            if of_run == run:
-                return parcel  # type: ignore[no-any-return]
+            if parcel is None:
+                return
+            yield self._receiver.open(parcel)
 
     def _say_who_is_lost(self) -> NoReturn:
         """Have torch raise it, which knows the processes."""

@@ -36,8 +36,9 @@ FREE, SENT, OPENED, LEFT = range(4)
 
 _ALIGN = 64
 """The header of a slot, and what the places in it are multiples of: a cache line."""
-_MOST_SLOTS = 8
-"""For each loader process; it fills no more than are on their way or in use."""
+_MOST_SLOTS, _MOST_LARGE, _LARGE_BYTES = 24, 8, 2 << 20
+"""For each loader process; it fills no more than are on their way or in use. If all together have
+more than these bytes, there are fewer."""
 _NO_MEMORY = "shared memory"
 """What is in the words of torch where there is none left."""
 _FULL = (
@@ -56,6 +57,12 @@ Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | Non
     start and stop in the slot of each buffer that is missing
     the slot itself, the first time; it replaces another of that number, which was too small
 """
+
+
+def num_bytes(parcel: Parcel) -> int:
+    """How large a result is."""
+    places = parcel[2]
+    return len(parcel[1]) + (places[-1][1] if places else 0)
 
 
 @final
@@ -110,8 +117,11 @@ class Sender:
 
     def _free(self) -> list[int]:
         """Numbers of the slots that may be written to or made."""
-        slots = self._slots
-        return [n for n in self._numbers if n not in slots or slots[n][0] in (FREE, LEFT)]
+        slots, numbers = self._slots, self._numbers
+        if len(slots) >= _MOST_LARGE:
+            is_small = sum(slot.nbytes for slot in slots.values()) < _LARGE_BYTES
+            numbers = numbers if is_small else [*slots]
+        return [n for n in numbers if n not in slots or slots[n][0] in (FREE, LEFT)]
 
     def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
         """Number of a slot, and its memory if it is new."""
