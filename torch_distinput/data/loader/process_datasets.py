@@ -12,7 +12,6 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, TypeVar, final
 
 import numpy as np
-
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from torch_distinput.data.loader.channel import Channel, ChannelClosed

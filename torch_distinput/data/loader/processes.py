@@ -135,8 +135,9 @@ class LoaderProcesses:
     ) -> Iterator[Any]:
         """Send the first tasks, and return the way to the results."""
         self._num_runs += 1
+        key = (self._num_runs, epoch)
         run = TaskRun(
-            (self._num_runs, epoch), tasks, self._channels, self._limits, grouped=grouped
+            key, tasks, self._channels, self._receiver, limits=self._limits, grouped=grouped
         )
         try:
             run.begin()
@@ -145,14 +146,10 @@ class LoaderProcesses:
         return self._results(run)
 
     def _results(self, run: TaskRun) -> Iterator[Any]:
-        while True:
-            try:
-                parcel = run.take()
-            except ChannelClosed:
-                self._say_who_is_lost()
-            if parcel is None:
-                return
-            yield self._receiver.open(parcel)
+        try:
+            yield from run
+        except ChannelClosed:
+            self._say_who_is_lost()
 
     def _say_who_is_lost(self) -> NoReturn:
         """Have torch raise it, which knows the processes."""

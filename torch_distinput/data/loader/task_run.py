@@ -20,7 +20,7 @@ from typing import Any, final
 
 from torch_distinput.data.loader.channel import Channel
 from torch_distinput.data.loader.process_datasets import RunKey, dump_message
-from torch_distinput.data.loader.shared_memory import Parcel, num_bytes
+from torch_distinput.data.loader.shared_memory import Parcel, Receiver
 
 _PREFETCH_FACTOR = 2
 """Torch's default."""
@@ -61,11 +61,13 @@ class TaskRun:
         run: RunKey,
         tasks: Iterator[Any],
         channels: Sequence[Channel],
-        limits: Limits,
+        receiver: Receiver,
         *,
+        limits: Limits,
         grouped: bool,
     ) -> None:
         """Send nothing yet."""
+        self._receiver = receiver
         self._run = run
         self._tasks = tasks
         self._channels = channels
@@ -81,29 +83,29 @@ class TaskRun:
         for _ in range(self._most):
             self._ask(1)
 
-    def take(self) -> Parcel | None:
-        """Take the next result, and ask for others; None after the last one.
+    def __iter__(self) -> Iterator[Any]:
+        """Take the results; whenever some were taken, others are asked for.
 
         Raises:
             ChannelClosed: if a process has ended.
             RuntimeError: if it does not answer in time.
         """
-        if self._num_taken == self._num_asked:
-            return None
-        channel, inbox = next(self._turns)
-        while not inbox:
-            inbox.extend(self._receive(channel))
-        parcel = inbox.popleft()
-        self._num_taken += 1
-        if self._may_grow:
-            self._grow(num_bytes(parcel))
-        due = self._most + self._num_taken - self._num_asked
-        if not self._may_grow or 2 * due >= self._most:
-            self._ask(due)
-        return parcel
+        for channel, inbox in self._turns:
+            if self._num_taken == self._num_asked:
+                return
+            while not inbox:
+                inbox.extend(self._receive(channel))
+            parcel = inbox.popleft()
+            self._num_taken += 1
+            if self._may_grow:
+                self._grow(self._receiver.num_bytes(parcel))
+            due = self._most + self._num_taken - self._num_asked
+            if not self._may_grow or 2 * due >= self._most:
+                self._ask(due)
+            yield self._receiver.open(parcel)
 
     def _grow(self, size: int) -> None:
-        """Once the first results have shown how large they are: later ones may be larger."""
+        """Once the first results have shown how large they are; later ones may be larger."""
         self._largest = max(self._largest, size)
         least, count = self._limits.ahead, len(self._channels)
         if self._num_taken >= least * count and self._largest:
