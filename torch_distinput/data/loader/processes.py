@@ -72,6 +72,16 @@ class TaskLoader(Generic[Task, T]):
         self._grouped = grouped
         self._kept: LoaderProcesses | None = None
 
+    @property
+    def fetches_here(self) -> bool:
+        """Whether the calling thread does it, when a result is asked for."""
+        return not self._options.num_workers
+
+    def begin_here(self, epoch: int) -> Callable[[Task], T]:
+        """Tell the user's dataset the epoch, and return what fetches."""
+        tell_epoch(self._options.dataset, epoch)
+        return self._fetch
+
     def run(self, tasks: Iterator[Task], epoch: int | None = None) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread.
 

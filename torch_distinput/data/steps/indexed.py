@@ -10,8 +10,16 @@ from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, take_apart
+from torch_distinput.data.steps.local_step import (
+    LocalStep,
+    ReplicaBatch,
+    cut_step,
+    empty_step,
+    take_apart,
+)
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches
@@ -109,11 +117,33 @@ def fetch_steps(
         The fingerprints that were asked for; and the steps with their examples, each with the
         number of examples in sync.
     """
+    if loader.fetches_here:
+        fetch: Any = loader.begin_here(epoch)
+        return [] if check is None else fetch(check), _fetch_here(planned, fetch.fetch, owned=owned)
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     tasks = _tasks(planned, waiting)
     results = loader.run(tasks if check is None else chain([check], tasks), epoch)
     checked = [] if check is None else next(results)
     return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
+
+
+def _fetch_here(
+    planned: Iterator[PlannedStep], fetch: Callable[[Indices], Batch], *, owned: bool
+) -> Iterator[tuple[LocalStep, int]]:
+    """Fetch each step when its turn comes, in as few calls as can be."""
+    columns = fetch if isinstance(fetch, ColumnFetch) else None
+    for indices, sizes, num_examples in planned:
+        if not len(indices):
+            yield empty_step(len(sizes)), num_examples
+            continue
+        try:
+            if columns is not None:
+                part = ReplicaBatch(columns.leaves(indices), columns.structure, indices)
+            else:
+                part = take_apart(fetch(indices), indices)
+        except StopIteration as error:  # of the user's code; it would pass for the end
+            raise source_error(error, "a batch") from error
+        yield cut_step(part, sizes, owned=owned), num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
