@@ -59,15 +59,13 @@ class Buffers:
         return Buffers, (self._allocate,)
 
     def _free(self, num_bytes: int) -> NDArray[np.uint8]:
-        arrays, number = self._arrays, 0
-        found = -1
-        for array in arrays:
+        arrays, found = self._arrays, -1
+        for number, array in enumerate(arrays):
             if getrefcount(array) == _UNUSED:
                 if array.nbytes >= num_bytes:
                     return array
                 if found < 0:
                     found = number
-            number += 1
         # What is too small goes first, then the oldest: whoever refers to it keeps it.
         if found >= 0 or len(arrays) == _MOST_KEPT:
             del arrays[max(found, 0)]
@@ -77,7 +75,7 @@ class Buffers:
 
 def _count_unused() -> int:
     """What an array counts that only a list refers to, in this version of Python."""
-    for array in [np.empty(0, dtype=np.uint8)]:
+    for _, array in enumerate([np.empty(0, dtype=np.uint8)]):  # as in `_free`
         return getrefcount(array)
     raise AssertionError
 

@@ -54,7 +54,9 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise ChannelClosed from error
 
-    def receive(self, seconds: float | None = None, is_over: Callable[[], bool] | None = None) -> bytes:
+    def receive(
+        self, seconds: float | None = None, is_over: Callable[[], bool] | None = None
+    ) -> bytes:
         """Return the next message.
 
         Args:

@@ -31,6 +31,7 @@ from torch.utils.data import (
 )
 
 from torch_distinput.data.loader.channel import Channel, ChannelClosed
+from torch_distinput.data.loader.fetch_threads import FetchThreads
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.process_datasets import (
     FinishedStream,
@@ -73,9 +74,14 @@ class TaskLoader(Generic[Task, T]):
         self._kept: LoaderProcesses | None = None
 
     @property
+    def has_processes(self) -> bool:
+        """Whether the dataset is to be read in them only."""
+        return self._options.num_workers > 0
+
+    @property
     def fetches_here(self) -> bool:
         """Whether the calling thread does it, when a result is asked for."""
-        return not self._options.num_workers
+        return not (self._options.num_workers or self._options.num_threads)
 
     def begin_here(self, epoch: int) -> Callable[[Task], T]:
         """Tell the user's dataset the epoch, and return what fetches."""
@@ -89,6 +95,8 @@ class TaskLoader(Generic[Task, T]):
         """
         if epoch is not None:
             tell_epoch(self._options.dataset, epoch)
+        if self._options.num_threads:
+            return FetchThreads(self._fetch, tasks, self._options.num_threads)
         if not self._options.num_workers:
             return map_items(self._fetch, tasks)
         processes = self._kept or LoaderProcesses(self._fetch, self._options)
@@ -196,10 +204,13 @@ def _is_item(item: Any) -> bool:
 def run_stages(
     stream: IterableDataset[Task], finish: Callable[[Task], T], options: LoaderOptions
 ) -> Iterator[T]:
-    """Iterate a stream and finish each of its items, in order, here or in loader processes.
+    """Iterate a stream and finish each of its items, in order: here, in threads or in processes.
 
-    One process reads, for two would each play the whole stream; the others finish.
+    One process reads, for two would each play the whole stream; the others finish. Threads finish
+    what the caller reads.
     """
+    if options.num_threads:
+        return FetchThreads(finish, iter(stream), options.num_threads)
     if options.num_workers < 2:
         return run_stream(FinishedStream(stream, finish), options)
     _log_one_process(options.num_workers)
