@@ -123,7 +123,7 @@ class Strategy(ABC):
                 node; or a :class:`DatasetCreator`, and nothing beside it but ``options``.
             global_batch_size: examples of one step over all replicas in sync; None with a
                 DataLoader, which has it, and for streams whose elements are global batches.
-            shuffle: a new order every epoch: of examples with an index, or of a FileDataset's files.
+            shuffle: a new order every epoch, of examples with an index or of a FileDataset's files.
             seed: key of all our randomness; the same on all ranks.
             drop_last: leave out the last partial global batch (FILE: of each worker).
             collate_fn: from a list of examples to a batch; the default keeps their structure.

@@ -24,7 +24,7 @@ class ChannelClosed(Exception):  # noqa: N818 - it may be the normal end
 
 
 @final
-class Channel:
+class ProcessChannel:
     """One end. Used by one thread at a time."""
 
     def __init__(self, connection: Any) -> None:

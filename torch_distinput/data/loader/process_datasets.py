@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar, final
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from torch_distinput.data.loader.channel import Channel, ChannelClosed
+from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.shared_memory import Parcel, Sender
 from torch_distinput.data.user_sources.epochs import tell_epoch
@@ -111,7 +111,7 @@ class ProcessDataset(Dataset[None]):
         for number, end in enumerate(self._ends):
             if number != process:  # else nobody would notice that one of the others has ended
                 end.close()
-        channel, sender = Channel(self._ends[process]), Sender(process)
+        channel, sender = ProcessChannel(self._ends[process]), Sender(process)
         try:
             while True:
                 message = channel.receive(_ORPHAN_SECONDS, _is_orphan)

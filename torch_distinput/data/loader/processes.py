@@ -30,7 +30,7 @@ from torch.utils.data import (
     IterableDataset,
 )
 
-from torch_distinput.data.loader.channel import Channel, ChannelClosed
+from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.fetch_threads import FetchThreads
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.process_datasets import (
@@ -129,7 +129,7 @@ class LoaderProcesses:
         self._num_runs = 0
         pairs = [Pipe() for _ in range(count)]
         ends = [end for _, end in pairs]
-        self._channels = [Channel(own) for own, _ in pairs]
+        self._channels = [ProcessChannel(own) for own, _ in pairs]
         call_in_child(self, LoaderProcesses._leave_to_parent)
         weakref.finalize(self, _close, self._channels).atexit = False
         loader: DataLoader[None] = DataLoader(
@@ -180,7 +180,7 @@ class LoaderProcesses:
         _close(self._channels)
 
 
-def _close(channels: Iterable[Channel]) -> None:
+def _close(channels: Iterable[ProcessChannel]) -> None:
     for channel in channels:
         channel.close()
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, final
 
-from torch_distinput.data.loader.channel import Channel
+from torch_distinput.data.loader.channel import ProcessChannel
 from torch_distinput.data.loader.process_datasets import RunKey, dump_message
 from torch_distinput.data.loader.shared_memory import Parcel, Receiver
 
@@ -60,7 +60,7 @@ class TaskRun:
         self,
         run: RunKey,
         tasks: Iterator[Any],
-        channels: Sequence[Channel],
+        channels: Sequence[ProcessChannel],
         receiver: Receiver,
         *,
         limits: Limits,
@@ -120,7 +120,7 @@ class TaskRun:
             channel.send(dump_message(self._run, drawn[first::num_channels]))
         self._num_asked += len(drawn)
 
-    def _receive(self, channel: Channel) -> Sequence[Parcel]:
+    def _receive(self, channel: ProcessChannel) -> Sequence[Parcel]:
         """The next results; those of runs that were left are passed over."""
         try:
             message = channel.receive(self._limits.timeout)
