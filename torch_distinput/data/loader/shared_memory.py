@@ -161,7 +161,7 @@ class Sender:
     def _is_large(self) -> bool:
         return sum(slot.nbytes for slot in self._slots.values()) >= _LARGE_BYTES
 
-    def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
+    def _with_room(self, free: Sequence[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
         """Number of a slot, and its memory if it is new."""
         slots = self._slots
         for number in free:
