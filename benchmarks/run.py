@@ -29,8 +29,8 @@ from measuring import Figure, table
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
-    *("host", "files", "split", "device", "steps", "agreement", "resume", "startup", "order"),
-    *("preprocessing", "coordinator", "engine_calls"),
+    *("host", "threads", "files", "split", "device", "steps", "agreement", "resume", "startup"),
+    *("order", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
 PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray")
 

@@ -25,6 +25,7 @@ EXPECTED: dict[str, dict[str, str]] = {
            for ranks in ("1 rank", "2 ranks")},
         **{f"Python examples, {count} loader processes": "ratio" for count in (0, 2)},
     },
+    "threads": {"compressed images": "ratio", "a slow store": "ratio"},
     "files": {
         f"{name}, {order}, 1 rank": "ratio"
         for name in ("text", "jsonl", "tfrecord", "parquet", "arrow", "tar")
@@ -69,6 +70,7 @@ ALL = [name for name in EXPECTED if find_spec("ray") is not None or name not in 
 SCRIPTS = ALL if LONG else ["order"]
 PEERS = {  # of packages that every user has
     "host": ("tensors, 2 ranks", "DataLoader, by batch"),
+    "threads": ("a slow store", "DataLoader"),
     "files": ("text, sequential, 1 rank", "DataLoader, IterableDataset"),
     "agreement": ("agreement, no work", "all_reduce in each step"),
     "resume": ("resume at 50 %, map-style", "StatefulDataLoader"),

@@ -81,7 +81,10 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
     )
 
     def work(strategy):
-        steps = iter(strategy.distribute_dataset(list(range(12)), global_batch_size=4))
+        dataset = strategy.distribute_dataset(
+            list(range(12)), global_batch_size=4, num_threads=1
+        )
+        steps = iter(dataset)
         for _ in range(num_fetched):
             next(steps)
         with pytest.raises(tdi.SourceError, match=f"step {num_fetched}: .*ended before it"):

@@ -53,3 +53,10 @@ def test_frozen_vectors():
     assert FROZEN[0] == permute(10, key=(1, 2, 3)).tolist()
     assert FROZEN[1] == permute_exactly(10, (1, 2)).tolist()
     assert FROZEN[2] == make_network(10, (1, 2))(np.arange(10)).tolist()
+
+
+@pytest.mark.parametrize("largest", [0, 3, 1000, (1 << 64) - 1])
+def test_equal_words_keep_their_order(largest):
+    """The order is the stable one, however many words are equal."""
+    words = np.random.default_rng(0).integers(0, largest, 5000, np.uint64, endpoint=True)
+    assert np.array_equal(np.argsort(words, kind="stable"), permutation._argsort(words))

@@ -111,6 +111,7 @@ class Strategy(ABC):
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        num_threads: int = 0,
         options: InputOptions | None = None,
     ) -> DistributedDataset:
         """Distribute a source over the replicas (``experimental_distribute_dataset``).
@@ -120,27 +121,27 @@ class Strategy(ABC):
                 or tuple or dict of them; a map-style dataset or list; an object with
                 ``num_shards`` and ``shard()``; an IterableDataset, generator function or torchdata
                 node; or a :class:`DatasetCreator`, and nothing beside it but ``options``.
-            global_batch_size: examples of one step over all replicas in sync. None with a
+            global_batch_size: examples of one step over all replicas in sync; None with a
                 DataLoader, which has it, and for streams whose elements are global batches.
-            shuffle: a new order every epoch, keyed by ``(seed, epoch)``, for sources with an index;
-                of the list of files for a FileDataset.
+            shuffle: a new order every epoch, of examples with an index or of a FileDataset's files.
             seed: key of all our randomness; the same on all ranks.
             drop_last: leave out the last partial global batch (FILE: of each worker).
             collate_fn: from a list of examples to a batch; the default keeps their structure.
             num_workers: loader processes. A stream runs in one, whatever the number.
-            options: policy, splitting rule, prefetch; see :class:`InputOptions`.
+            num_threads: threads instead, where the work releases the interpreter lock.
+            options: see :class:`InputOptions`.
 
         Raises:
             TypeError: if the source is none of these.
-            ConfigurationError: a ValueError; if the arguments do not fit the source.
+            ConfigurationError: if the arguments do not fit the source.
         """
         request = Request(
             global_batch_size=global_batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
             collate_fn=collate_fn,
-            num_workers=num_workers,
-        )
+            num_workers=num_workers, num_threads=num_threads,
+        )  # fmt: skip
         if isinstance(source, DatasetCreator):
             refuse_settings(request, seed=seed)
             return self.distribute_datasets_from_function(source.dataset_fn, options)

@@ -129,11 +129,13 @@ class ExampleSteps(Steps):
             known=known,
         )
         options = self.source.loader
-        if options.num_workers > 1 and not self._stream.has_work:
-            options = replace(options, num_workers=1)
+        if not self._stream.has_work:
+            options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         shard = self.route.make_shard(position, Segment())
-        return run_stages(dataset, Finish(self._stream, shard, splitter, lent=lent), options)
+        ahead = options.num_threads > 0
+        finish = Finish(self._stream, shard, splitter, lent=lent, ahead=ahead)
+        return run_stages(dataset, finish, options)
 
     def spec(self) -> Any:
         """Read the first record of all; None if there is none."""

@@ -59,8 +59,8 @@ class IndexedInput:
         self._source = source
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
-        fetch = StepFetch(source.fetch)
-        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader)
+        fetch = StepFetch(source.fetch, copies=source.copies_batches)
+        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
         self._counts = {"number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -149,8 +149,9 @@ class IndexedInput:
         if difference is None:
             return
         index = check.indices[difference[0]]
-        alone = replace(self._source.loader, num_workers=min(1, self._source.loader.num_workers))
-        loader = TaskLoader(StepFetch(self._source.fetch), replace(alone, persistent=False))
+        one = min(1, self._source.loader.num_workers)
+        alone = replace(self._source.loader, num_workers=one, num_threads=0, persistent=False)
+        loader = TaskLoader(StepFetch(self._source.fetch), alone)
         looks = loader.run(iter([check.again(index)]), position.epoch)
         (now,) = next(looks) or [[]]
         still = confirm(found[difference[0]], now) if found else []

@@ -76,6 +76,7 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
             shuffle: whether each epoch has an order of its own.
             seed: of the orders.
             num_workers: loader processes on each rank.
+            num_threads: threads instead, where the work releases the interpreter lock.
             infinite: whether another epoch follows the last row; None is True. False ends the
                 training with the epoch.
             repeat: the same under the name that torchtitan has given it after 0.3. Its Validators
@@ -88,6 +89,7 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
         shuffle: bool = False
         seed: int = 0
         num_workers: int = 0
+        num_threads: int = 0
         infinite: bool | None = None
         repeat: bool | None = None
         options: Annotated[tdi.InputOptions | None, tyro.conf.Suppress] = None
@@ -116,6 +118,7 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
             shuffle=config.shuffle,
             seed=config.seed,
             num_workers=config.num_workers,
+            num_threads=config.num_threads,
             options=dataclasses.replace(options, partial_batch="pad", fetch_to_device=False),
         )
         self._run = _Run()

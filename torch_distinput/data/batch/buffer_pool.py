@@ -12,9 +12,9 @@ user who keeps a batch never sees it change, and nobody has to say how long a ba
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from math import prod
+from sys import getrefcount
 from typing import Any, final
 
 import numpy as np
@@ -59,21 +59,25 @@ class Buffers:
         return Buffers, (self._allocate,)
 
     def _free(self, num_bytes: int) -> NDArray[np.uint8]:
-        arrays = self._arrays
-        free = [number for number in range(len(arrays)) if _references(arrays, number) == _UNUSED]
-        for number in free:
-            if arrays[number].nbytes >= num_bytes:
-                return arrays[number]
+        arrays, found = self._arrays, -1
+        for number, array in enumerate(arrays):
+            if getrefcount(array) == _UNUSED:
+                if array.nbytes >= num_bytes:
+                    return array
+                if found < 0:
+                    found = number
         # What is too small goes first, then the oldest: whoever refers to it keeps it.
-        if free or len(arrays) == _MOST_KEPT:
-            del arrays[free[0] if free else 0]
+        if found >= 0 or len(arrays) == _MOST_KEPT:
+            del arrays[max(found, 0)]
         arrays.append(self._allocate(num_bytes).numpy())
         return arrays[-1]
 
 
-def _references(arrays: list[NDArray[np.uint8]], number: int) -> int:
-    return sys.getrefcount(arrays[number])
+def _count_unused() -> int:
+    """What an array counts that only a list refers to, in this version of Python."""
+    for _, array in enumerate([np.empty(0, dtype=np.uint8)]):  # as in `_free`
+        return getrefcount(array)
+    raise AssertionError
 
 
-_UNUSED = _references([np.empty(0, dtype=np.uint8)], 0)
-"""What an array counts that only a list refers to, in this version of Python."""
+_UNUSED = _count_unused()

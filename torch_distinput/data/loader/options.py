@@ -1,4 +1,4 @@
-"""How many loader processes to run, and how."""
+"""How many loader processes or threads to run, and how."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ class LoaderOptions:
     """What a DataLoader of ours is made with; the keywords are DataLoader's own.
 
     Attributes:
+        num_threads: threads that fetch, where there are no processes.
         dataset: what ``get_worker_info().dataset`` is in a loader process, if anything of the
             user's.
         init_fn: the user's ``worker_init_fn``.
     """
 
     num_workers: int = 0
+    num_threads: int = 0
     keywords: Mapping[str, Any] = field(default_factory=dict)
     persistent: bool = False
     dataset: Any = None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import pickle
+import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, TypeVar, final
 
+import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.shared_memory import Parcel, Sender
 from torch_distinput.data.user_sources.epochs import tell_epoch
@@ -20,10 +25,11 @@ T = TypeVar("T")
 Task = TypeVar("Task")
 RunKey = tuple[int, int | None]
 """Of a run over tasks: its number, and the epoch that it is of."""
-
-_SWITCH_SECONDS = 0.0002
-"""In a loader process a thread of torch's queue sends results. It would wait for the one that works
-for 5 ms, Python's default, while the main process waits for the result."""
+_HELD_SECONDS = 0.002
+"""That a result may wait for those after it."""
+_ORPHAN_SECONDS = 5.0
+"""Between two looks whether the main process still is there: it may have left the channel to a
+process that it has forked."""
 
 
 @final
@@ -75,7 +81,6 @@ class ProcessInit:
 
     def __call__(self, process: int) -> None:
         """Prepare this process, whose number torch passes; an error waits for the first result."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
         info: Any = get_worker_info()
         ours = info.dataset
         if self._dataset is not None:
@@ -89,20 +94,47 @@ class ProcessInit:
 
 
 @final
-class FetchDataset(Dataset[Any]):
-    """A fetch function in the shape of a map-style dataset."""
+class ProcessDataset(Dataset[None]):
+    """In the shape of a dataset what a loader process does: its one "example" is all its work."""
 
     failed: SentError | None = None
 
-    def __init__(self, fetch: Callable[[Any], Any], dataset: Any) -> None:
+    def __init__(self, fetch: Callable[[Any], Any], dataset: Any, ends: Sequence[Any]) -> None:
+        """Take what fetches tasks, and an end of a channel for each process."""
         self._fetch = fetch
         self._dataset = dataset  # the user's; the fetch has the same one, also here
+        self._ends = ends
         self._run: RunKey | None = None
-        self._sender: Sender | None = None
 
-    def __getitem__(self, numbered: tuple[RunKey, Any]) -> Parcel:
-        run, task = numbered
-        sender = self._sender = self._sender or _make_sender()
+    def __getitem__(self, process: int) -> None:
+        """Fetch tasks until the main process closes the channel."""
+        for number, end in enumerate(self._ends):
+            if number != process:  # else nobody would notice that one of the others has ended
+                end.close()
+        channel, sender = ProcessChannel(self._ends[process]), Sender(process)
+        try:
+            while True:
+                message = channel.receive(_ORPHAN_SECONDS, _is_orphan)
+                run, tasks = pickle.loads(message)  # noqa: S301 - the main process wrote it
+                for answers in self._answers(sender, run, tasks):
+                    channel.send(dump_message(run[0], answers))
+        except ChannelClosed:
+            channel.close()
+
+    def _answers(
+        self, sender: Sender, run: RunKey, tasks: Sequence[Any]
+    ) -> Iterator[Sequence[Parcel]]:
+        """Answer tasks: together if that is soon, for each message wakes the main process."""
+        answers, due = [], time.monotonic() + _HELD_SECONDS
+        for task in tasks:
+            answers.append(self._answer(sender, run, task))
+            if (now := time.monotonic()) > due:
+                yield answers
+                answers, due = [], now + _HELD_SECONDS
+        if answers:
+            yield answers
+
+    def _answer(self, sender: Sender, run: RunKey, task: Any) -> Parcel:
         try:
             if run != self._run:
                 self._run = run
@@ -112,6 +144,45 @@ class FetchDataset(Dataset[Any]):
             return sender.pack(self.failed or self._fetch(task))
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
             return sender.pack(error_to_send(source_error(error, "a batch"), error))
+
+
+def dump_message(run: RunKey | int, contents: Sequence[Any]) -> bytes:
+    """Pickle tasks or results; in torch's way where there may be tensors in them, or memory."""
+    if all(map(_is_plain, contents)):
+        return pickle.dumps((run, contents), 5)
+    return bytes(ForkingPickler.dumps((run, contents)))
+
+
+def _is_plain(content: Any) -> bool:
+    kind = type(content)
+    return kind is np.ndarray or content is None or (kind is tuple and content[-1] is None)
+
+
+def _is_orphan() -> bool:
+    parent = parent_process()
+    return parent is not None and not parent.is_alive()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """Instead of an item, after the last one."""
+
+
+@final
+class StreamFetch:
+    """The next item of a stream, whatever the task; it starts with the first."""
+
+    def __init__(self, stream: Iterable[Any]) -> None:
+        """Take a stream."""
+        self._stream = stream
+        self._items: Iterator[Any] | None = None
+
+    def __call__(self, task: None) -> Any:  # noqa: ARG002
+        """Return the next item."""
+        if self._items is None:
+            self._items = iter(self._stream)
+        return next(self._items, StreamEnd())
 
 
 @final
@@ -124,33 +195,6 @@ class FinishedStream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return map_items(self._finish, self._stream)
-
-
-@final
-class StreamDataset(IterableDataset[Any]):
-    """A stream that ends with what it raised; torch would end it silently afterwards."""
-
-    failed: SentError | None = None
-
-    def __init__(self, stream: IterableDataset[Any]) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[Parcel]:
-        sender = _make_sender()
-        if self.failed:
-            yield sender.pack(self.failed)
-            return
-        try:
-            yield from map(sender.pack, self._stream)
-        except Exception as error:  # noqa: BLE001 - it is raised again in the main process
-            yield sender.pack(error_to_send(source_error(error, "a batch"), error))
-
-
-def _make_sender() -> Sender:
-    """Of this loader process."""
-    info = get_worker_info()
-    assert info is not None, "made in a loader process only"
-    return Sender(info.id)
 
 
 def error_to_send(said: SourceError, error: Exception) -> SentError:

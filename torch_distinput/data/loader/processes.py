@@ -1,49 +1,55 @@
-"""Loader processes, which torch's DataLoader runs.
+"""Loader processes, which torch's DataLoader starts; what they do travels through channels of ours.
 
-Work reaches them as tasks or as one stream; results come back in order. The position is kept by
-whoever iterates, never in a sampler.
+Torch seeds each process, runs the ``worker_init_fn`` in it, watches it, and ends it. Its queues are
+not used: they need a thread at each end, which takes more time than fetching a small batch. So each
+process gets one "example" from its DataLoader, which lasts as long as the process is needed.
 
-    tasks     main: _TaskSampler --(run, task)--> process: FetchDataset --Parcel--> main: _receive
-    a stream  process: StreamDataset --Parcel--> main: _receive
+    tasks     main: --(run, task)--> process: ProcessDataset --(run, Parcel)--> main: _receive
+    a stream  the tasks say nothing: "the next item"
     stages    as a stream, whose items are the tasks of other processes, which finish them
 
     thread                 writes                          reads                  guarded by
-    main (who iterates)    _TaskSampler, _loader, slots    results                one thread
-    DataLoader's queue     the pipe                        Parcels                torch's queue
+    main (who iterates)    channels, _kept, slots          results                one thread
     loader process         its slots (see shared_memory)   tasks                  its first byte
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Generic, TypeVar, final
+from multiprocessing import Pipe
+from typing import Any, Generic, NoReturn, TypeVar, final
 
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
 )
 
+from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
+from torch_distinput.data.loader.fetch_threads import FetchThreads
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.process_datasets import (
-    FetchDataset,
     FinishedStream,
     FinishUnlessError,
+    ProcessDataset,
     ProcessInit,
-    RunKey,
     SentError,
-    StreamDataset,
+    StreamEnd,
+    StreamFetch,
     error_to_send,
     map_items,
 )
-from torch_distinput.data.loader.shared_memory import Parcel, Receiver
+from torch_distinput.data.loader.shared_memory import Receiver
+from torch_distinput.data.loader.task_run import Limits, TaskRun
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
-from torch_distinput.threads import forking_loaders
+from torch_distinput.threads import call_in_child, forking_loaders
 
 T = TypeVar("T")
 Task = TypeVar("Task")
@@ -58,13 +64,29 @@ class TaskLoader(Generic[Task, T]):
     Lives as long as the dataset, so that persistent loader processes serve several epochs.
     """
 
-    def __init__(self, fetch: Callable[[Task], T], options: LoaderOptions) -> None:
-        """Start nothing yet."""
+    def __init__(
+        self, fetch: Callable[[Task], T], options: LoaderOptions, *, grouped: bool = False
+    ) -> None:
+        """Start nothing yet; ``grouped``: nobody waits for tasks, so that several may be sent."""
         self._fetch = fetch
         self._options = options
-        self._tasks: _TaskSampler[Task] = _TaskSampler()
-        self._loader: DataLoader[T] | None = None
-        self._receiver = Receiver()
+        self._grouped = grouped
+        self._kept: LoaderProcesses | None = None
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether the dataset is to be read in them only."""
+        return self._options.num_workers > 0
+
+    @property
+    def fetches_here(self) -> bool:
+        """Whether the calling thread does it, when a result is asked for."""
+        return not (self._options.num_workers or self._options.num_threads)
+
+    def begin_here(self, epoch: int) -> Callable[[Task], T]:
+        """Tell the user's dataset the epoch, and return what fetches."""
+        tell_epoch(self._options.dataset, epoch)
+        return self._fetch
 
     def run(self, tasks: Iterator[Task], epoch: int | None = None) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread.
@@ -73,32 +95,94 @@ class TaskLoader(Generic[Task, T]):
         """
         if epoch is not None:
             tell_epoch(self._options.dataset, epoch)
+        if self._options.num_threads:
+            return FetchThreads(self._fetch, tasks, self._options.num_threads)
         if not self._options.num_workers:
             return map_items(self._fetch, tasks)
-        if self._loader is None:
-            self._loader = self._make()
-        self._tasks.begin(tasks, epoch)
-        return _receive(_start_processes(self._loader), self._receiver, self._forget)
+        processes = self._kept or LoaderProcesses(self._fetch, self._options)
+        if self._options.persistent:
+            self._kept = processes
+        return _receive(processes.run(tasks, epoch, grouped=self._grouped), self._forget)
 
     def guard(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield steps made of the results; torch may raise the death of a process in them, too."""
         return _guard(steps, self._forget) if self._options.num_workers else steps
 
-    def _make(self) -> DataLoader[T]:
-        return DataLoader(
-            FetchDataset(self._fetch, self._options.dataset),
-            batch_size=None,
-            sampler=self._tasks,
-            collate_fn=_identity,
-            worker_init_fn=ProcessInit(self._options),
-            num_workers=self._options.num_workers,
-            persistent_workers=self._options.persistent,
-            **self._options.keywords,
-        )
-
     def _forget(self) -> None:
         """After a loss the next epoch starts with new processes."""
-        self._loader = None
+        self._kept = None
+
+
+@final
+class LoaderProcesses:
+    """Processes that torch starts, seeds and watches; tasks and results go through channels.
+
+    Task n goes to process n modulo their number, so that what a process fetches depends on nothing
+    else. Dropping this ends them.
+    """
+
+    def __init__(self, fetch: Callable[[Any], Any], options: LoaderOptions) -> None:
+        """Start them, in the calling thread."""
+        count, keywords = options.num_workers, options.keywords
+        self._limits = Limits.of(keywords)
+        self._receiver = Receiver()
+        self._num_runs = 0
+        pairs = [Pipe() for _ in range(count)]
+        ends = [end for _, end in pairs]
+        self._channels = [ProcessChannel(own) for own, _ in pairs]
+        call_in_child(self, LoaderProcesses._leave_to_parent)
+        weakref.finalize(self, _close, self._channels).atexit = False
+        loader: DataLoader[None] = DataLoader(
+            ProcessDataset(fetch, options.dataset, ends),
+            batch_size=None,
+            sampler=range(count),
+            collate_fn=_identity,
+            worker_init_fn=ProcessInit(options),
+            num_workers=count,
+            **keywords,
+        )
+        try:
+            with forking_loaders():
+                self._torchs = iter(loader)
+        finally:
+            for end in ends:
+                end.close()
+
+    def run(
+        self, tasks: Iterator[Any], epoch: int | None, *, grouped: bool
+    ) -> Iterator[Any]:
+        """Send the first tasks, and return the way to the results."""
+        self._num_runs += 1
+        key = (self._num_runs, epoch)
+        run = TaskRun(
+            key, tasks, self._channels, self._receiver, limits=self._limits, grouped=grouped
+        )
+        try:
+            run.begin()
+        except ChannelClosed:
+            self._say_who_is_lost()
+        return self._results(run)
+
+    def _results(self, run: TaskRun) -> Iterator[Any]:
+        try:
+            yield from run
+        except ChannelClosed:
+            self._say_who_is_lost()
+
+    def _say_who_is_lost(self) -> NoReturn:
+        """Have torch raise it, which knows the processes."""
+        next(self._torchs, None)
+        msg = "DataLoader worker exited before the end"
+        raise RuntimeError(msg)
+
+    def _leave_to_parent(self) -> None:
+        """In a child: else the processes would not notice that the parent has closed its ends."""
+        _close(self._channels)
+
+
+def _close(channels: Iterable[ProcessChannel]) -> None:
+    for channel in channels:
+        channel.close()
 
 
 def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T]:
@@ -108,24 +192,25 @@ def run_stream(stream: IterableDataset[T], options: LoaderOptions) -> Iterator[T
     """
     if not options.num_workers:
         return iter(stream)
-    loader: DataLoader[T] = DataLoader(
-        StreamDataset(stream),
-        batch_size=None,
-        collate_fn=_identity,
-        worker_init_fn=ProcessInit(options),
-        num_workers=1,
-        **options.keywords,
-    )
-    return _receive(_start_processes(loader), Receiver(), lambda: None)
+    alone = replace(options, num_workers=1, persistent=False)
+    loader: TaskLoader[None, Any] = TaskLoader(StreamFetch(stream), alone)
+    return itertools.takewhile(_is_item, loader.run(repeat(None)))
+
+
+def _is_item(item: Any) -> bool:
+    return not isinstance(item, StreamEnd)
 
 
 def run_stages(
     stream: IterableDataset[Task], finish: Callable[[Task], T], options: LoaderOptions
 ) -> Iterator[T]:
-    """Iterate a stream and finish each of its items, in order, here or in loader processes.
+    """Iterate a stream and finish each of its items, in order: here, in threads or in processes.
 
-    One process reads, for two would each play the whole stream; the others finish.
+    One process reads, for two would each play the whole stream; the others finish. Threads finish
+    what the caller reads.
     """
+    if options.num_threads:
+        return FetchThreads(finish, iter(stream), options.num_threads)
     if options.num_workers < 2:
         return run_stream(FinishedStream(stream, finish), options)
     _log_one_process(options.num_workers)
@@ -151,14 +236,11 @@ def _log_one_process(num_workers: int) -> None:
     )
 
 
-def _receive(
-    iterator: Iterator[Parcel], receiver: Receiver, forget: Callable[[], None]
-) -> Iterator[Any]:
+def _receive(results: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any]:
     """Raise what loader processes raised; say when they were lost, and ``forget`` them."""
     number = 0
     try:
-        for parcel in iterator:
-            result = receiver.open(parcel)
+        for result in results:
             if isinstance(result, SentError):
                 result.again()
             yield result
@@ -168,7 +250,7 @@ def _receive(
     except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
         # The frames of the traceback would keep torch's iterator, whose signal handler raises in
         # the main thread as long as it knows of a process that was lost.
-        del iterator
+        del results
         forget()
         raise _processes_lost(number, error) from error.with_traceback(None)
 
@@ -196,28 +278,5 @@ def _processes_lost(number: int, error: Exception) -> SourceError:
     return SourceError(msg)
 
 
-def _start_processes(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Start the loader processes, or those that were kept on the next epoch."""
-    with forking_loaders():
-        return iter(loader)
-
-
 def _identity(value: T) -> T:
     return value
-
-
-@final
-class _TaskSampler(Generic[Task]):
-    """The tasks of the run that starts next; DataLoader asks for them twice when it starts."""
-
-    def __init__(self) -> None:
-        self._pending: Iterator[tuple[RunKey, Task]] = iter(())
-        self._num_runs = 0
-
-    def begin(self, tasks: Iterator[Task], epoch: int | None) -> None:
-        """Number the run, so that loader processes know when nobody waits for another any more."""
-        self._num_runs += 1
-        self._pending = zip(repeat((self._num_runs, epoch)), tasks)
-
-    def __iter__(self) -> Iterator[tuple[RunKey, Task]]:
-        return self._pending

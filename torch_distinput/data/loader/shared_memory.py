@@ -23,6 +23,7 @@ import io
 import logging
 import pickle
 import weakref
+from collections.abc import Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, final
 
@@ -30,14 +31,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.loader.layout import (
+    ALIGN,
+    Layout,
+    align,
+    copy_leaves,
+    is_plain_tensor,
+    look,
+    plain_leaves,
+)
 from torch_distinput.threads import num_forks
 
 FREE, SENT, OPENED, LEFT = range(4)
+_UNUSED = (FREE, LEFT)
 
-_ALIGN = 64
-"""The header of a slot, and what the places in it are multiples of: a cache line."""
-_MOST_SLOTS = 8
-"""For each loader process; it fills no more than are on their way or in use."""
+_MOST_SLOTS, _MOST_LARGE, _LARGE_BYTES = 24, 8, 2 << 20
+"""For each loader process; it fills no more than are on their way or in use. If all together have
+more than these bytes, there are fewer."""
+_MOST_LAYOUTS = 64
+"""More come of sizes that always change: those results are pickled."""
 _NO_MEMORY = "shared memory"
 """What is in the words of torch where there is none left."""
 _FULL = (
@@ -48,14 +60,17 @@ _FULL = (
 _log = logging.getLogger(__name__)
 
 
-Parcel = tuple["int | None", bytes, "list[tuple[int, int]]", "torch.Tensor | None"]
+Parcel = tuple["int | None", "bytes | int", Any, "torch.Tensor | None"]
 """A result under way; a plain tuple, which travels fastest.
 
     number of the slot; None where the result travels torch's way
-    the result, pickled but for what is in the slot
-    start and stop in the slot of each buffer that is missing
+    the result, pickled but for what is in the slot; or the number of its layout
+    start and stop in the slot of each buffer that is missing; or the layout, the first time
     the slot itself, the first time; it replaces another of that number, which was too small
 """
+
+
+_NO_PLACES: tuple[Layout | None, list[Any]] = (None, [])
 
 
 @final
@@ -65,6 +80,8 @@ class Sender:
     def __init__(self, process: int) -> None:
         """Share nothing yet; each process has numbers of its own."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
+        self._layouts: dict[Any, tuple[int, Layout]] = {}
+        self._places: dict[int, tuple[Layout, list[Any]]] = {}  # of a slot, as it was filled last
         self._was_full = False
         self._numbers = range(process * _MOST_SLOTS, (process + 1) * _MOST_SLOTS)
 
@@ -74,6 +91,8 @@ class Sender:
         Nor does it know those slots, if they were sent for the first time.
         """
         self._slots = {number: slot for number, slot in self._slots.items() if slot[0] != SENT}
+        self._layouts.clear()
+        self._places.clear()
 
     def pack(self, result: Any) -> Parcel:
         """Write a result into a slot."""
@@ -91,16 +110,21 @@ class Sender:
 
     def _shared(self, result: Any) -> Parcel:
         free = self._free()
+        if free and (leaves := plain_leaves(result)) is not None:
+            key = look(result, leaves)
+            known = self._layouts.get(key)
+            if known is not None or len(self._layouts) < _MOST_LAYOUTS:
+                return self._laid_out(result, leaves, key, free)
         if not free:  # pickled once, for it may open files of shared memory, and here, if it can be
             return None, bytes(ForkingPickler.dumps(result)), [], None
         buffers: list[pickle.PickleBuffer] = []
         file = io.BytesIO()
         _Pickler(file, 5, False, buffers.append).dump(result)  # ForkingPickler takes no names
         views = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
-        places, end = [], _ALIGN
+        places, end = [], ALIGN
         for view in views:
             places.append((end, end + view.nbytes))
-            end = -(-places[-1][1] // _ALIGN) * _ALIGN
+            end = align(places[-1][1])
         number, memory = self._with_room(free, end)
         slot = self._slots[number]
         for view, (start, stop) in zip(views, places, strict=True):
@@ -108,17 +132,41 @@ class Sender:
         slot[0] = SENT
         return number, file.getvalue(), places, memory
 
-    def _free(self) -> list[int]:
+    def _laid_out(
+        self, result: Any, leaves: Sequence[Any], key: Any, free: Sequence[int]
+    ) -> Parcel:
+        """Write a plain result, which is told once how to read."""
+        shown, known = None, self._layouts.get(key)
+        if known is None:
+            shown = Layout.of(result, leaves)
+            known = self._layouts[key] = (len(self._layouts), shown)
+        index, layout = known
+        number, memory = self._with_room(free, layout.num_bytes)
+        slot = self._slots[number]
+        of, places = self._places.get(number, _NO_PLACES)
+        if of is not layout or memory is not None:
+            places = layout.view(slot)
+            self._places[number] = (layout, places)
+        copy_leaves(leaves, places)
+        slot[0] = SENT
+        return number, index, shown, memory
+
+    def _free(self) -> Sequence[int]:
         """Numbers of the slots that may be written to or made."""
         slots = self._slots
-        return [n for n in self._numbers if n not in slots or slots[n][0] in (FREE, LEFT)]
+        if len(slots) == _MOST_SLOTS or (len(slots) >= _MOST_LARGE and self._is_large()):
+            return [number for number, slot in slots.items() if slot.item(0) in _UNUSED]
+        return [n for n in self._numbers if n not in slots or slots[n].item(0) in _UNUSED]
 
-    def _with_room(self, free: list[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
+    def _is_large(self) -> bool:
+        return sum(slot.nbytes for slot in self._slots.values()) >= _LARGE_BYTES
+
+    def _with_room(self, free: Sequence[int], num_bytes: int) -> tuple[int, torch.Tensor | None]:
         """Number of a slot, and its memory if it is new."""
         slots = self._slots
         for number in free:
             slot = slots.get(number)
-            if slot is not None and slot[0] == FREE and slot.nbytes >= num_bytes:
+            if slot is not None and slot.item(0) == FREE and slot.nbytes >= num_bytes:
                 return number, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
         memory.share_memory_()
@@ -133,11 +181,21 @@ class Receiver:
     def __init__(self) -> None:
         """Know no slot yet."""
         self._slots: dict[int, NDArray[np.uint8]] = {}
+        self._layouts: dict[tuple[int, int], Layout] = {}
+
+    def num_bytes(self, parcel: Parcel) -> int:
+        """Memory that a result takes; 0 where it has nothing in a slot."""
+        number, _, _, memory = parcel
+        if number is None:
+            return len(parcel[1]) if isinstance(parcel[1], bytes) else 0
+        slot = self._slots[number] if memory is None else memory
+        return slot.nbytes if slot.nbytes > ALIGN else 0
 
     def open(self, parcel: Parcel) -> Any:
         """Take a result out; its tensors and arrays lie in the slot until all are dropped."""
         number, text, places, memory = parcel
         if number is None:
+            assert isinstance(text, bytes), "a layout is of a slot"
             return pickle.loads(text)  # noqa: S301 - our own process wrote it
         if memory is not None:
             self._slots[number] = memory.numpy()
@@ -146,6 +204,12 @@ class Receiver:
         # Everything in the result refers to `lent`; when that goes, so does the last of it.
         lent: Any = slot[:]
         weakref.finalize(lent, _release, slot, num_forks()).atexit = False
+        if isinstance(text, int):
+            process = number // _MOST_SLOTS
+            if places is not None:
+                self._layouts[process, text] = places
+            layout = self._layouts[process, text]
+            return layout.build(layout.view(lent))
         whole = memoryview(lent)
         buffers = [whole[start:stop] for start, stop in places]
         return pickle.loads(text, buffers=buffers)  # noqa: S301 - as above
@@ -165,7 +229,7 @@ class _Pickler(ForkingPickler):
             return NotImplemented
         if value.is_conj() or value.is_neg():  # bits that torch loses on the way
             value = value.resolve_conj().resolve_neg()
-        if not _is_plain(value):
+        if not is_plain_tensor(value):
             return self._torchs_way(value)
         content: Any = value.view(-1).view(torch.uint8).numpy()
         name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
@@ -178,18 +242,6 @@ class _Pickler(ForkingPickler):
         own = value.detach().clone().requires_grad_(value.requires_grad)
         table: Any = self.dispatch_table
         return table[torch.Tensor](own)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its bytes, its dtype and its shape."""
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.is_nested
-        and tensor.is_contiguous()
-        and tensor.numel() > 0
-        and not (tensor.requires_grad or tensor.is_quantized)
-    )
 
 
 def _tensor(content: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

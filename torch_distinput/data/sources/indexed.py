@@ -41,8 +41,12 @@ class ColumnFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
+        return self.structure.build(self.leaves(indices))
+
+    def leaves(self, indices: Indices) -> list[Any]:
+        """Return the rows at the indices, leaf by leaf."""
         wanted, count = torch.from_numpy(indices), len(indices)
-        return self.structure.build([column.take(wanted, count) for column in self.columns])
+        return [column.take(wanted, count) for column in self.columns]
 
     def example(self, index: int) -> Any:
         """Return one row as an example."""
@@ -57,18 +61,20 @@ class _Column:
     Attributes:
         leaf: of whatever kind.
         row_bytes: bytes of a row.
+        row_shape: its sizes.
         buffers: memory to gather rows into; None where they cannot be gathered into any.
     """
 
     leaf: Any
     row_bytes: int = 0
+    row_shape: tuple[int, ...] = ()
     buffers: Buffers | None = None
 
     @staticmethod
     def of(leaf: Any, allocate: Allocate) -> _Column:
         if not is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
             return _Column(leaf)
-        return _Column(leaf, leaf[:1].nbytes, Buffers(allocate))
+        return _Column(leaf, leaf[:1].nbytes, tuple(leaf.shape[1:]), Buffers(allocate))
 
     def take(self, wanted: torch.Tensor, count: int) -> Any:
         leaf = self.leaf
@@ -76,7 +82,7 @@ class _Column:
             return rows.as_tensor(kind_of(leaf).take(leaf, wanted))
         if count * self.row_bytes < LARGE:
             return leaf.index_select(0, wanted)
-        out = self.buffers.empty((count, *leaf.shape[1:]), leaf.dtype)
+        out = self.buffers.empty((count, *self.row_shape), leaf.dtype)
         return torch.index_select(leaf, 0, wanted, out=out)
 
 

@@ -31,6 +31,7 @@ from torch_distinput.data.sources.source import (
     Request,
     Source,
     StreamSource,
+    either,
 )
 from torch_distinput.data.sources.table import TableFetch, gives_columns
 from torch_distinput.data.user_sources import state_version_1
@@ -62,8 +63,11 @@ def open_source(source: Any, request: Request) -> Source:
 def _from_loader(source: Any, request: Request) -> Source:
     parts = dataloader.look_through(source)
     _refuse_twice(request, source)
+    if request.num_threads and parts.loader.num_workers:
+        raise either(parts.loader.num_workers, request.num_threads)
     name = type(source).__name__
     if parts.ready:
+        _refuse_threads(request, name)
         stream = ReadyStream(
             source,
             expected=f"a ready global batch, because that is what {name} yields",
@@ -80,7 +84,8 @@ def _from_loader(source: Any, request: Request) -> Source:
     plain = parts.collate_fn is None and columns_of_dataset(parts.dataset) is not None
     # A tuple or dict of tensors has an index as well: torch asks it for dataset[i].
     inner = (_from_columns if plain else _from_indexable)(parts.dataset, asked)
-    return replace(inner, name=name, sampler=parts.sampler, loader=parts.loader)
+    loader = replace(parts.loader, num_threads=request.num_threads)
+    return replace(inner, name=name, sampler=parts.sampler, loader=loader)
 
 
 def _refuse_twice(request: Request, loader: Any) -> None:
@@ -107,6 +112,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
     from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415
 
     dataset = with_shuffled_files(source) if request.shuffle else source
+    at_a_time = request.num_workers or request.num_threads
 
     def prepare() -> Prepared:
         listing = find_files(dataset)
@@ -114,7 +120,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
             dataset=dataset,
             listing=listing,
             collate=request.collate_fn,
-            threads=request.num_workers if request.num_workers > 1 else 0,
+            threads=at_a_time if at_a_time > 1 else 0,
         )
         dealt = len(listing) if not dataset.split_files else None
         return Prepared(stream=stream, num_shards=dealt, digest=listing.digest)
@@ -127,7 +133,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         request=request,
         read_version_1=partial(read_flat_place_of_files, source),
         more_shards=_way_to_more_files(dataset),
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=_loader_of(request),
     )
 
 
@@ -139,7 +145,7 @@ def _from_columns(source: Any, request: Request) -> IndexedSource:
         fetch=ExampleFetch(_ColumnExamples(fetch), collate) if collate else fetch,
         num_examples=fetch.num_examples,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers),
+        loader=_loader_of(request),
     )
 
 
@@ -152,8 +158,25 @@ def _from_indexable(source: Any, request: Request) -> IndexedSource:
         else ExampleFetch(source, request.collate_fn or _collate_of(source)),
         num_examples=len(source) if hasattr(source, "__len__") else None,
         request=request,
-        loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
+        loader=_loader_of(request, source),
     )
+
+
+def _loader_of(request: Request, dataset: Any = None) -> LoaderOptions:
+    return LoaderOptions(
+        num_workers=request.num_workers, num_threads=request.num_threads, dataset=dataset
+    )
+
+
+def _refuse_threads(request: Request, name: str) -> None:
+    """Refuse them for what one thread can read only."""
+    if request.num_threads:
+        msg = (
+            f"num_threads needs a source with an index, or files, got num_threads="
+            f"{request.num_threads} for the stream {name}, which is read in one piece. Use "
+            "num_workers, whose processes map and collate; or leave num_threads out."
+        )
+        raise ConfigurationError(msg)
 
 
 def _collate_of(source: Any) -> CollateFn:
@@ -168,6 +191,7 @@ def _from_shards(source: Any, request: Request) -> Source:
 
 def _from_stream(source: Any, request: Request, *, num_shards: int | None = None) -> Source:
     name = getattr(source, "__name__", type(source).__name__)
+    _refuse_threads(request, name)
     by_shard = num_shards is not None and has_single_shards(source)
     if request.shuffle and not (by_shard and request.global_batch_size):
         raise _no_shuffle(source, name)

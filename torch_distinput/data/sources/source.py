@@ -17,6 +17,7 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
@@ -35,6 +36,7 @@ class Request:
     drop_last: bool = False
     collate_fn: CollateFn | None = None
     num_workers: int = 0
+    num_threads: int = 0
     allocate: Allocate = pageable
 
     def __post_init__(self) -> None:
@@ -46,6 +48,20 @@ class Request:
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         num_workers = check_count("num_workers", self.num_workers, minimum=0)
         object.__setattr__(self, "num_workers", num_workers)
+        num_threads = check_count("num_threads", self.num_threads, minimum=0)
+        object.__setattr__(self, "num_threads", num_threads)
+        if num_workers and num_threads:
+            raise either(num_workers, num_threads)
+
+
+def either(num_workers: int, num_threads: int) -> ConfigurationError:
+    """The error for both."""
+    msg = (
+        f"Expected loader processes or threads, got num_workers={num_workers} and "
+        f"num_threads={num_threads}. Use num_threads where the work releases the interpreter lock "
+        "(decoding images, reading over a network), else num_workers."
+    )
+    return ConfigurationError(msg)
 
 
 @final
@@ -71,7 +87,13 @@ class IndexedSource:
     @property
     def owns_batches(self) -> bool:
         """Whether batches are made here; a collate_fn may make all in one buffer."""
-        return isinstance(self.fetch, ColumnFetch) or self.loader.num_workers > 0
+        is_ahead = self.loader.num_workers > 0 or self.loader.num_threads > 0
+        return is_ahead or isinstance(self.fetch, ColumnFetch)
+
+    @property
+    def copies_batches(self) -> bool:
+        """Whether a batch must be copied where it is made: it is kept while others are made."""
+        return self.loader.num_threads > 0 and self.request.collate_fn is not None
 
 
 @final

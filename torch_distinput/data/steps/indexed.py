@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, final
 
+from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, take_apart
+from torch_distinput.data.steps.local_step import (
+    LocalStep,
+    ReplicaBatch,
+    cut_step,
+    empty_step,
+    take_apart,
+)
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches
@@ -42,15 +51,21 @@ class StepFetch:
     So no more steps are planned ahead than are fetched, also where this worker never has rows.
     A spot check goes the same way: a dataset that is to be read in loader processes, where it may
     open its files, is read nowhere else.
+
+    ``copies``: what is fetched may be written over by what is fetched next.
     """
 
     fetch: Callable[[Indices], Batch]
+    copies: bool = False
 
     def __call__(self, task: FetchTask) -> Batch | Prints | None:
         """Return the examples, None without any; or the fingerprints that were asked for."""
         if isinstance(task, SpotCheck):
             return task.run(self.fetch)
-        return self.fetch(task) if len(task) else None
+        if not len(task):
+            return None
+        batch = self.fetch(task)
+        return rows.copy_rows(batch) if self.copies else batch
 
 
 def ended_early() -> SourceError:
@@ -75,9 +90,9 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
             for cut, total in zip(cuts, count_in_sync(splitter, (run.size,)), strict=True)
             if total
         ]
-        for rows in batches.iterate_rows(run, start, stop):
+        for indices in batches.iterate_rows(run, start, stop):
             for first, last, sizes, total in steps:
-                yield PlannedStep(rows[first:last], sizes, total)
+                yield PlannedStep(indices[first:last], sizes, total)
 
 
 def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
@@ -109,11 +124,39 @@ def fetch_steps(
         The fingerprints that were asked for; and the steps with their examples, each with the
         number of examples in sync.
     """
+    checked: Prints = []
+    if check is not None and not loader.has_processes:
+        checked = loader.begin_here(epoch)(check)
+    if loader.fetches_here:
+        fetch: Any = loader.begin_here(epoch)
+        return checked, _fetch_here(planned, fetch.fetch, owned=owned)
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     tasks = _tasks(planned, waiting)
-    results = loader.run(tasks if check is None else chain([check], tasks), epoch)
-    checked = [] if check is None else next(results)
+    if check is None or not loader.has_processes:
+        results = loader.run(tasks, epoch)
+    else:
+        results = loader.run(chain([check], tasks), epoch)
+        checked = next(results)
     return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
+
+
+def _fetch_here(
+    planned: Iterator[PlannedStep], fetch: Callable[[Indices], Batch], *, owned: bool
+) -> Iterator[tuple[LocalStep, int]]:
+    """Fetch each step when its turn comes, in as few calls as can be."""
+    columns = fetch if isinstance(fetch, ColumnFetch) else None
+    for indices, sizes, num_examples in planned:
+        if not len(indices):
+            yield empty_step(len(sizes)), num_examples
+            continue
+        try:
+            if columns is not None:
+                part = ReplicaBatch(columns.leaves(indices), columns.structure, indices)
+            else:
+                part = take_apart(fetch(indices), indices)
+        except StopIteration as error:  # of the user's code; it would pass for the end
+            raise source_error(error, "a batch") from error
+        yield cut_step(part, sizes, owned=owned), num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:

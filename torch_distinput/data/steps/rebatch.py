@@ -215,12 +215,14 @@ class Finish:
         shard: which part of it.
         splitter: how they were cut.
         lent: a collate_fn of the user's makes the batches, perhaps always in the same buffer.
+        ahead: a batch is kept while the next ones are made.
     """
 
     stream: Stream
     shard: Shard
     splitter: Splitter
     lent: bool = False
+    ahead: bool = False
 
     def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step."""
@@ -232,7 +234,7 @@ class Finish:
         if self.lent:
             batch = rows.with_tensors(batch)
             check_row_count(batch, item.chunk.num_rows)
-            if outlives_the_source(self.splitter):
+            if self.ahead or outlives_the_source(self.splitter):
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
         part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))

@@ -33,7 +33,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         shuffle: of ``train`` alone, as ``distribute_dataset`` has it.
         drop_last: of ``train`` alone.
         arguments: what ``distribute_dataset`` takes for all of them: ``global_batch_size``,
-            ``seed``, ``collate_fn``, ``num_workers``, ``options``.
+            ``seed``, ``collate_fn``, ``num_workers``, ``num_threads``, ``options``.
     """
 
     def __init__(

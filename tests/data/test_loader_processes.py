@@ -1,0 +1,174 @@
+"""Loader processes: who fetches what, how far ahead, and what becomes of those that end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from itertools import count, islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+import torch_distinput as tdi
+from torch_distinput.data.loader import shared_memory
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.data.loader.task_run import _AHEAD_BYTES, _MOST_AHEAD
+
+
+def processes(fetch, num_workers=2, *, grouped=True, persistent=False, **keywords):
+    """A loader with so many of them."""
+    options = LoaderOptions(num_workers=num_workers, persistent=persistent, keywords=keywords)
+    return TaskLoader(fetch, options, grouped=grouped)
+
+
+def who(task):
+    """The process that fetches a task, and the task."""
+    return torch.tensor([get_worker_info().id, task])
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_tasks_go_to_the_processes_in_turn(num_workers, grouped):
+    """Whatever travels together: what a process has seen of its random numbers depends on it."""
+    results = processes(who, num_workers, grouped=grouped).run(iter(range(100)))
+    expected = [[task % num_workers, task] for task in range(100)]
+    assert expected == [result.tolist() for result in results]
+
+
+def array_of(size):
+    """A result of so many bytes."""
+    return np.zeros(size, dtype=np.uint8)
+
+
+def most_ahead(size, **keywords):
+    """How many tasks are drawn at most beyond those whose results were taken, by process."""
+    drawn, ahead = count(), []
+    tasks = (size for _ in islice(drawn, 100))
+    for taken, _ in enumerate(processes(array_of, **keywords).run(tasks), 1):
+        ahead.append(drawn.__reduce__()[1][0] - taken)
+    return max(ahead) / 2
+
+
+def test_small_batches_go_further_ahead():
+    """In groups, for each message wakes a process; large ones as far as torch has them go."""
+    assert _MOST_AHEAD == most_ahead(1000)
+    assert 4 == most_ahead(_AHEAD_BYTES // 5)
+    assert 2 == most_ahead(_AHEAD_BYTES)
+    assert 2 == most_ahead(1000, grouped=False)
+
+
+@pytest.mark.parametrize("factor", [1, 3])
+def test_a_prefetch_factor_is_kept(factor):
+    """Whoever sets one gets no other."""
+    assert factor == most_ahead(1000, prefetch_factor=factor)
+
+
+def test_batches_that_grow_go_less_far_ahead():
+    """The largest until now counts, from where it was seen."""
+    sizes = [1000] * 40 + [_AHEAD_BYTES] * 40
+    drawn = []
+    tasks = (drawn.append(size) or size for size in sizes)
+    for taken, result in enumerate(processes(array_of).run(tasks), 1):
+        assert sizes[taken - 1] == result.size
+        if taken > 40 + 2 * _MOST_AHEAD and len(drawn) < len(sizes):
+            assert len(drawn) - taken <= 4
+
+
+def twice(task):
+    """A task of many bytes, and a result of more."""
+    return task + task
+
+
+@pytest.mark.parametrize("num_slots", [0, 8])
+def test_tasks_and_results_that_no_socket_holds(monkeypatch, num_slots):
+    """Both ends may be writing: without slots results go through the channel, too."""
+    monkeypatch.setattr(shared_memory, "_MOST_SLOTS", num_slots)
+    tasks = [bytes([number]) * 500_000 for number in range(12)]
+    assert list(map(twice, tasks)) == list(processes(twice).run(iter(tasks)))
+
+
+def kill_at(task):
+    """End without a word."""
+    if task == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_process_that_is_killed(in_thread):
+    """Whoever iterates; the next epoch has new ones."""
+    loader = processes(kill_at, persistent=True)
+    said = []
+
+    def run():
+        with pytest.raises(tdi.SourceError) as caught:
+            list(loader.run(iter(range(20))))
+        said.append(str(caught.value))
+
+    thread = threading.Thread(target=run)
+    if in_thread:
+        thread.start()
+        while thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # of torch's signal handler, in the main thread
+                thread.join(30)
+    else:
+        run()
+    assert "The loader processes did not deliver batch" in said[0]
+    assert [0, 1, 2] == list(loader.run(iter(range(3))))
+
+
+def hang_at(task):
+    """Never answer."""
+    if task == 3:
+        threading.Event().wait()
+    return task
+
+
+def test_a_timeout_of_a_loader():
+    """What came before is delivered."""
+    results = processes(hang_at, timeout=1).run(iter(range(9)))
+    assert [0, 1, 2] == list(islice(results, 3))
+    with pytest.raises(tdi.SourceError, match="batch 3 .*timed out after 1 seconds"):
+        next(results)
+
+
+def test_an_epoch_that_is_left_does_not_mix_with_the_next():
+    """Its results are on their way when the next one asks."""
+    loader = processes(who, persistent=True)
+    for first in range(0, 500, 100):
+        results = loader.run(iter(range(first, first + 100)))
+        assert [first, first + 1] == [int(result[1]) for result in islice(results, 2)]
+
+
+LEFT_BEHIND = """
+import os, signal, sys
+from tests.data.test_loader_processes import processes, who
+results = processes(who).run(iter(range(1000)))
+next(results)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("sys.exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+    ],
+)
+def test_processes_end_with_the_main_process(end, code):
+    """However it ends: they hold its standard output, which is closed when all have ended."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND.format(end=end)],
+        capture_output=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert code == ended.returncode
+    assert b"Exception ignored" not in ended.stderr
