@@ -19,11 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
-from counting import CountingCommunicator, CountingStore, CountingStrategy, Tally
+from counting import CountingCommunicator, CountingStore, CountingStrategy, EchoTransport, Tally
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import torch_distinput as tdi
+from torch_distinput.cluster.channels.gather import find_neighbours, gather, plan_rounds
 from torch_distinput.cluster.liveness.heartbeat import _BEATS_PER_TIMEOUT, Heartbeat
 from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.data.files.counts import FileCounts
@@ -109,26 +111,30 @@ def start_row(size: int, distribute: Callable[[tdi.Strategy], Iterable[Any]]) ->
 
 
 def vote_row(size: int) -> list[str]:
-    """A vote on 64 steps, gathered around a ring."""
+    """A vote on 64 steps, gathered in rounds."""
     vote = Vote(
         state=VoterState.RUNNING, counts=(8,) * WINDOW, marks=(0,) * WINDOW,
         files_touched=(1,) * WINDOW,
     )  # fmt: skip
-    row = vote.encode()
     layout = BatchLayout(
         num_workers=size, replicas_per_worker=1, global_batch_size=8 * size, rebatch="split"
     )
     before = begin_epoch(0, layout, size)
     counter = DeliveryCounter(before, size, shared=False, steps_per_batch=1)
+    tally, mine = Tally(), vote.encode().view(np.uint8)
+    transport = EchoTransport(tally, mine)
 
     def take_part() -> None:
-        votes = [Vote.decode(row) for _ in range(size)]
+        gathered = gather(transport, 0, mine, [mine.nbytes] * size)
+        votes = [Vote.decode(row) for row in gathered.view(np.int64).reshape(size, -1)]
         verdict = decide(votes, shared=False)
         counter.add_round(votes, [()] * size, len(verdict.totals))
 
     seconds = processor_seconds(take_part)
-    rounds = size - 1
-    return [f"{rounds:,}", in_bytes(2 * rounds * row.nbytes), in_ms(seconds)]
+    return [
+        str(len(list(plan_rounds(0, size)))), str(len(find_neighbours(0, size))),
+        str(tally.messages), in_bytes(tally.num_bytes), in_ms(seconds - tally.others_seconds),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ heartbeat
@@ -280,7 +286,7 @@ def measure(sizes: Sequence[int], *, num_files: int = NUM_FILES) -> dict[str, st
             for name, start in starts.items()
         }
     heads = {
-        "votes": (vote_row, ("rounds", "bytes", "processor")),
+        "votes": (vote_row, ("rounds", "connections", "messages", "bytes", "processor")),
         "heartbeat": (
             heartbeat_row,
             ("interval", "messages", "bytes", "processor", "of the store, a second"),
