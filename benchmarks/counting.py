@@ -149,7 +149,7 @@ class CountingCommunicator:
 
     def open_board(self) -> Board:
         """A board on which nobody leaves anything: the thread that reads it is not measured."""
-        return EmptyBoard()
+        return EmptyBoard(self.size)
 
     def all_reduce(self, tensor: torch.Tensor) -> NoReturn:
         """Nobody asks."""
@@ -217,12 +217,27 @@ class EchoTransport:
 class EmptyBoard:
     """No notes."""
 
+    def __init__(self, size: int) -> None:
+        """Of so many workers."""
+        self.names = range(size)
+
     def post(self, text: str) -> None:
         """Leave none."""
 
     def read(self) -> dict[int, str]:
         """Read none."""
         return {}
+
+    def post_summary(self, text: str) -> None:
+        """Leave none."""
+
+    def read_summary(self) -> str:
+        """Read none."""
+        return ""
+
+    def claim(self, term: int) -> bool:  # noqa: ARG002
+        """Nobody else would."""
+        return True
 
 
 @final

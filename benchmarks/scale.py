@@ -165,7 +165,7 @@ def heartbeat_row(size: int) -> list[str]:
         seconds = processor_seconds(lambda: heartbeat._beat(board))  # noqa: SLF001
     finally:
         dist.is_initialized = is_initialized
-    interval = min(heartbeat.peers.interval, TIMEOUT / _BEATS_PER_TIMEOUT)
+    interval = min(heartbeat.peers.heard.interval, TIMEOUT / _BEATS_PER_TIMEOUT)
     return [
         f"{interval:g} s", str(tally.messages), in_bytes(tally.num_bytes), in_ms(seconds),
         in_bytes(tally.num_bytes * size / interval),

@@ -141,4 +141,4 @@ def test_who_is_sent_to_receives_as_much_in_the_same_round(size):
     for rank, plan in enumerate(plans):
         for number, one in enumerate(plan):
             other = plans[one.to][number]
-            assert (rank, one.count, one.start) == (other.source, other.count, other.start)
+            assert (rank, one.added, one.start) == (other.source, other.added, other.start)

@@ -46,13 +46,13 @@ class Round(NamedTuple):
         source: from whom it receives.
         to: to whom it sends.
         start: how many workers' bytes it has.
-        count: of how many it receives them now, and sends its first ones.
+        added: of how many it receives them now, and sends its first ones.
     """
 
     source: int
     to: int
     start: int
-    count: int
+    added: int
 
 
 def plan_rounds(rank: int, size: int) -> Iterator[Round]:
@@ -86,12 +86,12 @@ def gather(transport: Transport, rank: int, mine: Bytes, sizes: Sequence[int]) -
     buffer = np.empty(ends[-1], dtype=np.uint8)
     buffer[: ends[1]] = mine
     rounds = [
-        (one, transport.receive(buffer[ends[one.start] : ends[one.start + one.count]], one.source))
+        (one, transport.receive(buffer[ends[one.start] : ends[one.start + one.added]], one.source))
         for one in plan_rounds(rank, size)
     ]
     sent = []
     for one, received in rounds:
-        sent.append(transport.send(buffer[: ends[one.count]], one.to))
+        sent.append(transport.send(buffer[: ends[one.added]], one.to))
         received.wait()
     for transfer in sent:
         transfer.wait()
