@@ -19,11 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
-from counting import CountingCommunicator, CountingStore, CountingStrategy, Tally
+from counting import CountingCommunicator, CountingStore, CountingStrategy, EchoTransport, Tally
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 import torch_distinput as tdi
+from torch_distinput.cluster.channels.gather import find_neighbours, gather, plan_rounds
 from torch_distinput.cluster.liveness.heartbeat import _BEATS_PER_TIMEOUT, Heartbeat
 from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.data.files.counts import FileCounts
@@ -109,26 +111,30 @@ def start_row(size: int, distribute: Callable[[tdi.Strategy], Iterable[Any]]) ->
 
 
 def vote_row(size: int) -> list[str]:
-    """A vote on 64 steps, gathered around a ring."""
+    """A vote on 64 steps, gathered in rounds."""
     vote = Vote(
         state=VoterState.RUNNING, counts=(8,) * WINDOW, marks=(0,) * WINDOW,
         files_touched=(1,) * WINDOW,
     )  # fmt: skip
-    row = vote.encode()
     layout = BatchLayout(
         num_workers=size, replicas_per_worker=1, global_batch_size=8 * size, rebatch="split"
     )
     before = begin_epoch(0, layout, size)
     counter = DeliveryCounter(before, size, shared=False, steps_per_batch=1)
+    tally, mine = Tally(), vote.encode().view(np.uint8)
+    transport = EchoTransport(tally, mine)
 
     def take_part() -> None:
-        votes = [Vote.decode(row) for _ in range(size)]
+        gathered = gather(transport, 0, mine, [mine.nbytes] * size)
+        votes = [Vote.decode(row) for row in gathered.view(np.int64).reshape(size, -1)]
         verdict = decide(votes, shared=False)
         counter.add_round(votes, [()] * size, len(verdict.totals))
 
     seconds = processor_seconds(take_part)
-    rounds = size - 1
-    return [f"{rounds:,}", in_bytes(2 * rounds * row.nbytes), in_ms(seconds)]
+    return [
+        str(len(list(plan_rounds(0, size)))), str(len(find_neighbours(0, size))),
+        str(tally.messages), in_bytes(tally.num_bytes), in_ms(seconds - tally.others_seconds),
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ heartbeat
@@ -137,33 +143,43 @@ def vote_row(size: int) -> list[str]:
 class Others:
     """A meeting of which only numbers are asked."""
 
-    def __init__(self, size: int) -> None:
-        """Be the first of them."""
-        self.rank, self.size = 0, size
+    def __init__(self, rank: int, size: int) -> None:
+        """Be one of them."""
+        self.rank, self.size = rank, size
 
 
 def heartbeat_row(size: int) -> list[str]:
-    """One beat: what all others have left is read, and a status left."""
-    heartbeat = Heartbeat(Others(size))  # type: ignore[arg-type]
-    store, tally = HashStore(), Tally()
-    StoreBoard(store, range(size), 0).post("")
-    heartbeat._post(StoreBoard(store, range(size), 0))  # noqa: SLF001 - no beat without a thread
+    """One beat of a worker, and of the one that watches all, if they are many."""
+    store = HashStore()
+    hearts = [Heartbeat(Others(rank, size)) for rank in (0, size - 1)]  # type: ignore[arg-type]
+    hearts[0]._post(StoreBoard(store, range(size), 0))  # noqa: SLF001 - no beat without a thread
     status = store.get("statuses/0").decode()
-    for worker in range(1, size):
+    for worker in range(size):
         store.set(f"statuses/{worker}", status)
-    board = StoreBoard(CountingStore(store, tally), range(size), 0)  # type: ignore[arg-type]
     is_initialized, dist.is_initialized = dist.is_initialized, lambda: True
     try:
-        heartbeat._beat(board)  # noqa: SLF001
-        tally.messages = tally.num_bytes = 0
-        seconds = processor_seconds(lambda: heartbeat._beat(board))  # noqa: SLF001
+        (watcher, watcher_seconds), (one, seconds) = (
+            count_beat(heart, store) for heart in hearts
+        )
     finally:
         dist.is_initialized = is_initialized
-    interval = min(heartbeat.peers.interval, TIMEOUT / _BEATS_PER_TIMEOUT)
+    interval = min(hearts[0].peers.heard.interval, TIMEOUT / _BEATS_PER_TIMEOUT)
+    total = watcher.num_bytes + one.num_bytes * (size - 1)
     return [
-        f"{interval:g} s", str(tally.messages), in_bytes(tally.num_bytes), in_ms(seconds),
-        in_bytes(tally.num_bytes * size / interval),
+        f"{interval:g} s", str(one.messages), in_bytes(one.num_bytes), in_ms(seconds),
+        str(watcher.messages), in_bytes(watcher.num_bytes), in_ms(watcher_seconds),
+        in_bytes(total / interval),
     ]  # fmt: skip
+
+
+def count_beat(heart: Heartbeat, store: HashStore) -> tuple[Tally, float]:
+    """What a worker sends and reads in its second beat, and its processor's seconds."""
+    others, tally = heart._communicator, Tally()  # noqa: SLF001
+    counting: Any = CountingStore(store, tally)
+    board = StoreBoard(counting, range(others.size), others.rank)
+    heart._beat(board)  # noqa: SLF001
+    tally.messages = tally.num_bytes = 0
+    return tally, processor_seconds(lambda: heart._beat(board))  # noqa: SLF001
 
 
 # ------------------------------------------------------------------------------ states
@@ -280,10 +296,13 @@ def measure(sizes: Sequence[int], *, num_files: int = NUM_FILES) -> dict[str, st
             for name, start in starts.items()
         }
     heads = {
-        "votes": (vote_row, ("rounds", "bytes", "processor")),
+        "votes": (vote_row, ("rounds", "connections", "messages", "bytes", "processor")),
         "heartbeat": (
             heartbeat_row,
-            ("interval", "messages", "bytes", "processor", "of the store, a second"),
+            (
+                *("interval", "messages", "bytes", "processor"),
+                *("of the watcher: messages", "bytes", "processor", "of the store, a second"),
+            ),
         ),
         "states": (
             state_row,

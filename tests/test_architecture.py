@@ -35,7 +35,7 @@ FLOORS_INSIDE = {
         *("storage", "batch", "user_sources", "stream", "formats"),
         *("loader", "files", "sources", "steps"),
     ),
-    "cluster": ("liveness", "agreement"),
+    "cluster": ("channels", "liveness", "agreement"),
     "preprocessing": (
         *("states", "strings", "vocabulary", "columns"),
         *("adapt", "layers", "artifact", "analysis"),

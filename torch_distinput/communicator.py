@@ -69,14 +69,27 @@ class BoardClosedError(Exception):
 class Board(Protocol):
     """Where each worker leaves one note for the others; its newest replaces the one before.
 
-    Both calls raise BoardClosedError.
+    All calls raise BoardClosedError.
     """
+
+    @property
+    def names(self) -> Sequence[int]:
+        """What each worker is called by all of them, who may number each other in other ways."""
 
     def post(self, text: str) -> None:
         """Leave a note, without waiting."""
 
     def read(self) -> dict[int, str]:
         """The notes by worker."""
+
+    def post_summary(self, text: str) -> None:
+        """Leave the one note that sums up those of all, in place of the one before."""
+
+    def read_summary(self) -> str:
+        """That note; "" if there is none."""
+
+    def claim(self, term: int) -> bool:
+        """Whether this worker is the first one to say that it comes after a term."""
 
 
 class Meeting(Protocol):

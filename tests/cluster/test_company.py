@@ -119,14 +119,14 @@ def test_workers_that_leave_while_one_looks_who_has_left():
 
     class Late(int):
         def __le__(self, other):
-            peers.steps_of_left[len(peers.steps_of_left)] = Late()
+            peers.heard.steps_of_left[len(peers.heard.steps_of_left)] = Late()
             return False
 
-    peers.steps_of_left = {0: Late()}
+    peers.heard.steps_of_left = {0: Late()}
     monitor = PeerMonitor.__new__(PeerMonitor)
     monitor._peers, monitor._stop = peers, CoordinatedStop()
     monitor.check_company(0)
-    assert 2 == len(peers.steps_of_left)
+    assert 2 == len(peers.heard.steps_of_left)
 
 
 def test_a_failure_that_was_read_ahead_is_not_told():

@@ -191,7 +191,7 @@ def test_who_has_left_after_the_end_of_data_has_left_nobody_alone():
             gone.set()
             return 1000
         assert gone.wait(LIMIT)
-        while strategy._session.heartbeat.peers.steps_of_left == {}:
+        while strategy._session.heartbeat.peers.heard.steps_of_left == {}:
             strategy._session.heartbeat.listen()
         return 1 + sum(1 for _ in iterator)
 

@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.gloo.jobs import described, numbers
+from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.testing import run_ranks, run_ranks_outcomes
 
 
-def die(how, strategy):
-    """Rank 1 is killed in the middle; the others say how they end."""
+def die(how, strategy, victim=1):
+    """A rank is killed in the middle; the others say how they end."""
     stream = partial(numbers, 100_000)
     options = tdi.InputOptions(timeout=20)
     dataset = strategy.distribute_dataset(stream, global_batch_size=6, options=options)
@@ -26,7 +27,7 @@ def die(how, strategy):
     try:
         for _ in dataset:
             steps += 1
-            if steps == 5 and strategy.worker_index == 1:
+            if steps == 5 and strategy.worker_index == victim:
                 if how == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 return "left"
@@ -44,6 +45,27 @@ def test_a_killed_rank_is_named(ranks):
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
         assert "worker 1: its process has ended without a word" in text
+        assert seconds < 20
+
+
+def die_among_many(victim, strategy):
+    """The same where the ranks are so many that one reads the statuses of all."""
+    before, watch.ALL_READ = watch.ALL_READ, 1
+    try:
+        return die("kill", strategy, victim)
+    finally:
+        watch.ALL_READ = before
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_where_one_watches_all(victim):
+    """Be it the watcher, or another one."""
+    outcomes = run_ranks_outcomes(partial(die_among_many, victim), 4)
+    assert -signal.SIGKILL == outcomes.pop(victim).exitcode
+    for survivor in outcomes:
+        kind, text, seconds = survivor.result
+        assert "PeerFailedError" == kind
+        assert f"worker {victim}: its process has ended without a word" in text
         assert seconds < 20
 
 

@@ -1,7 +1,7 @@
 """The Communicator over torch.distributed: the user's group for tensors, its store for words.
 
-Collectives on the user's group run in the caller's thread only. A channel has a gloo backend of its
-own, so its collectives may run in a background thread while the main thread trains.
+Collectives on the user's group run in the caller's thread only. Channels have a gloo backend of
+their own, so background threads may use them while the main thread trains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_distinput.cluster.gloo_channel import close_channels
+from torch_distinput.cluster.channels.gloo_backend import close_backends
 from torch_distinput.cluster.store_meeting import StoreMeeting
 from torch_distinput.communicator import Board, Channel, Gone, Merge, check_process, nobody
 from torch_distinput.threads import release_at_exit
@@ -30,7 +30,7 @@ class ProcessGroupCommunicator:
         assert default is not None, "find_cluster comes after init_process_group"
         self._process = os.getpid()
         self._joined: dist.ProcessGroup = group or default
-        release_at_exit(close_channels)
+        release_at_exit(close_backends)
         self._meeting = StoreMeeting(dist.get_process_group_ranks(self._joined))
         self.ranks = self._meeting.ranks
         self.rank = self._meeting.rank

@@ -23,7 +23,7 @@ from typing import NamedTuple, final
 
 import torch
 
-from torch_distinput.cluster.gloo_channel import GlooChannel, Transfer
+from torch_distinput.cluster.channels.broadcast_channel import Broadcast, BroadcastChannel
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.partners import Partners
 from torch_distinput.communicator import ChannelBrokenError
@@ -64,10 +64,10 @@ class StepBroadcast:
         self._partners = partners
         self._heartbeat = heartbeat
         self._lock = new_lock()
-        self._channel: GlooChannel | None = None
+        self._channel: BroadcastChannel | None = None
         self._iteration = -1
-        self._outgoing: list[tuple[Transfer, torch.Tensor]] = []
-        self._incoming: Transfer | None = None
+        self._outgoing: list[tuple[Broadcast, torch.Tensor]] = []
+        self._incoming: Broadcast | None = None
         self._head = _make_head()
         self._body: torch.Tensor | None = None
 
@@ -84,7 +84,7 @@ class StepBroadcast:
         if self._channel is None:
             peers = self._heartbeat.peers
             gone = partial(peers.gone, timeout, among=self._partners.numbers)
-            self._channel = self._partners.meeting.open_channel(timeout=timeout, gone=gone)
+            self._channel = self._partners.meeting.open_broadcast(timeout=timeout, gone=gone)
             # Dropped without this, a channel with a broadcast under way would wait for its end.
             weakref.finalize(self, self._channel.close).atexit = False
         with self._lock:
@@ -140,7 +140,7 @@ class StepBroadcast:
                 if sender == iteration:
                     return Message(Kind(kind), content)
 
-    def _check(self, iteration: int) -> GlooChannel:
+    def _check(self, iteration: int) -> BroadcastChannel:
         """The channel; only the iteration under way may use it."""
         if self._channel is None or iteration != self._iteration:
             msg = f"iteration {iteration} is over"

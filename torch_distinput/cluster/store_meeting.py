@@ -6,12 +6,15 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, final
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from torch_distinput.cluster.gloo_channel import GlooChannel
+from torch_distinput.cluster.channels.broadcast_channel import BroadcastChannel
+from torch_distinput.cluster.channels.connecting import connect
+from torch_distinput.cluster.channels.vote_channels import VoteChannel, VoteConnections
 from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.cluster.store_join import StoreJoin
@@ -40,6 +43,7 @@ class StoreMeeting:
         self._words = self._own_store(what)
         self._joins: deque[StoreJoin] = deque()
         self._num_channels = 0
+        self._connections: VoteConnections | None = None
 
     def _own_store(self, what: str) -> Store:
         """A corner of the default store for this meeting, found alike by all its ranks.
@@ -78,15 +82,28 @@ class StoreMeeting:
             for key in self._joins.popleft().written:
                 self._store.delete_key(key)
 
-    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> GlooChannel:
-        """Connect the same ranks over gloo, when all of them are there.
+    def open_channel(self, *, timeout: float, gone: Gone = nobody) -> VoteChannel:
+        """Make a channel for votes; the first one connects the ranks over gloo."""
+        number = self._meet_for_channel(timeout, gone)
+        if self._connections is None:
+            store = PrefixStore("votes", self._store)
+            make = partial(VoteConnections, store, self.rank, self.size, timeout=timeout)
+            self._connections = connect(make, size=self.size, gone=gone)
+        return self._connections.open_channel(number)
+
+    def open_broadcast(self, *, timeout: float, gone: Gone = nobody) -> BroadcastChannel:
+        """Connect the same ranks over gloo for broadcasts."""
+        store = PrefixStore(f"channel {self._meet_for_channel(timeout, gone)}", self._store)
+        return BroadcastChannel(store, self.rank, self.size, timeout=timeout)
+
+    def _meet_for_channel(self, timeout: float, gone: Gone) -> int:
+        """Number a channel, when all ranks are there.
 
         To connect is one call into C++, in which nobody would hear that a rank is gone.
         """
         self._num_channels += 1
         self.join(f"channel {self._num_channels}", "", "".join, timeout=timeout, gone=gone)
-        store = PrefixStore(f"channel {self._num_channels}", self._store)
-        return GlooChannel(store, self.rank, self.size, timeout=timeout)
+        return self._num_channels
 
     def open_board(self) -> Board:
         """The board in the store, through a client of its own.

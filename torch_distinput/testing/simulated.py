@@ -55,6 +55,8 @@ class _Wire:
     changed: Condition = field(default_factory=new_condition)
     shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
     notes: dict[int, str] = field(default_factory=dict)
+    summary: str = ""  # of the notes
+    claimed: set[int] = field(default_factory=set)  # terms after which somebody sums them up
     gone: dict[int, str] = field(default_factory=dict)  # with their last words
 
     def exchange(self, key: str, rank: int, value: Any, timeout: float) -> list[Any]:
@@ -175,6 +177,7 @@ class SimulatedBoard:
 
     def __init__(self, wire: _Wire, rank: int) -> None:
         """Take one end."""
+        self.names = range(wire.size)
         self._wire = wire
         self._rank = rank
 
@@ -187,6 +190,23 @@ class SimulatedBoard:
         """Read the notes."""
         with self._wire.changed:
             return dict(self._wire.notes)
+
+    def post_summary(self, text: str) -> None:
+        """Leave the note of all."""
+        with self._wire.changed:
+            self._wire.summary = text
+
+    def read_summary(self) -> str:
+        """Read it."""
+        with self._wire.changed:
+            return self._wire.summary
+
+    def claim(self, term: int) -> bool:
+        """Whether nobody was first."""
+        with self._wire.changed:
+            is_first = term not in self._wire.claimed
+            self._wire.claimed.add(term)
+            return is_first
 
 
 class SimulatedChannel:

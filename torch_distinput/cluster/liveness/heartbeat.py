@@ -4,7 +4,8 @@ One thread for each strategy, started by its first ``iter()``. It alone talks to
 each attribute has one writer, and what is written is replaced as a whole, never changed in place.
 
     thread      writes                                      reads
-    heartbeat   peers, lost, _beats, _warned; sets _fresh   outside, inside, failed, _is_closed
+    heartbeat   peers, lost, _beats, _warned, _watch;       outside, inside, failed, _is_closed
+                sets _fresh
     main        outside, failed                             peers, lost; waits for _fresh
     puller      inside, failed: whoever pulls steps, the    peers, lost
                 main thread or one that reads ahead
@@ -25,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
@@ -37,10 +39,12 @@ _log = logging.getLogger(__name__)
 _BEAT_SECONDS = 1.0
 _BEATS_PER_TIMEOUT = 8
 """Beats within the shortest ``InputOptions.timeout``: one that is late does not mean the end."""
-_STATUSES_PER_SECOND = 128
-"""What one worker may read. One store serves them all: many workers post more seldom."""
+_BEATS_PER_SECOND = 2048
+"""Of all workers together. One store serves them all: many workers post more seldom."""
 _STOP_SECONDS = 0.05
 """Time between two looks while the workers agree where to stop."""
+_LOOKS_PER_SECOND = 1 << 14
+"""The same of all workers together."""
 _SAYING_SECONDS = 0.1
 """Until a status that was to be posted at once is there."""
 _LEAVE_SECONDS = 0.5
@@ -67,7 +71,7 @@ class Heartbeat:
         self._communicator = communicator
         self._process = identify_process()
         rank, size = communicator.rank, communicator.size
-        interval = max(_BEAT_SECONDS, size / _STATUSES_PER_SECOND)
+        interval = max(_BEAT_SECONDS, size / _BEATS_PER_SECOND)
         self.peers = Peers(
             rank, size, process=self._process, interval=interval, names=names
         )
@@ -77,14 +81,15 @@ class Heartbeat:
         # A queue, because putting into it is allowed in a signal handler and in a finalizer.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
+        self._watch: watch.Watch | None = None
         self._fresh = new_event()
 
     def start(self, timeout: float) -> None:
         """Beat from now on, fast enough for this timeout; a single worker beats for nobody."""
         fast = max(timeout / _BEATS_PER_TIMEOUT, _STOP_SECONDS)
-        self.peers.interval = min(self.peers.interval, fast)
+        self.peers.heard.interval = min(self.peers.heard.interval, fast)
         if self._thread is None and self._communicator.size > 1:
-            self.peers.heard_at = time.monotonic()
+            self.peers.heard.heard_at = time.monotonic()
             self._thread = start_thread(self._run, name="heartbeat", stop=self._leave_at_exit)
             # Who comes to where all meet has posted: of others nobody can tell that they died.
             self._fresh.wait(_FIRST_SECONDS)
@@ -110,21 +115,24 @@ class Heartbeat:
     def listen(self) -> None:
         """Hear what the others have said until now, without waiting for the next beat."""
         time.sleep(_SAYING_SECONDS)
-        started = time.monotonic()
+        # What the watcher tells next it may have heard before.
+        needed, beats = (1, 1) if self.peers.heard.hears_all else (2, 3)
+        enough = self.peers.heard.num_news + needed
+        deadline = time.monotonic() + beats * self.peers.heard.interval
         self._wake.put(None)
-        while self.peers.heard_at < started and time.monotonic() < started + self.peers.interval:
+        while self.peers.heard.num_news < enough and time.monotonic() < deadline:
             self._fresh.clear()
             self._fresh.wait(_STOP_SECONDS)
 
     def has_silent_store(self, seconds: float) -> bool:
         """Whether the store has not answered for so long, and does not now."""
-        if self._thread is None or time.monotonic() - self.peers.heard_at < seconds:
+        if self._thread is None or time.monotonic() - self.peers.heard.heard_at < seconds:
             return False
         if not self._thread.is_alive():
             return False
         # This process itself may have been stopped: give the thread time to hear an answer.
         self._fresh.clear()
-        return not self._fresh.wait(2 * self.peers.interval)
+        return not self._fresh.wait(2 * self.peers.heard.interval)
 
     def _leave_at_exit(self) -> None:
         self._leave(getattr(sys, "last_value", None))  # what ended the script
@@ -144,9 +152,8 @@ class Heartbeat:
             board = self._communicator.open_board()
             while not self._is_closed:
                 self._beat(board)
-                votes = self.stop.is_asked and self.stop.at is None
                 with suppress(queue.Empty):
-                    self._wake.get(timeout=_STOP_SECONDS if votes else self.peers.interval)
+                    self._wake.get(timeout=self._pause)
         except (BoardClosedError, RuntimeError) as error:
             if not (isinstance(error, BoardClosedError) and error.on_purpose):
                 self.lost = BoardClosedError(str(error), on_purpose=False)
@@ -154,19 +161,24 @@ class Heartbeat:
             with suppress(BoardClosedError):
                 self._post(board, has_left=True)
 
+    @property
+    def _pause(self) -> float:
+        """Seconds until the next beat."""
+        if not self.stop.is_asked or self.stop.at is not None:
+            return self.peers.heard.interval
+        quick = max(_STOP_SECONDS, self._communicator.size / _LOOKS_PER_SECOND)
+        return min(quick, self.peers.heard.interval)
+
     def _beat(self, board: Board) -> None:
-        texts, peers = board.read(), self.peers
-        now = time.monotonic()
-        peers.forget_pause(now)
-        for worker, text in texts.items():
-            peers.hear(worker, text, now)
-        peers.heard_at = now
-        statuses = [peers.status(worker) for worker in peers.others]
-        votes = [(status.vote, status.has_left) if status else (None, False) for status in statuses]
-        self.stop.hear([vote for vote, has_left in votes if vote is not None or not has_left])
+        if self._communicator.size <= watch.ALL_READ:
+            self.stop.hear(watch.read_all(board, self.peers))
+        else:
+            if self._watch is None:
+                self._watch = watch.Watch(board, self.peers, self._communicator.rank)
+            self.stop.hear(self._watch.hear())
         self._post(board)
         self._fresh.set()
-        self._warn(now)
+        self._warn(time.monotonic())
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         activity = self.outside or self.inside
@@ -182,6 +194,8 @@ class Heartbeat:
         )
         self._beats += 1
         board.post(status.written())
+        if self._watch is not None:
+            self._watch.tell(status)
 
     def _warn(self, now: float) -> None:
         """Once for each wait: after a quarter of the timeout, not before some seconds."""

@@ -20,6 +20,8 @@ _PAUSE_SECONDS = 0.1
 """Time between two looks at what the heartbeat heard, where that changes once a second."""
 _ROLL_CALL_SECONDS = 3.0
 _ROLL_CALL_BEATS = 3
+_TOLD_CALL_BEATS = 8
+"""The same where a watcher tells of the others: it may be the one that is gone."""
 
 
 class PeerMonitor:
@@ -92,11 +94,11 @@ class PeerMonitor:
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + _PAUSE_SECONDS * max(1.0, self._peers.interval)
+        self._next_look = now + _PAUSE_SECONDS * max(1.0, self._peers.heard.interval)
         self._look_for_failures()
         peers, steps = self._peers, self._stop.delivered
         # Who is further than this worker is not needed, and may have ended without a word.
-        statuses = [(w, peers.status(w)) for w in peers.others]
+        statuses = [(w, peers.status(w)) for w in peers.in_view]
         needed = [w for w, status in statuses if status and status.steps <= steps]
         late = [w for w in needed if peers.misses_beat(w)]
         if died := [w for w in late if peers.has_died(w)]:
@@ -126,7 +128,7 @@ class PeerMonitor:
 
     def check_company(self, step: int) -> None:
         """Raise if another worker has left for good and will not play this step, which there is."""
-        left, steps = self._peers.steps_of_left, self._stop.delivered
+        left, steps = self._peers.heard.steps_of_left, self._stop.delivered
         if not left:
             return
         # A copy, made in one operation: meanwhile the heartbeat may hear of others that leave.
@@ -156,15 +158,18 @@ class PeerMonitor:
             PeerFailedError: always; names the workers that failed, or gave no sign of life.
         """
         peers = self._peers
-        seconds = max(_ROLL_CALL_SECONDS, _ROLL_CALL_BEATS * peers.interval)
+        beats = _ROLL_CALL_BEATS if peers.heard.hears_all else _TOLD_CALL_BEATS
+        seconds = max(_ROLL_CALL_SECONDS, beats * peers.heard.interval)
         started = time.monotonic()
-        gone = peers.others
-        while gone and time.monotonic() < started + seconds:
+        while time.monotonic() < started + seconds:
             self._look_for_failures()
             missed = {w: said for w, said in peers.gone(math.inf).items() if self._lacks(w)}
             check_company("the next step", missed, peers.names)
             time.sleep(_POLL_SECONDS)
-            gone = [w for w in gone if self._lacks(w) and not peers.is_alive(w, started)]
+            if all(peers.is_alive(w, started) for w in peers.others if self._lacks(w)):
+                break
+        in_view = [w for w in peers.in_view if self._lacks(w)]
+        gone = [w for w in in_view if not peers.is_alive(w, started)]
         who = "a worker died or closed the connection"
         if gone:
             who = (
@@ -183,7 +188,7 @@ class PeerMonitor:
         As those of a mesh do with whom this one shares no data.
         """
         delivered = self._stop.delivered
-        return self._peers.steps_of_left.get(worker, delivered) <= delivered
+        return self._peers.heard.steps_of_left.get(worker, delivered) <= delivered
 
     def _look_for_failures(self) -> None:
         if failed := self._peers.failures(self._topic):
@@ -205,7 +210,7 @@ class PeerMonitor:
         while not stop.may_go():
             self.look()
             if wait_limit.is_over:
-                statuses = {worker: peers.status(worker) for worker in peers.others}
+                statuses = {worker: peers.status(worker) for worker in peers.in_view}
                 late = tuple(
                     w for w, status in statuses.items() if status is None or status.vote is None
                 )

@@ -1,13 +1,10 @@
 """What this worker has heard of the others, and what follows: who is late, has left, or died.
 
-    thread      writes                                  reads
-    heartbeat   _heard, _failed_at, steps_of_left,      all
-                heard_at (it alone hears)
-    main        _begun, _ended, interval; heard_at      all
-                before the heartbeat starts
+    thread      writes               reads
+    heartbeat   all of ``heard``     all
+    main        _begun, _ended       all
 
-No lock: each attribute has one writer, a dict changes by one item at a time, and whoever reads
-copes with what was true a moment ago. Who goes through a dict goes through a copy.
+No lock: as in :mod:`.heard`.
 """
 
 from __future__ import annotations
@@ -15,21 +12,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from torch_distinput.cluster.liveness.heard import Heard
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity, has_died
 from torch_distinput.cluster.liveness.status import Activity, Status
+from torch_distinput.cluster.liveness.summary import is_of_peer
 from torch_distinput.communicator import named_workers
-from torch_distinput.errors import PEER_ERRORS
 
-_PAUSED_BEATS = 3
-"""A worker that has missed so many beats of its own was stopped."""
-_OF_PEERS = tuple(f"{kind.__name__}:" for kind in PEER_ERRORS)
-"""How the words of errors begin that are about another worker."""
+_TOLD_BEATS = 3.5
+"""A summary may be so old that it says nothing of a worker: its watcher hears of a missing beat one
+and a half of them later, what it read then may have lain there for one, and so may the summary."""
 _RETURN_SECONDS = 1.0
 """Time for a worker that failed to come to the next iteration: its script may have expected it."""
 
 
 class Peers:
-    """The other workers, by the last status of each."""
+    """The other workers, by the last status of each that was heard.
+
+    Attributes:
+        heard: what was heard of them, which the heartbeat writes.
+        names: for messages, where not all are workers over which data is parallel.
+    """
 
     def __init__(
         self,
@@ -40,44 +42,14 @@ class Peers:
         interval: float,
         names: Sequence[str] | None = None,
     ) -> None:
-        """Nothing is heard yet; ``interval`` is the time between two statuses, in seconds.
-
-        ``names``: for messages, where not all are workers over which data is parallel.
-        """
-        self.interval = interval
+        """Nothing is heard yet; ``interval`` is the time between two statuses, in seconds."""
+        self.heard = Heard(rank, interval=interval)
         self.names = names
-        self.heard_at = 0.0
-        # Of those who have left, how many steps they delivered: a dict, for each step asks.
-        self.steps_of_left: dict[int, int] = {}
         self._rank = rank
         self._size = size
         self._process = process
-        self._heard: dict[int, tuple[Status, float]] = {}  # with the time when it changed last
-        self._failed_at: dict[int, float] = {}  # when it was heard that a worker failed
         self._begun = ""  # the iteration that began last here
         self._ended: set[str] = set()  # iterations that ended well here, since the last handshake
-
-    # ------------------------------------------------------------------ the heartbeat's thread
-
-    def forget_pause(self, now: float) -> None:
-        """Time in which this process was stopped is no silence of the others.
-
-        Perhaps all of them were stopped: whoever wakes first has not heard the others yet.
-        """
-        pause = now - self.heard_at - self.interval
-        if pause > _PAUSED_BEATS * self.interval:
-            self._heard = {w: (status, heard + pause) for w, (status, heard) in self._heard.items()}
-
-    def hear(self, worker: int, text: str, now: float) -> None:
-        """Take what a worker has posted."""
-        status = Status.read(text)
-        if status.has_left:
-            self.steps_of_left[worker] = status.steps
-        before = self.status(worker)
-        if status.failed and (before is None or before.failed != status.failed):
-            self._failed_at[worker] = now
-        if before is None or before.beat != status.beat:
-            self._heard[worker] = (status, now)
 
     # ------------------------------------------------------------------ the main thread
 
@@ -100,9 +72,14 @@ class Peers:
         """All workers but this one."""
         return [worker for worker in range(self._size) if worker != self._rank]
 
+    @property
+    def in_view(self) -> list[int]:
+        """The other workers of whom something can be said."""
+        return self.others if self.heard.hears_all else list(self.heard.statuses)
+
     def status(self, worker: int) -> Status | None:
         """What was heard of a worker last."""
-        heard = self._heard.get(worker)
+        heard = self.heard.statuses.get(worker)
         return heard[0] if heard else None
 
     def failures(self, topic: str) -> dict[int, str]:
@@ -110,12 +87,12 @@ class Peers:
 
         Who has only heard of a failure is named while nothing was heard of the culprit itself.
         """
-        statuses = {worker: self.status(worker) for worker in self.others}
+        statuses = {worker: self.status(worker) for worker in self.in_view}
         told = {
             worker: status.failed for worker, status in statuses.items() if status and status.failed
         }
         failed = {worker: words for worker, (where, words) in told.items() if where == topic}
-        culprits = {w: words for w, words in failed.items() if not words.startswith(_OF_PEERS)}
+        culprits = {w: words for w, words in failed.items() if not is_of_peer(words)}
         return culprits or failed
 
     def gone(self, wait_limit: float, among: Sequence[int] | None = None) -> dict[int, str]:
@@ -145,7 +122,7 @@ class Peers:
         if status.failed is None:
             return ""
         topic, words = status.failed
-        ago = time.monotonic() - self._failed_at[worker]
+        ago = time.monotonic() - self.heard.failed_at[worker]
         is_out = ago > _RETURN_SECONDS if topic in self._ended else topic == self._begun
         return f"it failed in {topic}: {words}" if is_out else ""
 
@@ -158,29 +135,31 @@ class Peers:
 
     def misses_beat(self, worker: int) -> bool:
         """Whether nothing was heard of a worker when something should have been."""
-        return self.silence(worker) > 1.5 * self.interval
+        return self.silence(worker) > 1.5 * self.heard.interval
 
     def is_alive(self, worker: int, since: float) -> bool:
         """Whether a worker has beaten after a time: it was heard later than one beat after it.
 
         Sooner, a note may be heard that was left before.
         """
-        heard = self._heard.get(worker)
+        heard = self.heard.statuses.get(worker)
+        if heard is None and not self.heard.hears_all:
+            return self.heard.told_at > since + _TOLD_BEATS * self.heard.interval
         if heard is None or heard[0].has_left:
             return False
-        return heard[1] > since + 1.5 * self.interval
+        return heard[1] > since + 1.5 * self.heard.interval
 
     def silence(self, worker: int) -> float:
         """Seconds without a sign of life, as far as we listened; 0 of who was not heard yet.
 
         If this process itself was stopped, it has not listened.
         """
-        heard = self._heard.get(worker)
-        return 0.0 if heard is None or heard[0].has_left else self.heard_at - heard[1]
+        heard = self.heard.statuses.get(worker)
+        return 0.0 if heard is None or heard[0].has_left else self.heard.heard_at - heard[1]
 
     def late(self, place: Activity) -> tuple[int, ...]:
-        """The other workers that do not wait where this one waits."""
-        statuses = {worker: self.status(worker) for worker in self.others}
+        """The other workers in view that do not wait where this one waits."""
+        statuses = {worker: self.status(worker) for worker in self.in_view}
         return tuple(
             w for w, status in statuses.items() if status is None or status.activity != place.words
         )
@@ -191,9 +170,9 @@ class Peers:
         return "; ".join(f"{name}: {said}" for name, said in pairs)
 
     def _said_of(self, worker: int) -> str:
-        heard = self._heard.get(worker)
+        heard = self.heard.statuses.get(worker)
         if heard is None:
-            return "no sign of life yet"
+            return "no sign of life yet" if self.heard.hears_all else "it does what all do"
         status, changed = heard
         if status.has_left:
             failed = status.failed

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -14,9 +15,15 @@ from torch_distinput.errors import PeerFailedError
 
 _MOST_ASKED = 128
 """Questions in one look who has come: all workers ask one store."""
+_SUMMARY = "statuses/summary"
+
 
 class StoreBoard:
-    """Notes under one key for each rank."""
+    """Notes under one key for each rank.
+
+    Attributes:
+        names: the ranks.
+    """
 
     def __init__(self, store: Store, ranks: Sequence[int], own: int) -> None:
         """Take a client of the store that nobody else uses.
@@ -28,31 +35,39 @@ class StoreBoard:
         """
         self._store = store
         self._keys = {worker: f"statuses/{rank}" for worker, rank in enumerate(ranks)}
+        self.names = tuple(ranks)
         self._own = self._keys[own]
+        self._has_summary = False
         self._come: list[int] = []
         self._missing = deque(self._keys)
 
     def post(self, text: str) -> None:
         """Leave a note."""
-        try:
+        with _closing():
             self._store.set(self._own, text)
-        except RuntimeError as error:
-            raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
 
     def read(self) -> dict[int, str]:
-        """Read the notes, in one round trip when everybody has left one.
-
-        Not once the default group was destroyed: at the end of a script the process that hosts the
-        store may leave first, and torch would write pages about a connection that nobody needs.
-        """
-        if not dist.is_initialized():
-            raise BoardClosedError("the process group was destroyed", on_purpose=True)
-        try:
+        """Read the notes, in one round trip when everybody has left one."""
+        with _closing(asks=True):
             self._look_who_came()
             texts = texts_of(self._store, [self._keys[worker] for worker in self._come])
             return dict(zip(self._come, texts, strict=True))
-        except RuntimeError as error:
-            raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
+
+    def post_summary(self, text: str) -> None:
+        """Leave the one note of all."""
+        with _closing():
+            self._store.set(_SUMMARY, text)
+
+    def read_summary(self) -> str:
+        """Read the one note of all."""
+        with _closing(asks=True):
+            self._has_summary = self._has_summary or bool(self._store.check([_SUMMARY]))
+            return texts_of(self._store, [_SUMMARY])[0] if self._has_summary else ""
+
+    def claim(self, term: int) -> bool:
+        """Whether this worker is the first to claim what follows a term."""
+        with _closing(asks=True):
+            return bool(self._store.add(f"statuses/after term {term}", 1) == 1)
 
     def _look_who_came(self) -> None:
         """All at once; else one by one, of many workers some and the next time others."""
@@ -63,6 +78,21 @@ class StoreBoard:
             worker = self._missing.popleft()
             has_come = self._store.check([self._keys[worker]])
             (self._come if has_come else self._missing).append(worker)
+
+
+@contextmanager
+def _closing(*, asks: bool = False) -> Iterator[None]:
+    """Around what a store does; once the default group was destroyed nothing is ``asked``.
+
+    At the end of a script the process that hosts the store may leave first, and torch would write
+    pages about a connection that nobody needs.
+    """
+    if asks and not dist.is_initialized():
+        raise BoardClosedError("the process group was destroyed", on_purpose=True)
+    try:
+        yield
+    except RuntimeError as error:
+        raise BoardClosedError(str(error), on_purpose=not dist.is_initialized()) from error
 
 
 def store_lost(error: BaseException) -> PeerFailedError:

@@ -8,16 +8,25 @@ numbers     0 0 0                                 ... and which of them a file l
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, final, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 _BLOCK = 1 << 12
 """Files that are taken out together."""
+LOCK = "sizes.npy"
+"""The file of a folder that is locked by those who map it."""
 _UNKNOWN = -1
 """In place of a size."""
 _CODE = ("utf-8", "surrogatepass")
@@ -42,36 +51,33 @@ class FileInfo:
     has_ranges: bool = True
 
 
-class _Texts:
-    """Texts in one buffer."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FileColumns:
+    """The arrays of a listing, as they are drawn above, and some more.
 
-    def __init__(self, texts: bytearray, ends: array[int]) -> None:
-        """Take the text of all, and where each of them ends."""
-        self._texts = texts
-        dtype = np.uint32 if len(texts) < 1 << 32 else np.int64
-        self._ends = np.array(ends, dtype=dtype)
+    Attributes:
+        names: uint8, the text of all.
+        name_ends: where each of them ends.
+        versions: uint8, as the names.
+        version_ends: where each of them ends.
+        numbers: of the folders.
+        sizes: in bytes, or -1.
+        has_ranges: bool.
+        folders: uint8, their names in JSON.
+    """
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory."""
-        return len(self._texts) + self._ends.nbytes
+    names: NDArray[Any]
+    name_ends: NDArray[Any]
+    versions: NDArray[Any]
+    version_ends: NDArray[Any]
+    numbers: NDArray[Any]
+    sizes: NDArray[Any]
+    has_ranges: NDArray[Any]
+    folders: NDArray[Any]
 
-    def take(self, start: int, stop: int) -> list[str]:
-        """Return those from one number to another."""
-        begin = int(self._ends[start - 1]) if start else 0
-        found = []
-        for end in self._ends[start:stop].tolist():
-            found.append(self._texts[begin:end].decode(*_CODE))
-            begin = end
-        return found
-
-
-@final
-class FileListing(Sequence[FileInfo]):
-    """Files in the order of the listing; each is made when it is asked for."""
-
-    def __init__(self, files: Iterable[FileInfo]) -> None:
-        """Take them one by one."""
+    @staticmethod
+    def pack(files: Iterable[FileInfo]) -> FileColumns:
+        """Take files one by one."""
         names, name_ends, versions, version_ends = bytearray(), array("q"), bytearray(), array("q")
         sizes, numbers, has_ranges = array("q"), array("i"), bytearray()
         folders: dict[str, int] = {}
@@ -84,13 +90,79 @@ class FileListing(Sequence[FileInfo]):
             version_ends.append(len(versions))
             sizes.append(_UNKNOWN if info.size is None else info.size)
             has_ranges.append(info.has_ranges)
-        self._names, self._versions = _Texts(names, name_ends), _Texts(versions, version_ends)
-        self._folders = tuple(folders)
-        self._numbers, self._sizes, self._has_ranges = numbers, sizes, bytes(has_ranges)
+        return FileColumns(
+            names=np.frombuffer(names, dtype=np.uint8),
+            name_ends=_in_few_bytes(name_ends),
+            versions=np.frombuffer(versions, dtype=np.uint8),
+            version_ends=_in_few_bytes(version_ends),
+            numbers=np.frombuffer(numbers, dtype=np.int32),
+            sizes=np.frombuffer(sizes, dtype=np.int64),
+            has_ranges=np.frombuffer(has_ranges, dtype=np.bool_),
+            folders=np.frombuffer(json.dumps(list(folders)).encode(), dtype=np.uint8),
+        )
+
+    @staticmethod
+    def load(folder: Path) -> FileColumns:
+        """Map what :meth:`save` wrote."""
+        return FileColumns(
+            **{
+                field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r")
+                for field in fields(FileColumns)
+            }
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write a file for each array."""
+        for field in fields(FileColumns):
+            np.save(folder / f"{field.name}.npy", getattr(self, field.name))
+
+
+def _in_few_bytes(ends: array[int]) -> NDArray[Any]:
+    last = ends[-1] if ends else 0
+    return np.array(ends, dtype=np.uint32 if last < 1 << 32 else np.int64)
+
+
+@final
+class FileListing(Sequence[FileInfo]):
+    """Files in the order of the listing; each is made when it is asked for.
+
+    Attributes:
+        columns: what they are made from.
+    """
+
+    def __init__(self, files: Iterable[FileInfo]) -> None:
+        """Take them one by one."""
+        self._set(FileColumns.pack(files), None)
+
+    @staticmethod
+    def map(folder: Path) -> FileListing:
+        """The listing whose columns were saved in a folder that nobody removes meanwhile.
+
+        Raises:
+            FileNotFoundError: somebody removes it now.
+        """
+        # As long as this lives; before the columns are looked for, which could be removed else.
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+        listing = FileListing.__new__(FileListing)
+        weakref.finalize(listing, os.close, lock).atexit = False
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        listing._set(FileColumns.load(folder), folder)  # noqa: SLF001 - its own
+        return listing
+
+    def _set(self, columns: FileColumns, folder: Path | None) -> None:
+        self.columns = columns
+        self._folder = folder
+        self._folders: list[str] = json.loads(columns.folders.tobytes())
+
+    def __reduce__(self) -> Any:
+        """A loader process maps what this one does."""
+        if self._folder is not None:
+            return FileListing.map, (self._folder,)
+        return _copy, (self.columns,)
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._sizes)
+        return len(self.columns.sizes)
 
     @overload
     def __getitem__(self, index: int) -> FileInfo: ...
@@ -112,10 +184,8 @@ class FileListing(Sequence[FileInfo]):
 
     @property
     def num_bytes(self) -> int:
-        """Memory, but for the names of folders."""
-        arrays = (self._numbers, self._sizes)
-        small = len(self._has_ranges) + sum(one.itemsize * len(one) for one in arrays)
-        return self._names.num_bytes + self._versions.num_bytes + small
+        """Memory, but for the objects of folders' names."""
+        return sum(getattr(self.columns, field.name).nbytes for field in fields(FileColumns))
 
     @property
     def digest(self) -> str:
@@ -123,25 +193,45 @@ class FileListing(Sequence[FileInfo]):
         digest, before = blake2b(digest_size=8), "["
         for start in range(0, len(self), _BLOCK):
             stop = min(start + _BLOCK, len(self))
-            sizes: list[Any] = [None if n == _UNKNOWN else n for n in self._sizes[start:stop]]
-            pairs = zip(self._names.take(start, stop), sizes, strict=True)
+            known = self.columns.sizes[start:stop].tolist()
+            sizes: list[Any] = [None if number == _UNKNOWN else number for number in known]
+            pairs = zip(self._names(start, stop), sizes, strict=True)
             digest.update((before + ", ".join(map(repr, pairs))).encode())
             before = ", "
         digest.update(b"]" if len(self) else b"[]")
         return digest.hexdigest()
 
+    def _names(self, start: int, stop: int) -> list[str]:
+        return _take(self.columns.names, self.columns.name_ends, start, stop)
+
     def _make(self, start: int, stop: int) -> Iterator[FileInfo]:
+        columns = self.columns
         for name, version, number, size, has_ranges in zip(
-            self._names.take(start, stop),
-            self._versions.take(start, stop),
-            self._numbers[start:stop],
-            self._sizes[start:stop],
-            self._has_ranges[start:stop],
+            self._names(start, stop),
+            _take(columns.versions, columns.version_ends, start, stop),
+            columns.numbers[start:stop].tolist(),
+            columns.sizes[start:stop].tolist(),
+            columns.has_ranges[start:stop].tolist(),
             strict=True,
         ):
             yield FileInfo(
                 path=self._folders[number] + name,
                 size=None if size == _UNKNOWN else size,
                 version=version,
-                has_ranges=bool(has_ranges),
+                has_ranges=has_ranges,
             )
+
+
+def _copy(columns: FileColumns) -> FileListing:
+    """A listing of this process alone."""
+    listing = FileListing.__new__(FileListing)
+    listing._set(columns, None)  # noqa: SLF001 - its own
+    return listing
+
+
+def _take(texts: NDArray[Any], all_ends: NDArray[Any], start: int, stop: int) -> list[str]:
+    """The texts from one number to another."""
+    first = int(all_ends[start - 1]) if start else 0
+    ends = [end - first for end in all_ends[start:stop].tolist()]
+    block = texts[first : first + ends[-1]].tobytes() if ends else b""
+    return [block[begin:end].decode(*_CODE) for begin, end in pairwise((0, *ends))]

@@ -31,6 +31,7 @@ from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
+from torch_distinput.data.storage.shared_listing import share_listing
 
 Options = Mapping[str, Any]
 
@@ -63,7 +64,7 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing
             info = known.get(path)
             yield from _resolve(path, storage_options) if info is None else [info]
 
-    return FileListing(find())
+    return share_listing(FileListing(find()))
 
 
 def open_file(

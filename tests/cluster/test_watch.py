@@ -1,0 +1,281 @@
+"""Signs of life of many workers: one reads all and tells the others, until it is gone itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import torch_distinput as tdi
+from torch_distinput.cluster.liveness import heartbeat, watch
+from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
+from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.communicator import BoardClosedError
+
+SIZE = 40
+TIMEOUT = 16.0
+TOPIC = "iteration 0"
+WAITING = Activity("waiting for the others at", TOPIC, 7)
+
+
+class Board:
+    """One worker's end of notes in memory; it numbers the workers from itself on."""
+
+    def __init__(self, town, own):
+        self.town, self.rank, self.size = town, 0, len(town.names)
+        self.names = [*town.names[own:], *town.names[:own]]
+        self.num_read = 0
+
+    def post(self, text):
+        self.town.notes[self.names[0]] = text
+
+    def read(self):
+        self.num_read += len(self.town.notes)
+        notes = self.town.notes
+        return {worker: notes[name] for worker, name in enumerate(self.names) if name in notes}
+
+    def post_summary(self, text):
+        self.town.summaries.append(text)
+
+    def read_summary(self):
+        self.num_read += 1
+        return self.town.summaries[-1] if self.town.summaries else ""
+
+    def claim(self, term):
+        is_first = term not in self.town.terms
+        self.town.terms.add(term)
+        return is_first
+
+
+class Town:
+    """Workers whose hearts beat once a second, in any order, when they are told to."""
+
+    def __init__(self, monkeypatch, size=SIZE):
+        self.now = 1000.0
+        monkeypatch.setattr(heartbeat.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(heartbeat.time, "sleep", self.sleep)
+        self.names = [10 * number for number in range(size)]
+        self.notes, self.summaries, self.terms = {}, [], set()
+        self.boards = [Board(self, own) for own in range(size)]
+        self.hearts = [
+            Heartbeat(board, [f"rank {name}" for name in board.names]) for board in self.boards
+        ]
+        self.alive = set(range(size))
+        self.order = random.Random(0)
+        for own, heart in enumerate(self.hearts):
+            heart.peers.heard.heard_at = self.now
+            heart.outside = Activity("training after", TOPIC, own % 3, self.now)
+        self.live(3)
+
+    def sleep(self, seconds):
+        """All hearts go on beating while somebody sleeps."""
+        self.now += seconds
+        if int(self.now) > int(self.now - seconds):
+            self.beat()
+
+    def live(self, beats):
+        """A second for each beat of all."""
+        for _ in range(beats):
+            self.now += 1.0
+            self.beat()
+
+    def beat(self):
+        for worker in self.order.sample(sorted(self.alive), len(self.alive)):
+            self.hearts[worker]._beat(self.boards[worker])
+
+    def leave(self, worker):
+        """Say good-bye."""
+        self.alive.discard(worker)
+        self.hearts[worker]._post(self.boards[worker], has_left=True)
+
+    def words(self, worker):
+        """What the look of a worker raises; "" if nothing."""
+        monitor = PeerMonitor(self.hearts[worker], TOPIC, timeout=TIMEOUT)
+        try:
+            monitor.look()
+            monitor.check_company(1)
+        except tdi.DistinputError as error:
+            return str(error)
+        return ""
+
+    def all_words(self):
+        return {worker: self.words(worker) for worker in self.alive}
+
+    @property
+    def watchers(self):
+        return [worker for worker in self.alive if self.hearts[worker].peers.heard.hears_all]
+
+
+@pytest.fixture
+def town(monkeypatch):
+    return Town(monkeypatch)
+
+
+def test_one_worker_reads_all_and_the_others_one_text(town):
+    before = [board.num_read for board in town.boards]
+    town.live(10)
+    read = [board.num_read - first for board, first in zip(town.boards, before, strict=True)]
+    assert [10 * (SIZE + 1)] + [10] * (SIZE - 1) == read
+    assert [0] == town.watchers
+
+
+def test_few_workers_all_read_all(monkeypatch):
+    town = Town(monkeypatch, size=watch.ALL_READ)
+    assert watch.ALL_READ == len(town.watchers)
+    assert [] == town.summaries
+
+
+def test_what_is_told_of_many_who_all_do_alike_is_short(monkeypatch):
+    few, many = (Town(monkeypatch, size=size).summaries[-1] for size in (20, 200))
+    assert len(many) < 1.1 * len(few)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 7, SIZE - 1])
+def test_a_worker_that_falls_silent_is_named_by_all_and_nobody_else(town, victim):
+    """Not before the timeout, and soon after it: the watcher's words take two beats."""
+    town.alive.discard(victim)
+    for heart in town.hearts:
+        heart.peers.has_died = lambda _: False  # on another machine
+    town.live(int(TIMEOUT) - 1)
+    assert {""} == set(town.all_words().values())
+    town.live(4)
+    for words in town.all_words().values():
+        assert f"but rank {10 * victim} gave none" in words
+
+
+@pytest.mark.parametrize("victims", [{0, 1}, {0, 7, 8}, {3, 4, 5}])
+def test_workers_that_die_together_with_the_watcher_are_all_named(town, victims):
+    town.alive -= victims
+    for heart in town.hearts:
+        heart.peers.has_died = lambda _: False
+    town.live(int(TIMEOUT) + 6)
+    for words in town.all_words().values():
+        assert all(f"rank {10 * victim}:" in words for victim in victims), words
+        assert len(victims) == words.count("last heard of")
+
+
+@pytest.mark.parametrize("victim", [0, 7])
+def test_a_killed_process_is_named_by_those_of_its_machine(town, victim):
+    gone = ProcessIdentity("this machine", 2**22 + 1, "1")
+    for heart in town.hearts:
+        heart.peers._process = gone._replace(number=1)
+    town.hearts[victim]._process = gone
+    town.live(3)
+    town.alive.discard(victim)
+    town.live(5)
+    for words in town.all_words().values():
+        assert f"the process of rank {10 * victim} has ended without a word" in words
+
+
+def test_one_of_the_others_takes_the_place_of_a_watcher_that_died(town):
+    town.alive.discard(0)
+    town.live(5)
+    (successor,) = town.watchers
+    town.live(20)
+    assert [successor] == town.watchers
+    town.alive.discard(successor)
+    town.live(5)
+    (third,) = town.watchers
+    assert third not in (0, successor)
+
+
+def test_who_claims_and_dies_keeps_the_others_waiting_for_three_beats_only(town):
+    town.alive.discard(0)
+    town.terms.add(0)  # somebody did, and was never heard of
+    town.live(9)
+    (successor,) = town.watchers
+    assert 2 == town.hearts[successor]._watch._term
+
+
+def test_a_watcher_that_was_stopped_for_a_while_gives_way(town):
+    town.alive.discard(0)
+    town.live(6)
+    town.alive.add(0)
+    town.live(4)
+    assert 1 == len(town.watchers)
+    assert 0 not in town.watchers
+    assert {""} == set(town.all_words().values())
+
+
+def test_a_watcher_that_leaves_has_a_successor_at_once(town):
+    town.leave(0)
+    town.live(3)
+    (successor,) = town.watchers
+    assert 0 != successor
+
+
+@pytest.mark.parametrize("victim", [0, 5])
+def test_who_has_left_is_named_by_all_with_its_last_words(town, victim):
+    town.hearts[victim].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.leave(victim)
+    town.live(4)
+    for words in town.all_words().values():
+        assert f"rank {10 * victim}: ArithmeticError: rotten record" in words
+
+
+def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
+    for worker in range(1, SIZE):
+        town.hearts[worker].failed = (TOPIC, "PeerFailedError: worker 9 failed")
+    town.live(2)
+    town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.live(3)
+    for worker, words in town.all_words().items():
+        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
+
+
+def test_a_whole_job_that_was_suspended_names_nobody_when_it_goes_on(town):
+    town.now += 3600.0
+    for _ in range(6):
+        town.live(1)
+        assert {""} == set(town.all_words().values())
+
+
+def test_the_late_one_of_many_is_told_of(town):
+    for worker, heart in enumerate(town.hearts):
+        reads = worker == 33
+        heart.outside = WAITING._replace(verb="reading" if reads else WAITING.verb)
+    town.live(3)
+    for worker in town.alive - {33}:
+        peers = town.hearts[worker].peers
+        late = [peers.names[other] for other in peers.late(WAITING)]
+        assert ["rank 330"] == late
+
+
+def test_all_stop_after_the_highest_vote(town):
+    for worker, heart in enumerate(town.hearts):
+        heart.stop.claimed = 5 + worker % 7
+    town.hearts[17].stop.is_requested = True
+    town.live(6)
+    assert {12} == {heart.stop.at for heart in town.hearts}
+
+
+def test_nobody_stops_before_all_have_voted(town):
+    town.alive.discard(20)  # held up, and not yet missed
+    town.hearts[17].stop.is_requested = True
+    town.live(4)
+    assert {None} == {town.hearts[worker].stop.at for worker in town.alive}
+    town.alive.add(20)
+    town.live(4)
+    assert 1 == len({heart.stop.at for heart in town.hearts} - {None})
+    assert None not in {heart.stop.at for heart in town.hearts}
+
+
+@pytest.mark.parametrize("victim", [0, 21])
+def test_a_roll_call_names_who_does_not_answer_and_nobody_else(town, victim):
+    for heart in town.hearts:
+        heart.peers.has_died = lambda _: False
+    town.alive.discard(victim)
+    with pytest.raises(tdi.PeerFailedError, match=f"but rank {10 * victim} died") as got:
+        PeerMonitor(town.hearts[11], TOPIC, timeout=TIMEOUT).call_roll()
+    assert 1 == str(got.value).count("last heard of")
+
+
+def test_a_board_that_is_closed_ends_the_beat(town):
+    def close(_):
+        raise BoardClosedError("gone", on_purpose=True)
+
+    town.boards[3].claim = town.boards[3].post = close
+    with pytest.raises(BoardClosedError, match="gone"):
+        town.hearts[3]._beat(town.boards[3])
