@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 _FEW = 3
 _FIRST_BEYOND = 0x80
-_MANY_BYTES = 64
+MANY_BYTES = 64
 """Spans of this length and more are copied one by one, shorter ones by the bytes' places."""
 
 
@@ -279,7 +279,7 @@ def gather_spans(
     """The bytes of spans of a memory, one behind the other, in memory of their own."""
     lengths = stops - starts
     total = int(lengths.sum())
-    if total >= _MANY_BYTES * len(lengths):
+    if total >= MANY_BYTES * len(lengths):
         view = memoryview(memory)  # type: ignore[arg-type]
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return np.frombuffer(bytearray().join([view[i:j] for i, j in spans]), np.uint8)
