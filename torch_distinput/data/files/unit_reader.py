@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -94,7 +93,7 @@ class UnitReader:
                 continue
             row = self._pass(unit.place, chunk.num_rows)
             num_rows -= chunk.num_rows
-            yield replace(chunk, place=replace(chunk.place, skip=row))
+            yield chunk.moved(chunk.place.at(row))
 
     def _pass(self, place: Cursor, num_rows: int) -> int:
         """Count rows of a partition on; where among them the first of these stands."""

@@ -11,7 +11,7 @@ into their order, would move each byte twice through memory that is cold::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
@@ -36,7 +36,7 @@ class Window:
 
     def take(self, start: int, stop: int) -> Chunk:
         """Bring the rows from ``start`` to ``stop`` together."""
-        place = replace(self.place, skip=self.place.skip + start)
+        place = self.place.at(self.place.skip + start)
         return self.pool.take(self.order[start:stop], place)
 
 

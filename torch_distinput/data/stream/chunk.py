@@ -32,6 +32,12 @@ class Cursor:
     num_touched: int = 0
     segment: int = 0
 
+    def at(self, skip: int) -> Cursor:
+        """So many rows behind the start; faster than ``replace``, as each step asks for it."""
+        return Cursor(
+            start=self.start, skip=skip, num_touched=self.num_touched, segment=self.segment
+        )
+
     def within(self, operation: str, **values: Value) -> Cursor:
         """Where rows stand behind an operation that needs ``values`` to be started here."""
         start = Place(operation, tuple(values.items()), self.skip, (self.start,))
@@ -72,11 +78,15 @@ class Chunk:
         """Rows in the chunk."""
         return len(self.ids)
 
+    def moved(self, place: Cursor) -> Chunk:
+        """The same rows at another place."""
+        return Chunk(data=self.data, ids=self.ids, place=place)
+
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
         if start == 0 and stop == self.num_rows:
             return self
-        place = replace(self.place, skip=self.place.skip + start)
+        place = self.place.at(self.place.skip + start)
         data = rows.slice_rows(self.data, start, stop)
         return Chunk(data=data, ids=self.ids[start:stop], place=place)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch_distinput.data.stream.chunk import Chunk
+from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.reader_chain import Link, ReaderChain
 from torch_distinput.plan.assignment.bounds import FixedBounds
@@ -33,8 +33,13 @@ def _segment_links(stream: Stream, segments: Sequence[ReadSegment]) -> Iterator[
 
 def _placed(chunk: Chunk, *, number: int, is_last: bool) -> Chunk:
     """Files of earlier assignments stay as they are: only those of the last one are counted."""
-    num_touched = chunk.place.num_touched if is_last else 0
-    return replace(chunk, place=replace(chunk.place, num_touched=num_touched, segment=number))
+    place = chunk.place
+    num_touched = place.num_touched if is_last else 0
+    if place.num_touched == num_touched and place.segment == number:
+        return chunk  # as nearly all
+    return chunk.moved(
+        Cursor(start=place.start, skip=place.skip, num_touched=num_touched, segment=number)
+    )
 
 
 def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
