@@ -178,7 +178,7 @@ class PackedStrings:
         memory = own.data.cpu().numpy()
         bounds = pairwise(own.offsets.tolist())
         if is_ascii(memory):  # decoded at once
-            text = str(memory, "ascii")
+            text = str(memory, "ascii")  # type: ignore[call-overload]
             rows = [text[start:stop] for start, stop in bounds]
         else:
             content = memory.tobytes()
