@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 _FEW = 3
 _FIRST_BEYOND = 0x80
-_MANY_BYTES = 64
+MANY_BYTES = 64
 """Spans of this length and more are copied one by one, shorter ones by the bytes' places."""
 
 
@@ -113,12 +113,16 @@ class PackedStrings:
         if any(part.dtype is not dtype for part in parts):
             msg = "Expected all text or all bytes to join, got both. Read the column as one type."
             raise ValueError(msg)
-        lengths = torch.cat([part.lengths() for part in parts])
         missing = None
         if any(part.missing is not None for part in parts):
             missing = torch.cat([part.where_missing() for part in parts])
-        data = torch.cat([part.narrow().data for part in parts])
-        return PackedStrings(data, _ends(lengths), missing, dtype)
+        contents, ends, num_bytes = [], [parts[0].offsets.new_zeros(1)], 0
+        for part in parts:
+            start, stop = int(part.offsets[0]), int(part.offsets[-1])
+            contents.append(part.data[start:stop])
+            ends.append(part.offsets[1:] + (num_bytes - start))
+            num_bytes += stop - start
+        return PackedStrings(torch.cat(contents), torch.cat(ends), missing, dtype)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -171,12 +175,13 @@ class PackedStrings:
         if self.dtype is bytes:
             return self.to_bytes()
         own = self.narrow()
-        content = own.data.cpu().numpy().tobytes()
+        memory = own.data.cpu().numpy()
         bounds = pairwise(own.offsets.tolist())
-        if content.isascii():  # decoded at once
-            text = content.decode("ascii")
+        if is_ascii(memory):  # decoded at once
+            text = str(memory, "ascii")  # type: ignore[call-overload]
             rows = [text[start:stop] for start, stop in bounds]
         else:
+            content = memory.tobytes()
             rows = [content[i:j].decode("utf-8", "surrogateescape") for i, j in bounds]
         return self._with_gaps(rows)
 
@@ -279,7 +284,7 @@ def gather_spans(
     """The bytes of spans of a memory, one behind the other, in memory of their own."""
     lengths = stops - starts
     total = int(lengths.sum())
-    if total >= _MANY_BYTES * len(lengths):
+    if total >= MANY_BYTES * len(lengths):
         view = memoryview(memory)  # type: ignore[arg-type]
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return np.frombuffer(bytearray().join([view[i:j] for i, j in spans]), np.uint8)

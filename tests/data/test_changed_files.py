@@ -44,9 +44,9 @@ def replaced(path):
 CHANGES = (shortened, emptied, grown, replaced)
 
 
-def source_of(path, form, on_error):
+def source_of(path, form, on_error, strings="list"):
     """The files of a recipe, listed now."""
-    dataset = tdi.FileDataset(path, reader=form.reader, on_error=on_error)
+    dataset = tdi.FileDataset(path, reader=form.reader, on_error=on_error, strings=strings)
     return UnitSource(dataset, dataset.list_files())
 
 
@@ -99,6 +99,20 @@ class TestEachFormat:
         change(path)
         for unit in units:
             list(source.read(log, unit))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"npy", "npz"}))
+def test_packed_strings_of_a_file_that_changes(tmp_path, name, change):
+    """Also where they are the bytes of a map: what is cut off is not touched, and is an error."""
+    path = tmp_path / "a.x"
+    path.write_bytes(FORMATS[name].write(list(range(60))))
+    source = source_of(path, FORMATS[name], "raise", "packed")
+    chunks = source.read(ReadLog(), Unit(file=0, part=Part()))
+    next(chunks)
+    change(path)
+    with pytest.raises(tdi.SourceError, match="since it was listed: distrib"):
+        list(chunks)
 
 
 def test_a_file_that_is_gone_when_it_was_read(tmp_path):

@@ -21,7 +21,7 @@ from torch_distinput.testing import check_reader
 @pytest.fixture(params=["arrow", "python"])
 def parser(request, monkeypatch):
     if request.param == "python":
-        monkeypatch.setattr(jsonl, "arrow_columns", lambda records, wanted: None)
+        monkeypatch.setattr(jsonl, "arrow_columns", lambda *_, **__: None)
     return request.param
 
 
@@ -29,10 +29,15 @@ def lines(*records):
     return [json.dumps(record).encode() for record in records]
 
 
+def packed(encoded):
+    """Lines as they are read: with their ends."""
+    return tdi.PackedStrings.from_list([line + b"\n" for line in encoded], bytes)
+
+
 def decode(*records, columns=None):
     """Records are objects, or lines."""
     encoded = [r if isinstance(r, bytes) else json.dumps(r).encode() for r in records]
-    return JSONL(columns).decode(encoded)
+    return JSONL(columns).decode(packed(encoded))
 
 
 def record(i):
@@ -226,14 +231,16 @@ def test_both_parsers_see_the_same(table, ascii_only):
         json.dumps(row, ensure_ascii=ascii_only).encode(errors="surrogatepass") for row in table
     ]
     reader = JSONL()
-    assert outcome(lambda: reader.decode(records)) == outcome(lambda: reader._parsed(records))
+    lines = packed(records)
+    assert outcome(lambda: reader.decode(lines)) == outcome(lambda: reader._parsed(records))
     types = JSONL({"x": torch.float32})
-    assert outcome(lambda: types.decode(records)) == outcome(lambda: types._parsed(records))
+    assert outcome(lambda: types.decode(lines)) == outcome(lambda: types._parsed(records))
 
 
 def test_the_fast_parser_is_taken():
     """Not only the same: pyarrow must really parse what is plain, times as text included."""
-    plain = lines(*({k: v for k, v in record(i).items() if k != "mixed"} for i in range(7)))
+    keys = set(record(0)) - {"mixed"}
+    plain = packed(lines(*({key: record(i)[key] for key in keys} for i in range(7))))
     assert arrow_json.arrow_columns(plain, None) is not None
     assert arrow_json.arrow_columns(plain, {"x": torch.float32, "text": str}) is not None
 

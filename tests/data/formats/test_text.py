@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torch_distinput.data.formats import text
 from torch_distinput.data.formats.text import Text
@@ -24,3 +27,19 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix, end):
         monkeypatch.setattr(text, "_PART_BYTES", part_bytes)
         monkeypatch.setattr(text, "CHUNK_BYTES", chunk_bytes)
         assert LINES == check_reader(Text(), str(path), num_records=len(LINES))
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"{", b"[", b"x", b"x" * 7, b"x" * 400]), max_size=60),
+    st.sampled_from([64, 128, 1 << 18]),
+)
+def test_places_of_a_byte(parts, piece_bytes):
+    """Alone in a word of eight bytes or with others, also across pieces."""
+    block = b"".join(parts)
+    content = np.frombuffer(block, np.uint8)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(text, "_PIECE_BYTES", piece_bytes)
+        found = text.find_byte(content, ord("\n"))
+        brackets = text.find_byte(content, ord("["), mask=0xFF ^ ord("[") ^ ord("{"))
+    assert [place for place, byte in enumerate(block) if byte in b"\n"] == found.tolist()
+    assert [place for place, byte in enumerate(block) if byte in b"[{"] == brackets.tolist()

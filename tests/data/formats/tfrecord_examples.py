@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from tests.tfrecords import message, varint
 from torch_distinput.data.formats.reader import Part
+from torch_distinput.data.formats.tf_example import BEFORE, BEHIND
 from torch_distinput.data.formats.tfrecord import TFRecord
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
+from torch_distinput.packed_strings import PackedStrings
 
 
 def int_list(*values, packed=True):
@@ -53,4 +55,5 @@ def read(content, part=None, reader=None):
 
 
 def decode(features, *records):
-    return TFRecord(features).decode(list(records))
+    frames = [bytes(BEFORE) + record + bytes(BEHIND) for record in records]
+    return TFRecord(features).decode(PackedStrings.from_list(frames, bytes))

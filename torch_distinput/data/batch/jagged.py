@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from torch_distinput.data.batch.leaf_kind import (
     LeafKind,
     Order,
+    join,
     open_shape,
     unsound_layout,
     windows,
@@ -46,6 +48,9 @@ class _Jagged(LeafKind):
 
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
         return self.concat([self.slice(leaf, row, row + 1) for row in rows.tolist()])
+
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        return partial(self.take, join(self, leaves))
 
     def concat(self, leaves: Sequence[Any]) -> Any:
         lengths = torch.cat([leaf.offsets().diff() for leaf in leaves])

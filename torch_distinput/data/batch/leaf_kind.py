@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -52,6 +52,10 @@ class LeafKind(ABC):
         """Return the rows at indices, as a copy."""
 
     @abstractmethod
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        """Return what takes the rows at indices of leaves, counted through all, as a copy."""
+
+    @abstractmethod
     def concat(self, leaves: Sequence[Any]) -> Any:
         """Join leaves row after row."""
 
@@ -93,6 +97,11 @@ class LeafKind(ABC):
 
         ``order``: of the dimensions in memory, where it is known.
         """
+
+
+def join(kind: LeafKind, leaves: Sequence[Any]) -> Any:
+    """Join leaves of a kind; a single one is taken as it is."""
+    return leaves[0] if len(leaves) == 1 else kind.concat(leaves)
 
 
 @lru_cache(maxsize=64)

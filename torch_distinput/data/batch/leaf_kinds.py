@@ -13,7 +13,8 @@ Slices are views; leaves without rows never keep the storage of a large one aliv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -24,6 +25,7 @@ from torch_distinput.data.batch.leaf_kind import (
     EXPECTED,
     LeafKind,
     Order,
+    join,
     last_repeated,
     open_shape,
     unsound_layout,
@@ -69,6 +71,9 @@ class _Dense(LeafKind):
 
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
         return leaf.index_select(0, rows) if is_selectable(leaf) else leaf[rows]
+
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        return partial(self.take, join(self, leaves))
 
     def concat(self, leaves: Sequence[Any]) -> Any:
         return torch.cat(list(leaves))
@@ -130,6 +135,9 @@ class _Array(LeafKind):
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
         return np.take(leaf, rows.numpy(), axis=0)
 
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        return partial(self.take, join(self, leaves))
+
     def concat(self, leaves: Sequence[Any]) -> Any:
         return np.concatenate(leaves)
 
@@ -186,6 +194,9 @@ class _List(LeafKind):
 
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
         return _like(leaf, [leaf[row] for row in rows.tolist()])
+
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        return partial(self.take, join(self, leaves))
 
     def concat(self, leaves: Sequence[Any]) -> Any:
         return type(leaves[0])(row for leaf in leaves for row in leaf)

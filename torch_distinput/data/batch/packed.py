@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
+import numpy as np
 import torch
 
 from torch_distinput.data.batch.leaf_kind import LeafKind, Order, last_repeated, windows
-from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.packed_strings import MANY_BYTES, PackedStrings, join_bytes
 from torch_distinput.values import TensorSpec
 
 _WORTH_A_COPY = 8
@@ -37,6 +38,9 @@ class _Packed(LeafKind):
 
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
         return leaf[rows]
+
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        return _Pool(leaves).take
 
     def concat(self, leaves: Sequence[Any]) -> Any:
         return PackedStrings.concat(leaves)
@@ -72,6 +76,36 @@ class _Packed(LeafKind):
         data = torch.empty(0, dtype=torch.uint8, device="cpu")
         offsets = torch.zeros(num_rows + 1, dtype=torch.int64, device="cpu")
         return PackedStrings(data, offsets, dtype=spec.dtype)
+
+
+@final
+class _Pool:
+    """Long rows of several leaves, each copied once, from where it lies to where it is wanted."""
+
+    def __init__(self, leaves: Sequence[PackedStrings]) -> None:
+        num_bytes = sum(leaf.num_bytes() for leaf in leaves)
+        is_long = num_bytes >= MANY_BYTES * sum(map(len, leaves))
+        one_dtype = len({leaf.dtype for leaf in leaves}) == 1
+        if not is_long or not one_dtype or len(leaves) == 1:
+            leaves = [PackedStrings.concat(leaves) if len(leaves) > 1 else leaves[0]]
+        self._leaves = leaves
+        self._memories = [memoryview(leaf.data.numpy()) for leaf in leaves]  # type: ignore[arg-type]
+        offsets = [leaf.offsets.numpy() for leaf in leaves]
+        self._starts = np.concatenate([found[:-1] for found in offsets])
+        self._stops = np.concatenate([found[1:] for found in offsets])
+        self._numbers = np.repeat(np.arange(len(leaves)), list(map(len, leaves)))
+        self._missing = None
+        if any(leaf.missing is not None for leaf in leaves):
+            self._missing = torch.cat([leaf.where_missing() for leaf in leaves])
+
+    def take(self, rows: torch.Tensor) -> PackedStrings:
+        if len(self._leaves) == 1:
+            return self._leaves[0][rows]  # type: ignore[no-any-return]
+        chosen, memories = rows.numpy(), self._memories
+        spans = (array[chosen].tolist() for array in (self._numbers, self._starts, self._stops))
+        contents = [memories[n][start:stop] for n, start, stop in zip(*spans, strict=True)]
+        missing = None if self._missing is None else self._missing[rows]
+        return PackedStrings(*join_bytes(contents), missing, self._leaves[0].dtype)
 
 
 PACKED = _Packed()

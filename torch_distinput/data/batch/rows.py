@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
+from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
     Batch,
     flatten,
@@ -67,6 +68,27 @@ def concat_rows(batches: Sequence[Batch]) -> Batch:
     """Join batches of one structure; a single one is returned as it is."""
     if len(batches) == 1:
         return batches[0]
+    structure, columns = _columns(batches)
+    return unflatten(structure, [kind_of(column[0]).concat(column) for column in columns])
+
+
+@final
+class RowPool:
+    """Rows of batches of one structure, to be taken in any order without joining text first."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        """Keep the batches; numbers, which are small, are joined."""
+        self._structure, columns = _columns(batches)
+        self._takes = [kind_of(column[0]).pool(column) for column in columns]
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """Return the rows at ``indices``, counted through all batches, as copies."""
+        rows = torch.from_numpy(indices)
+        return unflatten(self._structure, [take(rows) for take in self._takes])
+
+
+def _columns(batches: Sequence[Batch]) -> tuple[Structure, list[tuple[Any, ...]]]:
+    """The structure of batches that are to be joined, and for each leaf those of all batches."""
     structure = flatten(batches[0])[1]
     flat = [leaves_like(batch, structure) for batch in batches]
     odd = next((batch for batch, leaves in zip(batches, flat, strict=True) if leaves is None), None)
@@ -74,8 +96,7 @@ def concat_rows(batches: Sequence[Batch]) -> Batch:
         expected, got = (", ".join(leaf_names(s)) for s in (structure, flatten(odd)[1]))
         msg = f"Expected batches of one structure to join, got one of {expected} and one of {got}."
         raise ValueError(msg)
-    columns = zip(*(leaves for leaves in flat if leaves is not None), strict=True)
-    return unflatten(structure, [kind_of(column[0]).concat(column) for column in columns])
+    return structure, list(zip(*(leaves for leaves in flat if leaves is not None), strict=True))
 
 
 def iterate_rows(batch: Batch) -> Iterator[Any]:

@@ -9,7 +9,8 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from functools import partial
+from itertools import count, takewhile
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
+from torch_distinput.data.files.windows import Window
 from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
@@ -160,14 +162,23 @@ class Shuffle:
     kind = "shuffle"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
-        """Collect a window and hand it over in keyed order; its rows stand behind its number."""
+        """Hand windows over whole."""
+        windows = self.windows(upstream, key, place)
+        return (window.take(0, len(window.order)) for window in windows)
+
+    def windows(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Window]:
+        """Collect windows in keyed order; their rows stand behind their number."""
         reader = ChunkReader(upstream(key, place.before(self.kind)))
-        for window in count(place.start.number("window") if place.start else 0):
-            chunk = reader.take(self.buffer_size)
-            if chunk is None:
-                return
-            order = permute(chunk.num_rows, key=key.words("window", window))
-            yield replace(chunk.take(order), place=chunk.place.within(self.kind, window=window))
+        numbers = count(place.start.number("window") if place.start else 0)
+        found = map(partial(self._window, reader, key), numbers)
+        return takewhile(lambda window: window is not None, found)  # type: ignore[arg-type]
+
+    def _window(self, reader: ChunkReader, key: Key, number: int) -> Window | None:
+        pool = reader.take_pool(self.buffer_size)
+        if pool is None:
+            return None
+        order = permute(pool.num_rows, key=key.words("window", number))
+        return Window(pool=pool, order=order, place=pool.place.within(self.kind, window=number))
 
     def count(self, num_records: int) -> int:
         """All are left."""
@@ -267,6 +278,20 @@ def run(
     if isinstance(last, Map):  # rows stand where they stood, so they were passed over before it
         return chunks
     return drop_first(chunks, place.skip)
+
+
+def read_windows(
+    upstream: Upstream, operations: Sequence[Operation], key: Key, place: Cursor
+) -> Iterator[Window] | None:
+    """The windows of a shuffle that is the last operation; None where it is not.
+
+    An operation behind it would see a window as one chunk: its rows stand behind it.
+    """
+    *before, last = operations
+    if not isinstance(last, Shuffle):
+        return None
+    own_key = replace(key, operation=len(before))
+    return last.windows(lambda inner, at: run(upstream, before, inner, at), own_key, place)
 
 
 def drop_first(chunks: Iterator[Chunk], num_rows: int) -> Iterator[Chunk]:

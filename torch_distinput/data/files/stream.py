@@ -27,6 +27,7 @@ from torch_distinput.data.files.partitions import (
     start_ahead,
 )
 from torch_distinput.data.files.unit_reader import UnitReader
+from torch_distinput.data.files.windows import WindowReader
 from torch_distinput.data.files.work_units import (
     Share,
     Survey,
@@ -170,8 +171,14 @@ class FileStream(CountedStream):
             chunks = self._read_partitions(partitions, at, log)
             return chunks if decodes_late or _has(early, Decode) else schema.uniform(chunks, key)
 
+        placed = _place_as_decoded if decodes_late else None
+        windows = file_ops.read_windows(read_all, early, key, place) if early else None
+        if windows is not None:
+            reader = WindowReader(windows, log, placed)
+            reader.skip(place.skip)
+            return reader
         chunks = file_ops.run(read_all, early, key, place)
-        return ChunkReader(map(_place_as_decoded, chunks) if decodes_late else chunks, log)
+        return ChunkReader(map(placed, chunks) if placed else chunks, log)
 
     def _read_partitions(
         self, partitions: list[list[Unit]], place: Cursor, log: ReadLog

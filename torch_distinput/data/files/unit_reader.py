@@ -94,7 +94,7 @@ class UnitReader:
             row = self._pass(unit.place, chunk.num_rows)
             num_rows -= chunk.num_rows
             place = chunk.place
-            yield Chunk(data=chunk.data, ids=chunk.ids, place=place.after(row - place.skip))
+            yield chunk.moved(place.after(row - place.skip))
 
     def _pass(self, place: Cursor, num_rows: int) -> int:
         """Count rows of a partition on; where among them the first of these stands."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from importlib import import_module
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from torch_distinput.data.formats.column_types import (
 )
 from torch_distinput.packed_strings import PackedStrings, is_ascii
 
-_FIRST, _LAST = itemgetter(0), itemgetter(-1)
-_OPEN, _CLOSE = b"{}"
+_OBJECT = b"{}\n"
+_OPEN, _CLOSE, _ = _OBJECT
 _LARGEST_BLOCK = (1 << 31) - 1
 _EXACT = float(1 << 63)
 """From here on pyarrow's floats may have been integers, which Python would keep."""
@@ -33,22 +32,22 @@ class _NotPlainError(Exception):
     """Python's parser may see something else, or must say what is wrong."""
 
 
-def arrow_columns(records: list[bytes] | PackedStrings, wanted: Wanted) -> Any:
+def arrow_columns(records: PackedStrings, wanted: Wanted, *, packed: bool = False) -> Any:
     """Return a dict of columns; None if the lines must be parsed by Python.
 
-    That is so without pyarrow, for errors of any kind, and for what the two see differently. Of
-    packed lines, each with its end, text becomes packed strings.
+    That is so without pyarrow, for errors of any kind, and for what the two see differently.
+
+    Args:
+        records: lines, each with its end.
+        wanted: the columns to return, perhaps with their types.
+        packed: text becomes packed strings.
     """
     arrow = _arrow()
-    if arrow is None:
-        return None
-    packed = isinstance(records, PackedStrings)
-    joined, whole = (
-        _join_packed(records) if isinstance(records, PackedStrings) else _join(records)
-    )
+    own = records.narrow()
+    joined, offsets = own.data.numpy(), own.offsets.numpy()
     # Lines that begin and end so hold whole objects. A line with two of them is told by their
     # number: pyarrow would take them.
-    if not whole or joined.size > _LARGEST_BLOCK:
+    if arrow is None or not _are_whole(joined, offsets) or joined.size > _LARGEST_BLOCK:
         return None
     try:
         if not is_ascii(joined):
@@ -69,17 +68,12 @@ def arrow_columns(records: list[bytes] | PackedStrings, wanted: Wanted) -> Any:
         return None
 
 
-def _join(records: list[bytes]) -> tuple[NDArray[np.uint8], bool]:
-    """The lines in one piece, and whether each begins and ends as an object does."""
-    whole = set(map(_FIRST, records)) == {_OPEN} and set(map(_LAST, records)) == {_CLOSE}
-    return np.frombuffer(b"\n".join(records), np.uint8), whole
-
-
-def _join_packed(records: PackedStrings) -> tuple[NDArray[np.uint8], bool]:
-    own = records.narrow()
-    joined, offsets = own.data.numpy(), own.offsets.numpy()
+def _are_whole(joined: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bool:
+    """Whether each line begins and ends as an object does."""
+    if (offsets[1:] - offsets[:-1] < len(_OBJECT)).any():
+        return False
     firsts, lasts = joined[offsets[:-1]], joined[offsets[1:] - 2]
-    return joined, bool((firsts == _OPEN).all() and (lasts == _CLOSE).all())
+    return bool((firsts == _OPEN).all() and (lasts == _CLOSE).all())
 
 
 @functools.cache

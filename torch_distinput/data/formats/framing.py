@@ -88,7 +88,7 @@ def walk(
         if error is None:
             room = len(window.data) if report or stop is None else stop - position
             scan = scanner.scan(window.data, room)
-            if scan.found:
+            if scan.found is not None:
                 yield Walked(window.data, position, scan.found)
             after = None if scan.after is None else position + scan.after
             position, needed, error = position + scan.following, scan.needed, scan.error

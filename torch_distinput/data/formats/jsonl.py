@@ -28,6 +28,8 @@ _DEEPEST = 100
 """What walks over a value calls itself; pyarrow ends the process with some thousands."""
 _SHALLOW = 8
 _OPEN, _OPEN_LIST = b"{["
+_EITHER = 0xFF ^ _OPEN ^ _OPEN_LIST
+"""The bits in which the two are alike."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -71,29 +73,23 @@ class JSONL(Reader):
         """Cut at line ends."""
         return line_parts(file)
 
-    def read(self, file: InputFile, part: Part) -> Iterator[list[bytes] | PackedStrings]:
-        """Yield lines that are not blank; packed ones with their ends."""
+    def read(self, file: InputFile, part: Part) -> Iterator[PackedStrings]:
+        """Yield lines that are not blank, with their ends."""
         for block in line_blocks(file, part):
-            if self.packed:
-                packed = _pack_lines(block)
-                if len(packed):
-                    yield packed
-                continue
-            lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).split(b"\n")
-            found = [line for line in lines if line and not line.isspace()]
-            if found:
-                yield found
+            lines = _pack_lines(block)
+            if len(lines):
+                yield lines
 
-    def decode(self, records: list[bytes] | PackedStrings) -> Batch:
+    def decode(self, records: PackedStrings) -> Batch:
         """Parse lines."""
-        _refuse_deep(_choose_suspects(records) if isinstance(records, PackedStrings) else records)
-        found = arrow_columns(records, self.columns) if len(records) else None
+        _refuse_deep(records)
+        found = None
+        if len(records):
+            found = arrow_columns(records, self.columns, packed=self.packed)
         if found is not None:
             return found
-        if isinstance(records, PackedStrings):
-            lines = [record.removesuffix(b"\n") for record in records.to_bytes()]
-            return pack_lists(self._parsed(lines))
-        return self._parsed(records)
+        parsed = self._parsed([record.removesuffix(b"\n") for record in records.to_bytes()])
+        return pack_lists(parsed) if self.packed else parsed
 
     def _parsed(self, records: list[bytes]) -> Batch:
         rows = [_object(record) for record in records]
@@ -113,21 +109,11 @@ def _pack_lines(block: bytes) -> PackedStrings:
     if not block.endswith(b"\n"):
         block += b"\n"
     content = np.frombuffer(block, np.uint8)
-    bounds = np.concatenate(([0], find_byte(block, LINE_END) + 1))
+    bounds = np.concatenate(([0], find_byte(content, LINE_END) + 1))
     lines = PackedStrings(tensor_over(block), torch.from_numpy(bounds), dtype=bytes)
     odd = np.flatnonzero(content[bounds[:-1]] != _OPEN).tolist()
     blank = [line for line in odd if block[bounds[line] : bounds[line + 1]].isspace()]
     return lines[np.delete(np.arange(len(lines)), blank)] if blank else lines
-
-
-def _choose_suspects(records: PackedStrings) -> list[bytes]:
-    """The lines with many brackets, without their ends."""
-    own = records.narrow()
-    content = own.data.numpy()
-    places = np.flatnonzero((content == _OPEN) | (content == _OPEN_LIST))
-    counts = np.diff(np.searchsorted(places, own.offsets.numpy()))
-    suspects = records[np.flatnonzero(counts > _DEEPEST)]
-    return [record.removesuffix(b"\n") for record in suspects.to_bytes()]
 
 
 def _object(record: bytes) -> Mapping[str, Any]:
@@ -148,17 +134,20 @@ def _object(record: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _refuse_deep(records: list[bytes]) -> None:
-    """Look at long lines with many brackets only, as all others are shallow."""
-    for record in records:
-        if len(record) > 2 * _DEEPEST and _may_be_deep(record):
-            depth = _depth(record)
-            if depth > _DEEPEST:
-                msg = (
-                    f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
-                    f"is {depth} deep. Mend the file, or read it with reader='text'."
-                )
-                raise ValueError(msg)
+def _refuse_deep(records: PackedStrings) -> None:
+    """Look at lines with many brackets only, as all others are shallow."""
+    own = records.narrow()
+    places = find_byte(own.data.numpy(), _OPEN_LIST, mask=_EITHER)
+    counts = np.diff(np.searchsorted(places, own.offsets.numpy()))
+    for line in own[np.flatnonzero(counts > _DEEPEST)].to_bytes():
+        record = line.removesuffix(b"\n")
+        depth = _depth(record) if _may_be_deep(record) else 0
+        if depth > _DEEPEST:
+            msg = (
+                f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
+                f"is {depth} deep. Mend the file, or read it with reader='text'."
+            )
+            raise ValueError(msg)
 
 
 def _may_be_deep(record: bytes) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.packed_strings import join_bytes
 
 _Ints = NDArray[np.int64]
 
@@ -18,8 +18,7 @@ BYTES, FLOATS, INTS = 1, 2, 3
 
 _LEN = 2  # the wire type of what has a length
 _VARINT, _FIXED64, _FIXED32 = 0, 1, 5
-_PADDING = bytes(16)
-"""Behind all messages, so that the few bytes of a header can be looked at wherever one begins."""
+_END = b"\0"
 _NEVER = 1 << 62
 """Longer than any message: makes a length that is out of range fail every check."""
 
@@ -54,19 +53,26 @@ class Items:
 
 @final
 class Lanes:
-    """Messages, one a lane, that are walked together."""
+    """Messages, one a lane, that are walked together.
 
-    def __init__(self, records: Sequence[bytes] | PackedStrings) -> None:
-        parts: Sequence[Any]
-        if isinstance(records, PackedStrings):
-            parts, lengths = [records.narrow().data.numpy()], records.lengths().numpy()
-        else:
-            parts, lengths = records, np.fromiter(map(len, records), np.int64, len(records))
-        self.joined = b"".join([*parts, _PADDING])
-        self.data = np.frombuffer(self.joined, np.uint8)
-        self._total = len(self.joined) - len(_PADDING)
-        self._stops = lengths.cumsum()
-        self._starts = self._stops - lengths
+    Args:
+        data: has them in it; its last byte is of none, so that it can be looked at instead of what
+            lies behind.
+        starts: where they begin.
+        stops: where they end.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], starts: _Ints, stops: _Ints) -> None:
+        self.data = data
+        self._starts = starts
+        self._stops = stops
+
+    @staticmethod
+    def joined(messages: Sequence[bytes]) -> Lanes:
+        """Messages that lie apart."""
+        data, offsets = join_bytes([*messages, _END])
+        bounds = offsets.numpy()
+        return Lanes(data.numpy(), bounds[:-2], bounds[1:-1])
 
     def features(self, wanted: Iterable[bytes]) -> Places:
         """Find the wanted features in all records."""
@@ -118,7 +124,7 @@ class Lanes:
         """Group lanes by their keys; most often there is one."""
         left = np.arange(len(starts))
         while left.size:
-            key = self.joined[int(starts[left[0]]) : int(stops[left[0]])]
+            key = self.data[int(starts[left[0]]) : int(stops[left[0]])].tobytes()
             same = stops[left] - starts[left] == len(key)
             places = starts[left[same], None] + np.arange(len(key))
             same[same] = (self.data[places] == np.frombuffer(key, np.uint8)).all(axis=1)
@@ -182,7 +188,7 @@ class Lanes:
         return np.where(open_, _NEVER, value), at
 
     def _byte(self, at: _Ints) -> NDArray[np.uint8]:
-        return self.data[np.minimum(at, self._total)]
+        return self.data.take(at, mode="clip")
 
 
 def plain_example(record: bytes) -> bytes:

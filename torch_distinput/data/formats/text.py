@@ -21,6 +21,8 @@ _SMALLEST_PART = 1 << 6
 LINE_END = 0x0A
 _PIECE_BYTES = 1 << 18
 _WORD = 8
+_ONE, _TOP = np.uint64(1), np.uint64(56)
+_BYTES = np.uint64(0x0001020304050607)
 
 
 def line_parts(file: InputFile) -> Sequence[Part]:
@@ -114,7 +116,7 @@ def _pack(block: bytes) -> PackedStrings:
     is_open = bool(block) and not block.endswith(b"\n")
     if b"\r" in block:
         block = (block.removesuffix(b"\r") if is_open else block).replace(b"\r\n", b"\n")
-    ends = find_byte(block, LINE_END)
+    ends = find_byte(np.frombuffer(block, np.uint8), LINE_END)
     offsets = np.zeros(len(ends) + 1 + is_open, np.int64)
     offsets[1 : len(ends) + 1] = ends - np.arange(len(ends))  # the ends before are left out
     lines = block.replace(b"\n", b"")
@@ -122,21 +124,34 @@ def _pack(block: bytes) -> PackedStrings:
     return PackedStrings(tensor_over(lines), torch.from_numpy(offsets))
 
 
-def find_byte(block: bytes, wanted: int) -> NDArray[np.int64]:
+def find_byte(
+    content: NDArray[np.uint8], wanted: int, *, mask: int | None = None
+) -> NDArray[np.int64]:
     """The places of a byte that is rare: first eight bytes at a time.
 
     Piece by piece, as fresh memory costs more than to look through it.
+
+    Args:
+        content: what to search.
+        wanted: the byte.
+        mask: the bits of the content to look at; None: all.
     """
-    content = np.frombuffer(block, np.uint8)
     found = np.zeros(_PIECE_BYTES, np.bool_)
+    words = found.view(np.uint64)
     places = [np.empty(0, np.int64)]
     for start in range(0, len(content), _PIECE_BYTES):
         piece = content[start : start + _PIECE_BYTES]
-        np.equal(piece, wanted, out=found[: len(piece)])
+        masked = piece if mask is None else piece & np.uint8(mask)
+        np.equal(masked, wanted, out=found[: len(piece)])
         found[len(piece) :] = False
-        words = np.flatnonzero(found.view(np.uint64) != 0)
-        word, byte = found.reshape(-1, _WORD)[words].nonzero()
-        places.append(start + _WORD * words[word] + byte)
+        hits = np.flatnonzero(words != 0)
+        values = words[hits]
+        if (values & (values - _ONE)).any():  # two in one word
+            word, byte = found.reshape(-1, _WORD)[hits].nonzero()
+            hits = hits[word]
+        else:  # 1 << 8 * byte, as memory is little-endian: so many bytes further, byte is on top
+            byte = ((values * _BYTES) >> _TOP).view(np.int64)
+        places.append(start + _WORD * hits + byte)
     return np.concatenate(places)
 
 

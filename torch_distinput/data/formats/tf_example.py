@@ -8,7 +8,7 @@ own, so that values are made in one place only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
@@ -35,6 +35,8 @@ _KINDS: Mapping[Any, tuple[int, str]] = {
     torch.float32: (FLOATS, "float32"),
     torch.int64: (INTS, "int64"),
 }
+BEFORE, BEHIND = 12, 4
+"""Bytes of a frame of TFRecord around a message: nothing is moved to cut them off."""
 _LISTS = {BYTES: "bytes", FLOATS: "float32", INTS: "int64"}
 
 
@@ -77,27 +79,35 @@ def _field(name: str, given: Any) -> Field:
 
 
 def parse_examples(
-    records: Sequence[bytes] | PackedStrings, wanted: Mapping[bytes, Field]
+    frames: PackedStrings, wanted: Mapping[bytes, Field], *, packed: bool = False
 ) -> Batch:
-    """Return a dict with a column for each wanted feature; of packed records, packed strings.
+    """Return a dict with a column for each wanted feature.
+
+    Args:
+        frames: the messages, each with :data:`BEFORE` bytes before it and :data:`BEHIND` behind it.
+        wanted: what to make of which feature.
+        packed: columns with one text or bytes a row become packed strings.
 
     Raises:
         ValueError: if a message does not parse, or does not have what is wanted.
     """
-    lanes = Lanes(records)
+    own = frames.narrow()
+    data, offsets = own.data.numpy(), own.offsets.numpy()
+    starts, stops = offsets[:-1] + BEFORE, offsets[1:] - BEHIND
+    lanes = Lanes(data, starts, stops)
     places = lanes.features(wanted)
     if not places.plain.all():
-        rewritten = list(records)
+        spans = zip(starts.tolist(), stops.tolist(), strict=True)
+        messages = [data[start:stop].tobytes() for start, stop in spans]
         for row in np.flatnonzero(~places.plain).tolist():
-            rewritten[row] = _rewrite(records[row], row)
-        lanes = Lanes(rewritten)
+            messages[row] = _rewrite(messages[row], row)
+        lanes = Lanes.joined(messages)
         places = lanes.features(wanted)
         assert places.plain.all()
     columns = {
         field.name: _Column(field, lanes, places, number)
         for number, field in enumerate(wanted.values())
     }
-    packed = isinstance(records, PackedStrings)
     return {name: column.values(packed=packed) for name, column in columns.items()}
 
 
@@ -239,9 +249,9 @@ class _Column:
 
     def _texts(self) -> Any:
         field = self._field
-        joined, counts = self._lanes.joined, self._items.counts
+        memory, counts = memoryview(self._lanes.data), self._items.counts  # type: ignore[arg-type]
         spans = zip(self._items.starts.tolist(), self._items.stops.tolist(), strict=True)
-        items: list[Any] = [joined[start:stop] for start, stop in spans]
+        items: list[Any] = [memory[start:stop].tobytes() for start, stop in spans]
         if field.dtype is str:
             items = [item.decode() for item in items]
         if field.shape is not None:

@@ -7,23 +7,24 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import Scan, Scanner, walk
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.tf_example import Field, fields, parse_examples
+from torch_distinput.data.formats.tf_example import BEFORE, BEHIND, Field, fields, parse_examples
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.packed_strings import PackedStrings, join_bytes
+from torch_distinput.packed_strings import PackedStrings, join_bytes, tensor_over
 
-_HEADER_BYTES = 12  # the length and its checksum
-_FRAME_BYTES = 16  # and the checksum of the payload
+_HEADER_BYTES = BEFORE  # the length and its checksum
+_FRAME_BYTES = BEFORE + BEHIND  # and the checksum of the payload
 _MASK = 0xA282EAD8
 _SEARCH_BYTES = 1 << 14
 
@@ -83,29 +84,44 @@ class TFRecord(Reader):
         return sidecar_index.index_parts(file, self.index, "tfrecord", _cuts)
 
     def read(self, file: InputFile, part: Part) -> Iterator[list[bytes] | PackedStrings]:
-        """Yield payloads."""
+        """Yield payloads; where examples are to be made of them, whole frames."""
         crc = _crc32c()
         with file.open() as opened:
             walked = walk(opened, _Frames(), start=part.start, stop=part.stop, report=file.bad)
             for window, base, bounds in walked:
-                payloads = [window[a + 12 : b - 4] for a, b in pairwise(bounds)]
-                stored = _uint32_at(window, np.array(bounds[1:]) - 4)
-                wrong = _mask(list(map(crc, payloads))) != stored
-                for number in np.flatnonzero(wrong).tolist():
+                spans = pairwise(bounds.tolist())
+                payloads: Any = (window[i + BEFORE : j - BEHIND] for i, j in spans)
+                if self.features is None:  # else each is let go at once: its memory is used again
+                    payloads = list(payloads)
+                stored = _uint32_at(window, bounds[1:] - BEHIND)
+                sound = _mask(list(map(crc, payloads))) == stored
+                for number in np.flatnonzero(~sound).tolist():
                     reason = "the checksum of the payload does not fit: it is damaged"
                     file.bad(f"record at byte {base + bounds[number]}", reason)
-                if wrong.any():
-                    payloads = [payloads[i] for i in np.flatnonzero(~wrong).tolist()]
-                if payloads:
+                if self.features is not None and sound.any():
+                    yield _choose_frames(window, bounds, sound)
+                elif sound.any():
+                    chosen = list(compress(payloads, sound.tolist()))
                     packed = self.packed
-                    yield PackedStrings(*join_bytes(payloads), dtype=bytes) if packed else payloads
+                    yield PackedStrings(*join_bytes(chosen), dtype=bytes) if packed else chosen
 
     def decode(self, records: list[bytes] | PackedStrings) -> Batch:
         """Parse examples, if the features are given."""
-        return records if self.features is None else parse_examples(records, self._fields())
+        if self.features is None:
+            return records
+        assert isinstance(records, PackedStrings), "frames, as they were read"
+        return parse_examples(records, self._fields(), packed=self.packed)
 
     def _fields(self) -> Mapping[bytes, Field]:
         return fields(self.features or {})
+
+
+def _choose_frames(
+    window: bytes, bounds: NDArray[np.int64], sound: NDArray[np.bool_]
+) -> PackedStrings:
+    """Frames as they lie, unless one of them is damaged."""
+    frames = PackedStrings(tensor_over(window), torch.from_numpy(bounds), dtype=bytes)
+    return frames if sound.all() else frames[sound]
 
 
 def _cuts(file: InputFile) -> sidecar_index.Cuts:
@@ -116,7 +132,7 @@ def _cuts(file: InputFile) -> sidecar_index.Cuts:
     with file.open() as opened:
         walked = walk(opened, _Frames(), start=0, stop=file.size, report=None)
         for _, base, bounds in walked:
-            places, first = base + np.array(bounds[:-1]), 0
+            places, first = base + bounds[:-1], 0
             while (cut := int(np.searchsorted(places, start + enough))) < len(places):
                 if count + cut - first:
                     cuts.append((start, count + cut - first))
@@ -139,23 +155,22 @@ class _Frames(Scanner):
 
     def scan(self, window: bytes, room: int) -> Scan:
         length_at = struct.Struct("<Q").unpack_from
-        position, bounds = 0, [0]
+        position, found = 0, [0]
         last = min(len(window) - _HEADER_BYTES, room)
         while position <= last:
             position += length_at(window, position)[0] + _FRAME_BYTES
-            bounds.append(position)
+            found.append(position)
         # The last may end outside, and any length may be wrong: now all are checked at once.
-        sound = _lengths_fit(window, np.array(bounds[:-1]))
-        error = None
-        needed = _HEADER_BYTES
+        error, needed = None, _HEADER_BYTES
+        sound = _lengths_fit(window, np.array(found[:-1], np.int64))
         if not sound.all():
-            del bounds[int(sound.argmin()) + 1 :]
+            del found[int(sound.argmin()) + 1 :]
             error = "the checksum of the length does not fit"
-        elif bounds[-1] > room:
-            following = bounds.pop()
-            needed = following - bounds[-1]
-        found = bounds if len(bounds) > 1 else None
-        return Scan(found=found, following=bounds[-1], needed=needed, error=error)
+        elif found[-1] > room:
+            following = found.pop()
+            needed = following - found[-1]
+        bounds = np.array(found) if len(found) > 1 else None
+        return Scan(found=bounds, following=found[-1], needed=needed, error=error)
 
     def find(self, window: bytes, base: int, room: int | None) -> int | None:
         del base

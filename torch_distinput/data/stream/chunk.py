@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +83,10 @@ class Chunk:
         """Rows in the chunk."""
         return len(self.ids)
 
+    def moved(self, place: Cursor) -> Chunk:
+        """The same rows at another place."""
+        return Chunk(data=self.data, ids=self.ids, place=place)
+
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
         if start == 0 and stop == self.num_rows:
@@ -105,3 +111,23 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     )
 
 
+
+
+@final
+class ChunkPool:
+    """Rows of chunks of one structure, to be taken in any order."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        """Keep the chunks as they are."""
+        self._rows = rows.RowPool([chunk.data for chunk in chunks])
+        self._ids = np.concatenate([chunk.ids for chunk in chunks])
+        self.place = replace(chunks[0].place, num_touched=chunks[-1].place.num_touched)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all chunks."""
+        return len(self._ids)
+
+    def take(self, indices: NDArray[np.int64], place: Cursor) -> Chunk:
+        """Return the rows at ``indices``, which stand at a place, in memory of their own."""
+        return Chunk(data=self._rows.take(indices), ids=self._ids[indices], place=place)

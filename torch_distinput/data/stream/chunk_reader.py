@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import final
 
 from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
-from torch_distinput.data.stream.chunk import Chunk, concat_chunks
+from torch_distinput.data.stream.chunk import Chunk, ChunkPool, concat_chunks
 
 
 @final
@@ -28,6 +28,11 @@ class ChunkReader:
             return chunk.slice(start, self._position)
         parts = list(self._next(num_rows))
         return concat_chunks(parts) if parts else None
+
+    def take_pool(self, num_rows: int) -> ChunkPool | None:
+        """Return the next rows, not joined, for whoever takes them in another order."""
+        parts = list(self._next(num_rows))
+        return ChunkPool(parts) if parts else None
 
     def skip(self, num_rows: int) -> int:
         """Pass over the next rows, without joining chunks; return how many there were."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch_distinput.data.stream.chunk import Chunk
+from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.reader_chain import Link, ReaderChain
 from torch_distinput.plan.assignment.bounds import FixedBounds
@@ -35,9 +35,11 @@ def _placed(chunk: Chunk, *, number: int, is_last: bool) -> Chunk:
     """Files of earlier assignments stay as they are: only those of the last one are counted."""
     place = chunk.place
     num_touched = place.num_touched if is_last else 0
-    if place.segment == number and place.num_touched == num_touched:
-        return chunk  # as a rule: there is one segment
-    return replace(chunk, place=replace(place, num_touched=num_touched, segment=number))
+    if place.num_touched == num_touched and place.segment == number:
+        return chunk  # as nearly all
+    return chunk.moved(
+        Cursor(start=place.start, skip=place.skip, num_touched=num_touched, segment=number)
+    )
 
 
 def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
