@@ -94,11 +94,13 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""
-        batch = rows.with_tensors(self.collate(self._examples(indices.tolist())))
+        batch = rows.with_tensors(self.collate(self.examples(indices)))
         rows.check_row_count(batch, len(indices))
         return batch
 
-    def _examples(self, indices: list[int]) -> list[Any]:
+    def examples(self, wanted: Indices) -> list[Any]:
+        """Return the examples at the indices, not collated."""
+        indices = wanted.tolist()
         many = getattr(self.dataset, "__getitems__", None)
         if many is None:
             return self._one_by_one(indices)

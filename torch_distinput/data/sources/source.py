@@ -6,7 +6,7 @@ order; a :class:`ReadySource` streams ready global batches. :func:`open_source` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -18,6 +18,8 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.options import check_count, check_flag
+from torch_distinput.plan.assignment.mixed_order import MixedIndices
+from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
@@ -51,7 +53,13 @@ class Request:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedSource:
-    """Examples by index; their number is known on all ranks, or a sampler says which there are."""
+    """Examples by index; their number is known on all ranks, or a sampler says which there are.
+
+    Attributes:
+        mixture: how the indices of several sources are mixed, of which an epoch has
+            ``num_examples``.
+        facts: what of a mixture decides its order.
+    """
 
     name: str
     fetch: Callable[[Indices], Batch]
@@ -59,9 +67,22 @@ class IndexedSource:
     request: Request
     sampler: Iterable[Any] | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+    mixture: MixedIndices | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     has_shards = False
     kind = "examples by index"
+
+    def make_order(self, seed: int, epoch: int, num_examples: int | None = None) -> ExampleOrder:
+        """Our order of an epoch, for sources without a sampler.
+
+        ``num_examples``: another number, of which only the length of the order is asked.
+        """
+        if self.mixture is not None:
+            return self.mixture.make_order(seed, epoch)
+        count = self.num_examples if num_examples is None else num_examples
+        assert count is not None, "only a sampler does without"
+        return EpochOrder(num_examples=count, shuffle=self.request.shuffle, seed=seed, epoch=epoch)
 
     @property
     def dataset(self) -> Any:
