@@ -54,7 +54,7 @@ def test_repeat_plays_each_pass_whole(sources):
     lengths, weights = zip(*sources, strict=True)
     mixture = mixed(lengths, weights, "repeat")
     indices = mixture.make_order(0, 0).take_range(0, mixture.num_examples)
-    passes = mixture.count_passes(mixture.num_examples)
+    passes = mixture.count_passes(mixture.count(mixture.num_examples))
     firsts = mixture.first_indices
     for length, first, times in zip(lengths, firsts, passes, strict=True):
         own = indices[(indices >= first) & (indices < first + length)].tolist()
@@ -84,4 +84,5 @@ def test_another_source_changes_nothing_of_the_order_of_one():
 @pytest.mark.parametrize(("place", "expected"), [(0, (0, 0)), (4, (0, 0)), (6, (1, 0))])
 def test_passes_are_counted_when_they_begin(place, expected):
     """A source that has ended has not begun again."""
-    assert expected == mixed((2, 9), (1, 1), "repeat").count_passes(place)
+    mixture = mixed((2, 9), (1, 1), "repeat")
+    assert expected == mixture.count_passes(mixture.count(place))

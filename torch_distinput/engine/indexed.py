@@ -22,6 +22,7 @@ from torch_distinput.data.steps.indexed import (
     StepFetch,
     fetch_steps,
     plan_steps,
+    with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.engine.epoch_batches import EpochBatches
@@ -124,6 +125,8 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
+        if self._source.mixture is not None and self._splitter.shared:
+            fetched = with_source_counts(fetched, self._source.mixture, position.examples)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, final
@@ -14,8 +15,16 @@ from torch_distinput.data.batch.collate import CollateFn, collate_examples
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.route import Shard
+
+_INDEX = "index"
+"""The kind of place in an order of indices."""
 
 
 @final
@@ -119,6 +128,76 @@ class ExampleFetch:
         except Exception as error:
             failed = indices[-1 - length_hint(left)]
             raise source_error(error, f"example {failed}") from error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndexedStream(Stream):
+    """Examples by index that are read in order, beside streams that cannot be asked by index.
+
+    Attributes:
+        fetch: returns the examples at indices.
+        make_order: the order of an epoch, by a seed and the epoch.
+    """
+
+    fetch: Callable[[Indices], Batch]
+    make_order: Callable[[int, int], ExampleOrder]
+
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
+        """Start anywhere."""
+        order = self.make_order(shard.seed, shard.epoch)
+        return _IndexReader(order, start.check(_INDEX).number("row") if start else 0)
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
+        """Fetch the examples."""
+        return self.fetch(chunk.data)
+
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:  # noqa: ARG002
+        """Fetch the examples; asked only where a ``collate_fn`` gets them."""
+        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def has_work(self) -> bool:
+        """Fetching is all the work."""
+        return True
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """What it is made of is known elsewhere."""
+        return {}
+
+    @property
+    def has_parts(self) -> bool:
+        """It is not dealt out."""
+        return False
+
+
+@final
+class _IndexReader:
+    """Rows that are indices: they are fetched when it is known whose they are."""
+
+    def __init__(self, order: ExampleOrder, row: int) -> None:
+        self._order = order
+        self._row = row
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next indices."""
+        indices = self._order.take_range(self._row, self._row + num_rows)
+        if not len(indices):
+            return None
+        place = Cursor(start=Place(_INDEX, (("row", self._row),)))
+        self._row += len(indices)
+        return Chunk(data=indices, ids=indices, place=place)
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next ones."""
+        passed = min(num_rows, max(0, self._order.num_examples - self._row))
+        self._row += passed
+        return passed
+
+    def notes(self) -> None:
+        """There is nothing to say."""
 
 
 def _check_examples(found: Any, count: int) -> None:

@@ -9,22 +9,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.sources.indexed import IndexedStream
 from torch_distinput.data.sources.mixed_rows import MixedFetch
+from torch_distinput.data.sources.mixed_stream import MixedStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
+    Prepared,
     ReadySource,
     Request,
     Source,
+    StreamSource,
 )
 from torch_distinput.data.user_sources.mixture import STEPS, Mixture
+from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
 from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
+from torch_distinput.plan.progress.place import Start
+from torch_distinput.plan.progress.state_version_1 import Flat
 
 _log = logging.getLogger(__name__)
 Open = Callable[[Any, Request], Source]
@@ -48,8 +59,7 @@ def open_mixture(mixture: Mixture, request: Request, open_source: Open) -> Sourc
     indexed = {name: src for name, src in opened.items() if isinstance(src, IndexedSource)}
     if len(indexed) == len(opened):
         return _mix_indexed(mixture, indexed, shares, request)
-    msg = "Streams are not mixed yet."
-    raise ConfigurationError(msg)
+    return _mix_streams(mixture, opened, shares, request)
 
 
 def _open_member(name: str, source: Any, request: Request, open_source: Open) -> Source:
@@ -58,16 +68,22 @@ def _open_member(name: str, source: Any, request: Request, open_source: Open) ->
     except (TypeError, ConfigurationError) as error:
         msg = f"Source {name!r} of a mixture: {error}"
         raise type(error)(msg) from error
-    if isinstance(opened, ReadySource) or (
-        isinstance(opened, IndexedSource) and opened.sampler is not None
-    ):
-        raise _no_member(name, opened.name)
+    assert not isinstance(opened, ReadySource), "there is a batch size, and no DataLoader"
+    if isinstance(opened, StreamSource) and opened.made_of is not None:
+        _refuse_own_state(name, opened.made_of)
     return opened
 
 
-def _no_member(name: str, kind: str) -> ConfigurationError:
-    msg = f"Expected source {name!r} of a mixture to have examples in our order, got {kind}."
-    return ConfigurationError(msg)
+def _refuse_own_state(name: str, source: Any) -> None:
+    """A state that says what follows an epoch would be lost between two of them."""
+    if deals_shards(source) or not any(map(has_state, parts_of(source))):
+        return
+    msg = (
+        f"Expected sources whose position we keep, got {name!r}, a {type(source).__name__} with a "
+        "state_dict() of its own, which a mixture cannot carry from epoch to epoch. Pass what it "
+        "reads (files, a dataset with an index, a generator function), or distribute it by itself."
+    )
+    raise ConfigurationError(msg)
 
 
 def _find_shares(mixture: Mixture, request: Request) -> Shares:
@@ -83,6 +99,31 @@ def _find_shares(mixture: Mixture, request: Request) -> Shares:
             LARGEST_PERIOD,
         )
     return shares
+
+
+def check_policy(source: Any, policy: AutoShardPolicy) -> None:
+    """Refuse to deal out a mixture of which not all can be dealt out.
+
+    Raises:
+        ConfigurationError: a ValueError; it says why.
+    """
+    if not isinstance(source, Mixture) or policy is not AutoShardPolicy.FILE:
+        return
+    cure = 'Use auto_shard_policy="data": one mixture for all workers.'
+    if len(source.points) > 1:
+        msg = (
+            "AutoShardPolicy.FILE needs weights that stay, since each worker mixes its own files "
+            f"and none knows the place of the others, got a schedule for {source!r}. {cure}"
+        )
+        raise ConfigurationError(msg)
+    for name, member in source.sources.items():
+        check_policy(member, policy)
+        if classify(member) not in (SourceKind.FILES, SourceKind.SHARDS, SourceKind.MIXTURE):
+            msg = (
+                "AutoShardPolicy.FILE needs files or shards to deal out in each source of a "
+                f"mixture, got {name!r}, a {type(member).__name__}. {cure}"
+            )
+            raise ConfigurationError(msg)
 
 
 def describe_mixture(
@@ -134,6 +175,74 @@ def _mix_indexed(
         mixture=mixed,
         facts=describe_mixture(mixture, shares, described),
     )
+
+
+def _mix_streams(
+    mixture: Mixture, opened: dict[str, Source], shares: Shares, request: Request
+) -> StreamSource:
+    """All sources are read in order; each that has files or shards may be dealt out."""
+    names = tuple(opened)
+    described = {
+        name: {"number of examples": source.num_examples, **source.facts}
+        for name, source in opened.items()
+        if isinstance(source, IndexedSource)
+    }
+    facts = describe_mixture(mixture, shares, described)
+    # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
+    is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
+
+    def prepare(*, by_shard: bool = False) -> Prepared:
+        found = [_prepare(name, source, by_shard=by_shard) for name, source in opened.items()]
+        stream = MixedStream(
+            names=names,
+            streams=tuple(each.stream for each in found),
+            shares=shares,
+            stop=mixture.stop,
+            facts=facts,
+            collate=request.collate_fn,
+        )
+        digests = "/".join(each.digest for each in found)
+        return Prepared(
+            stream=stream,
+            num_shards=_count_shards(found) if is_dealt else 0,
+            digest=blake2b(digests.encode(), digest_size=8).hexdigest(),
+        )
+
+    streams = [source for source in opened.values() if isinstance(source, StreamSource)]
+    by_shard = any(source.by_shard is not None for source in streams)
+    return StreamSource(
+        name=repr(mixture),
+        prepare=prepare,
+        has_shards=is_dealt,
+        request=request,
+        read_version_1=_refuse_version_1,
+        by_shard=prepare(by_shard=True) if by_shard else None,
+        more_shards="give each source {} files or shards, or more",
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
+    )
+
+
+def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
+    if isinstance(source, IndexedSource):
+        if not source.num_examples:
+            raise make_empty_error(name)
+        return Prepared(
+            stream=IndexedStream(source.fetch, source.make_order), num_shards=0, digest=""
+        )
+    assert isinstance(source, StreamSource), "no other kind is mixed"
+    return source.by_shard if by_shard and source.by_shard is not None else source.prepare()
+
+
+def _count_shards(found: list[Prepared]) -> int | None:
+    """Of the source that has fewest; None where all are split."""
+    counts = [each.num_shards for each in found if each.num_shards is not None]
+    return min(counts, default=None)
+
+
+def _refuse_version_1(flat: Flat) -> Start:
+    """There were no mixtures then."""
+    msg = f"{list(flat)} is a place in a stream, of a mixture"
+    raise ValueError(msg)
 
 
 def make_empty_error(name: str) -> ConfigurationError:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, empty_step, take_apart
+from torch_distinput.data.steps.local_step import (
+    LocalStep,
+    SourceCounts,
+    cut_step,
+    empty_step,
+    take_apart,
+)
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
+from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -51,6 +58,24 @@ class StepFetch:
         if isinstance(task, SpotCheck):
             return task.run(self.fetch)
         return self.fetch(task) if len(task) else None
+
+
+def with_source_counts(
+    steps: Iterator[tuple[LocalStep, int]], mixture: MixedIndices, first: int
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps of a mixture with what their global batches are from; ``first``: examples before."""
+    names = [member.name for member in mixture.members]
+    before = mixture.count(first)
+    for step, num_examples in steps:
+        first += num_examples
+        after = mixture.count(first)
+        counts = (count - had for count, had in zip(after, before, strict=True))
+        found = SourceCounts(
+            dict(zip(names, counts, strict=True)),
+            dict(zip(names, mixture.count_passes(after), strict=True)),
+        )
+        before = after
+        yield replace(step, trace=replace(step.trace, source_counts=found)), num_examples
 
 
 def ended_early() -> SourceError:

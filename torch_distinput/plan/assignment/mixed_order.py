@@ -19,7 +19,7 @@ import numpy as np
 from torch_distinput.plan.assignment.mixing import REPEAT, SourceOrder, mix_known
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.plan.assignment.shares import Shares, SourceCounts
+from torch_distinput.plan.assignment.shares import ByNumber, Shares
 
 
 @final
@@ -69,7 +69,7 @@ class MixedIndices:
         return sum(member.num_indices for member in self.members)
 
     @property
-    def first_indices(self) -> SourceCounts:
+    def first_indices(self) -> ByNumber:
         """The index with which each source begins."""
         return tuple(accumulate((m.num_indices for m in self.members), initial=0))[:-1]
 
@@ -77,13 +77,13 @@ class MixedIndices:
         """The order of an epoch."""
         return MixedOrder(self, seed, epoch)
 
-    def count(self, place: int) -> SourceCounts:
+    def count(self, place: int) -> ByNumber:
         """How many examples of each source come before a place."""
         return self.order.count(place)
 
-    def count_passes(self, place: int) -> SourceCounts:
-        """How often each source was begun again before a place."""
-        pairs = zip(self.count(place), self.members, strict=True)
+    def count_passes(self, counts: ByNumber) -> ByNumber:
+        """How often each source has begun again when it has given so many examples."""
+        pairs = zip(counts, self.members, strict=True)
         return tuple(max(0, count - 1) // member.num_examples for count, member in pairs)
 
 

@@ -32,7 +32,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_distinput.plan.assignment.shares import Shares, SourceCounts, Stretch
+from torch_distinput.plan.assignment.shares import ByNumber, Shares, Stretch
 
 Numbers = NDArray[np.int64]
 FIRST, ALL, REPEAT = "first", "all", "repeat"
@@ -56,7 +56,7 @@ class Period:
 
 
 @lru_cache(maxsize=128)
-def make_period(counts: SourceCounts) -> Period:
+def make_period(counts: ByNumber) -> Period:
     """Order so many examples of each source."""
     size = sum(counts)
     waiting = [(0, source) for source, count in enumerate(counts) if count]  # when windows open
@@ -88,7 +88,7 @@ class SourceOrder:
 
     stretches: tuple[Stretch, ...]
 
-    def count(self, place: int) -> SourceCounts:
+    def count(self, place: int) -> ByNumber:
         """How many examples of each source come before a place."""
         stretch = self._find(place)
         times, rest = divmod(place - stretch.first, sum(stretch.counts))

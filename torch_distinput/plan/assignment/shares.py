@@ -26,7 +26,7 @@ MOST_STAIRS = 1 << 10
 STAIR = 1 << 10
 _UNIT = 1 << 40
 """Parts of an example in which the shares of stairs are counted."""
-SourceCounts = tuple[int, ...]
+ByNumber = tuple[int, ...]
 """A number for each source."""
 
 
@@ -43,11 +43,11 @@ class Stretch:
     """
 
     first: int
-    before: SourceCounts
-    counts: SourceCounts
+    before: ByNumber
+    counts: ByNumber
     length: int | None
 
-    def count_all(self) -> SourceCounts:
+    def count_all(self) -> ByNumber:
         """How many examples of each source come before its end; it is of whole periods."""
         assert self.length is not None, "it ends"
         times = self.length // sum(self.counts)
@@ -83,7 +83,7 @@ class Shares:
         return any(_find_denominator(shares) > LARGEST_PERIOD for _, shares in self.points)
 
     def list_stretches(
-        self, first: int, before: SourceCounts, left: Sequence[bool]
+        self, first: int, before: ByNumber, left: Sequence[bool]
     ) -> tuple[Stretch, ...]:
         """The shares of the sources that are left, from an example of the order on.
 
@@ -98,7 +98,7 @@ class Shares:
 
     def _list_periods(
         self, first: int, left: Sequence[bool]
-    ) -> Iterator[tuple[SourceCounts, int | None]]:
+    ) -> Iterator[tuple[ByNumber, int | None]]:
         """The periods, each with the number of examples that it is played for."""
         for (start, shares), (stop, later) in pairwise(self.points):
             begin = max(start, first)
@@ -117,7 +117,7 @@ def make_shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     return tuple(weight / total for weight in weights)
 
 
-def to_whole_numbers(shares: Sequence[Fraction]) -> SourceCounts:
+def to_whole_numbers(shares: Sequence[Fraction]) -> ByNumber:
     """Return whole numbers with these shares, and a sum of at most LARGEST_PERIOD.
 
     They are exact, where that is possible; else rounded, but nothing to 0.
@@ -130,7 +130,7 @@ def to_whole_numbers(shares: Sequence[Fraction]) -> SourceCounts:
 
 def apportion(
     total: int, wanted: Sequence[Fraction | int], least: Sequence[int] | None = None
-) -> SourceCounts:
+) -> ByNumber:
     """Return whole numbers with a sum, as near to what is wanted as it may be.
 
     Each is rounded down, and what is missing goes to those that have lost most, the first of
@@ -168,7 +168,7 @@ def _renormalize(
     return make_shares(own if any(own) else [Fraction(int(is_left)) for is_left in left])
 
 
-def _hold(shares: Sequence[Fraction], length: int) -> Iterator[tuple[SourceCounts, int]]:
+def _hold(shares: Sequence[Fraction], length: int) -> Iterator[tuple[ByNumber, int]]:
     """Equal shares for so many examples: whole periods, and a shorter one for the rest."""
     counts = to_whole_numbers(shares)
     rest = length % sum(counts)
@@ -183,7 +183,7 @@ def _climb(
     stop: tuple[int, Sequence[Fraction]],
     begin: int,
     left: Sequence[bool],
-) -> Iterator[tuple[SourceCounts, int]]:
+) -> Iterator[tuple[ByNumber, int]]:
     """Stairs from one point to another; of each stair the shares are those of its middle."""
     (first, low), (last, high) = start, stop
     owed = [0] * len(left)
