@@ -137,6 +137,47 @@ def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind, stop):
     assert_resumes_everywhere(make)
 
 
+def write_pairs(folder, files):
+    """Files of two numbers each."""
+    folder.mkdir()
+    return write_files(folder, files)
+
+
+@pytest.mark.parametrize("weights", [(5, 1), (1, 5)])
+def test_files_of_uneven_weights_are_dealt_out_again(tmp_path, weights):
+    """A worker that is further in one source than in the other keeps what it touched of both."""
+    first = write_pairs(tmp_path / "a", [[n, n + 100] for n in range(8)])
+    second = write_pairs(tmp_path / "b", [[n, n + 100] for n in range(20, 28)])
+
+    def make(strategy):
+        sources = {name: tdi.FileDataset(files).map(int) for name, files in
+                   (("a", first), ("b", second))}  # fmt: skip
+        source = tdi.mix(sources, weights=weights, stop="all")
+        return strategy.distribute_dataset(source, global_batch_size=4)
+
+    assert_resumes_everywhere(make, elsewhere=((3, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("policy", ["data", "file"])
+def test_files_are_shuffled_anew_in_each_pass(tmp_path, policy):
+    """Also after a resume in a later pass."""
+    files = write_pairs(tmp_path / "a", [range(6), range(10, 16)])
+    long = write_pairs(tmp_path / "b", [range(100, 120), range(200, 220)])
+
+    def make(strategy):
+        sources = {"a": tdi.FileDataset(files).shuffle(6).map(int),
+                   "b": tdi.FileDataset(long).map(int)}  # fmt: skip
+        source = tdi.mix(sources, weights=(1, 1), stop="repeat")
+        chosen = options(auto_shard_policy=policy)
+        return strategy.distribute_dataset(source, global_batch_size=8, options=chosen)
+
+    played = [value for step in make(one()) for value in step.tolist() if value < 100]
+    passes = [tuple(played[start : start + 12]) for start in (0, 12, 24)]
+    assert [sorted([*range(6), *range(10, 16)])] * 3 == [sorted(each) for each in passes]
+    assert 3 == len(set(passes))
+    assert_resumes_everywhere(make, num_workers=1, elsewhere=((2, 1),) if policy == "data" else ())
+
+
 def test_shares_hold_at_every_step():
     """Within one example of the weights, whatever the global batch size is."""
     sources = {name: torch.arange(1000) for name in ("web", "code", "math")}

@@ -63,7 +63,7 @@ class IndexedInput:
         self._batches = EpochBatches(source, seed=seed)
         fetch = StepFetch(source.fetch)
         self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader)
-        self._counts = {"number of examples": source.num_examples, **source.facts}
+        self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
 
