@@ -37,13 +37,13 @@ _COLUMNS = (torch.Tensor, np.ndarray, PackedStrings)
 class SourceKind(Enum):
     """The kinds of sources, as messages call them."""
 
-    MIXTURE = "a mix()"
     LOADER = "a DataLoader"
     FILES = "a FileDataset"
     COLUMNS = "a tensor, array, or tuple or dict of them"
     INDEXED = "a map-style dataset or list (__getitem__ and __len__)"
     SHARDS = "an object with num_shards and shard()"
     STREAM = "an IterableDataset, generator function or torchdata node"
+    MIXTURE = "a mix()"
 
 
 BATCHED = frozenset({SourceKind.LOADER, SourceKind.SHARDS, SourceKind.STREAM, None})
