@@ -15,9 +15,16 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.conftest import LONG
-from tests.distribute.mixtures import INDEXED, make_sources, make_values, mixtures, play_by_hand
-from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
-from tests.distribute.street import one, options, play, stream_of, write_files
+from tests.distribute.mixtures import (
+    INDEXED,
+    Rows,
+    make_sources,
+    make_values,
+    mixtures,
+    play_by_hand,
+)
+from tests.distribute.resumes import clusters, in_order, make_of, rules, run
+from tests.distribute.street import one, options, play, stream_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 some = settings(max_examples=300 if LONG else 25)
@@ -69,113 +76,9 @@ def test_each_source_is_shuffled_by_itself(folders, case, size, cluster, other, 
     assert got == in_order(head) + in_order(tail)
 
 
-@st.composite
-def mixtures_of_files(draw):
-    """Files of two sources, with enough of them for three workers; and how they are mixed."""
-    files = [
-        draw(st.lists(st.integers(1, 4), min_size=3, max_size=7)) for _ in range(2)
-    ]
-    weights = [draw(st.integers(1, 4)) for _ in range(2)]
-    return files, weights, draw(st.sampled_from(["first", "all", "repeat"]))
-
-
-@some
-@given(mixtures_of_files(), st.integers(1, 6), st.tuples(*[st.integers(1, 3)] * 3),
-       st.integers(0, 3), st.booleans(), st.data())  # fmt: skip
-def test_files_that_are_dealt_out(folders, case, size, workers, buffer, shuffle, data):
-    """C1, C2 and C4 under FILE: what one cluster has not delivered two others deliver, in turn."""
-    lengths, weights, stop = case
-    folder, numbers, patterns = next(folders), itertools.count(), []
-    for source, own in enumerate(lengths):
-        (folder / str(source)).mkdir()
-        files = [[next(numbers) for _ in range(length)] for length in own]
-        patterns.append(write_files(folder / str(source), files))
-    total = next(numbers)
-
-    def source():
-        recipes = (tdi.FileDataset(pattern) for pattern in patterns)
-        if buffer:
-            recipes = (recipe.shuffle(buffer) for recipe in recipes)
-        mapped = dict(zip("ab", (recipe.map(int) for recipe in recipes), strict=True))
-        return tdi.mix(mapped, weights=weights, stop=stop)
-
-    make = make_of(partial(source), size, shuffle=shuffle, seed=3)
-    whole, _ = run(make, (workers[0], 1))
-    if stop == "all":
-        assert Counter(range(total)) == examples_of(whole)
-    if stop == "repeat":
-        assert set(range(total)) == set(examples_of(whole))
-    steps = data.draw(st.integers(0, len(whole[0])))
-    head, state = run(make, (workers[0], 1), steps=steps)
-    more = data.draw(st.integers(0, 3))
-    middle, state = run(make, (workers[1], 1), state=state, steps=more)
-    tail, _ = run(make, (workers[2], 1), state=state)
-    assert examples_of(whole) == examples_of(head) + examples_of(middle) + examples_of(tail)
-    assert all(len({len(worker) for worker in part}) == 1 for part in (head, middle, tail))
-
-
 def columns(start, count):
     """Examples of two columns."""
     return {"x": torch.arange(start, start + count), "y": [f"{n}" for n in range(count)]}
-
-
-@pytest.mark.parametrize("stop", ["first", "all", "repeat"])
-@pytest.mark.parametrize("kind", ["index", "stream", "files"])
-def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind, stop):
-    """On the same cluster with the same batches, elsewhere with the same examples."""
-    numbers = torch.arange(9)
-    other = {"index": torch.arange(20, 25), "stream": stream_of(range(20, 25)), "files": None}[kind]
-    if kind == "files":
-        files = [[n, n + 100] for n in range(5)]
-        other = tdi.FileDataset(write_files(tmp_path, files)).shuffle(3).map(int)
-
-    def make(strategy):
-        inner = tdi.mix({"c": torch.arange(50, 53), "d": other}, weights=(1, 2), stop=stop)
-        source = tdi.mix({"a": numbers, "b": inner}, weights=(2, 1), stop="all")
-        return strategy.distribute_dataset(source, global_batch_size=4)
-
-    assert_resumes_everywhere(make)
-
-
-def write_pairs(folder, files):
-    """Files of two numbers each."""
-    folder.mkdir()
-    return write_files(folder, files)
-
-
-@pytest.mark.parametrize("weights", [(5, 1), (1, 5)])
-def test_files_of_uneven_weights_are_dealt_out_again(tmp_path, weights):
-    """A worker that is further in one source than in the other keeps what it touched of both."""
-    first = write_pairs(tmp_path / "a", [[n, n + 100] for n in range(8)])
-    second = write_pairs(tmp_path / "b", [[n, n + 100] for n in range(20, 28)])
-
-    def make(strategy):
-        sources = {name: tdi.FileDataset(files).map(int) for name, files in
-                   (("a", first), ("b", second))}  # fmt: skip
-        source = tdi.mix(sources, weights=weights, stop="all")
-        return strategy.distribute_dataset(source, global_batch_size=4)
-
-    assert_resumes_everywhere(make, elsewhere=((3, 1), (1, 1)))
-
-
-@pytest.mark.parametrize("policy", ["data", "file"])
-def test_files_are_shuffled_anew_in_each_pass(tmp_path, policy):
-    """Also after a resume in a later pass."""
-    files = write_pairs(tmp_path / "a", [range(6), range(10, 16)])
-    long = write_pairs(tmp_path / "b", [range(100, 120), range(200, 220)])
-
-    def make(strategy):
-        sources = {"a": tdi.FileDataset(files).shuffle(6).map(int),
-                   "b": tdi.FileDataset(long).map(int)}  # fmt: skip
-        source = tdi.mix(sources, weights=(1, 1), stop="repeat")
-        chosen = options(auto_shard_policy=policy)
-        return strategy.distribute_dataset(source, global_batch_size=8, options=chosen)
-
-    played = [value for step in make(one()) for value in step.tolist() if value < 100]
-    passes = [tuple(played[start : start + 12]) for start in (0, 12, 24)]
-    assert [sorted([*range(6), *range(10, 16)])] * 3 == [sorted(each) for each in passes]
-    assert 3 == len(set(passes))
-    assert_resumes_everywhere(make, num_workers=1, elsewhere=((2, 1),) if policy == "data" else ())
 
 
 def test_shares_hold_at_every_step():
@@ -244,6 +147,48 @@ def test_a_schedule_goes_on_after_a_resume():
         )
 
     assert_resumes_everywhere(make, elsewhere=((3, 1),))
+
+
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_a_step_can_be_looked_at_again(kind):
+    """As all replicas got it, on one rank, with the same names."""
+    a = torch.arange(9) if kind == "index" else stream_of(range(9))
+
+    def work(strategy):
+        source = tdi.mix({"a": a, "b": torch.arange(50, 53)}, weights=(2, 1), stop="repeat")
+        dataset = strategy.distribute_dataset(source, global_batch_size=4)
+        state = dataset.state_dict()
+        played = [(step.batch.tolist(), step.ids.tolist()) for step in dataset.steps()]
+        again = dataset.replay(state, 2)
+        return played[2], [batch.tolist() for batch in again.batches], [
+            ids.tolist() for ids in again.ids
+        ]
+
+    for number, (played, *again) in enumerate(simulate(work, num_workers=2)):
+        assert played == (again[0][number], again[1][number])
+
+
+class Told(Rows):
+    """Examples that depend on the epoch."""
+
+    epoch = None
+
+    def set_epoch(self, epoch):
+        """Keep it."""
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return 1000 * self.epoch + self.numbers[index]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_all_sources_are_told_the_epoch(kind, num_workers):
+    """In loader processes, too, and beside a stream."""
+    other = stream_of(range(3)) if kind == "stream" else list(range(3))
+    source = tdi.mix({"a": Told(range(3)), "b": other}, weights=(1, 1))
+    (steps,) = play(source, 6, epochs=2, num_workers=num_workers)
+    assert [[[0, 0, 1, 1, 2, 2]], [[1000, 0, 1001, 1, 1002, 2]]] == steps
 
 
 def test_a_mean_loss_is_that_of_the_whole_batch():

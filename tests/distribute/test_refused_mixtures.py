@@ -96,7 +96,7 @@ class Counted(IterableDataset):
     ("source", "error", "words"),
     [
         (torch.empty(0), ValueError, "got none in 'x'"),
-        (DataLoader(torch.arange(4), batch_size=2), ValueError, "'x' .*Pass its dataset"),
+        (DataLoader(Rows(range(4)), batch_size=2), ValueError, "'x' .*Pass its dataset"),
         (3, TypeError, "'x' of a mixture: Expected a source"),
         (Counted(), ValueError, "'x', a Counted with a state_dict"),
     ],
@@ -107,6 +107,26 @@ def test_sources_that_cannot_be_mixed(source, error, words):
         one().distribute_dataset(
             tdi.mix({"a": torch.arange(3), "x": source}, weights=(1, 1)), global_batch_size=2
         )
+
+
+class Counting(IterableDataset):
+    """A stream without a state."""
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+def test_one_stream_under_two_names():
+    """It would be read by both; a function is called for each."""
+    stream = Counting()
+    with pytest.raises(ValueError, match="got one Counting as 'a' and 'b'"):
+        one().distribute_dataset(
+            tdi.mix({"a": stream, "b": stream}, weights=(1, 1)), global_batch_size=2
+        )
+    function = stream_of(range(2))
+    mixture = tdi.mix({"a": function, "b": function}, weights=(1, 1))
+    (step,) = one().distribute_dataset(mixture, global_batch_size=4)
+    assert [0, 0, 1, 1] == step.tolist()
 
 
 def test_a_stream_cannot_be_shuffled():

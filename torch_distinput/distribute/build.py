@@ -186,7 +186,7 @@ def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dic
         )
         raise ConfigurationError(msg)
     assert isinstance(source, StreamSource), "no other has shards"
-    return replace(source, prepare=lambda: by_shard), {DEALING: BY_SHARD}
+    return replace(source, prepare=by_shard), {DEALING: BY_SHARD}
 
 
 def _warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:

@@ -25,6 +25,7 @@ from torch_distinput.data.steps.indexed import (
     with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
@@ -100,7 +101,7 @@ class IndexedInput:
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it."""
-        self._check_mixture()
+        self._check_mixture(position.epoch)
         dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
@@ -108,12 +109,13 @@ class IndexedInput:
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 
-    def _check_mixture(self) -> None:
+    def _check_mixture(self, epoch: int) -> None:
         """Compare the sources of a mixture at the first ``iter()``, where they are read here."""
         source = self._source
         if source.mixture is None or self._is_checked or source.loader.num_workers:
             return
         assert isinstance(source.fetch, MixedFetch), "made with the mixture"
+        tell_epoch(source.dataset, epoch)
         source.fetch.check()
 
     def open(self, before: Position, opening: Opening) -> Feed:

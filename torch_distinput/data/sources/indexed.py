@@ -17,6 +17,7 @@ from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
@@ -131,29 +132,49 @@ class ExampleFetch:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+class EpochTeller:
+    """Tells a dataset the epoch, once in each process that fetches its examples."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Take a dataset of the user's, or None."""
+        self._dataset = dataset
+        self._epoch: int | None = None
+
+    def tell(self, epoch: int) -> None:
+        """Tell it, unless it was told."""
+        if self._epoch != epoch:
+            self._epoch = epoch
+            tell_epoch(self._dataset, epoch)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedStream(Stream):
     """Examples by index that are read in order, beside streams that cannot be asked by index.
 
     Attributes:
         fetch: returns the examples at indices.
         make_order: the order of an epoch, by a seed and the epoch.
+        told: tells the dataset which epoch is read.
     """
 
     fetch: Callable[[Indices], Batch]
     make_order: Callable[[int, int], ExampleOrder]
+    told: EpochTeller
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""
         order = self.make_order(shard.seed, shard.epoch)
         return _IndexReader(order, start.check(_INDEX).number("row") if start else 0)
 
-    def finish(self, chunk: Chunk, shard: Shard) -> Batch:  # noqa: ARG002
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Fetch the examples."""
+        self.told.tell(shard.epoch)
         return self.fetch(chunk.data)
 
-    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:  # noqa: ARG002
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
         """Fetch the examples; asked only where a ``collate_fn`` gets them."""
+        self.told.tell(shard.epoch)
         found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
-from torch_distinput.data.sources.indexed import IndexedStream
+from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixed_rows import MixedFetch
 from torch_distinput.data.sources.mixed_stream import MixedStream
 from torch_distinput.data.sources.source import (
@@ -50,6 +51,7 @@ def open_mixture(mixture: Mixture, request: Request, open_source: Open) -> Sourc
         TypeError: one of them is no source.
         ConfigurationError: one of them is empty, cannot be mixed, or does not fit the request.
     """
+    _refuse_same_stream(mixture)
     own = replace(request, drop_last=False)
     opened = {
         name: _open_member(name, source, own, open_source)
@@ -74,9 +76,24 @@ def _open_member(name: str, source: Any, request: Request, open_source: Open) ->
     return opened
 
 
+def _refuse_same_stream(mixture: Mixture) -> None:
+    """One object under two names would be started twice, and perhaps yield to each what is left."""
+    names: dict[int, str] = {}
+    for name, source in mixture.sources.items():
+        other = names.setdefault(id(source), name)
+        is_object = hasattr(source, "__iter__") and classify(source) is SourceKind.STREAM
+        if other != name and is_object:
+            msg = (
+                f"Expected streams of their own in a mixture, got one {type(source).__name__} as "
+                f"{other!r} and {name!r}. Make a second one, or give it the sum of their weights."
+            )
+            raise ConfigurationError(msg)
+
+
 def _refuse_own_state(name: str, source: Any) -> None:
     """A state that says what follows an epoch would be lost between two of them."""
-    if deals_shards(source) or not any(map(has_state, parts_of(source))):
+    parts = [] if isinstance(source, Mixture) else list(parts_of(source))
+    if any(map(deals_shards, parts)) or not any(map(has_state, parts)):
         return
     msg = (
         f"Expected sources whose position we keep, got {name!r}, a {type(source).__name__} with a "
@@ -216,7 +233,8 @@ def _mix_streams(
         has_shards=is_dealt,
         request=request,
         read_version_1=_refuse_version_1,
-        by_shard=prepare(by_shard=True) if by_shard else None,
+        made_of=mixture,
+        by_shard=partial(prepare, by_shard=True) if by_shard else None,
         more_shards="give each source {} files or shards, or more",
         loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
     )
@@ -227,10 +245,16 @@ def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
         if not source.num_examples:
             raise make_empty_error(name)
         return Prepared(
-            stream=IndexedStream(source.fetch, source.make_order), num_shards=0, digest=""
+            stream=IndexedStream(
+                fetch=source.fetch,
+                make_order=source.make_order,
+                told=EpochTeller(source.dataset),
+            ),
+            num_shards=0,
+            digest="",
         )
     assert isinstance(source, StreamSource), "no other kind is mixed"
-    return source.by_shard if by_shard and source.by_shard is not None else source.prepare()
+    return source.by_shard() if by_shard and source.by_shard is not None else source.prepare()
 
 
 def _count_shards(found: list[Prepared]) -> int | None:

@@ -212,7 +212,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         request=request,
         read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
-        by_shard=replace(prepared, stream=single) if by_shard else None,
+        by_shard=(lambda: replace(prepared, stream=single)) if by_shard else None,
         more_shards=_way_to_more_shards(source),
         loader=options,
     )

@@ -121,7 +121,7 @@ class StreamSource:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
         read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
-        by_shard: the same source, read shard by shard; None where that is not the same.
+        by_shard: prepares the same source, read shard by shard; None where that is not the same.
         more_shards: how to make a source with more files or shards; ``{}``: how many.
     """
 
@@ -131,7 +131,7 @@ class StreamSource:
     request: Request
     read_version_1: ReadFlat
     made_of: Any = None
-    by_shard: Prepared | None = None
+    by_shard: Callable[[], Prepared] | None = None
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 
