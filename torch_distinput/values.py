@@ -103,8 +103,12 @@ class StepInfo:
             number in a stream; shape ``(rows, 2)`` with file number and record number for files,
             or of shards that are dealt out one by one.
             Ready batches and those of ``distribute_datasets_from_function`` number their rows.
+            Of a :func:`mix` of sources with an index, the index counts through all of them, one
+            behind the other; of one with streams, there are the number of the source, how often it
+            was played before, and its own ids.
         padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
             first; None where the rows are the examples.
+        sources: of a :func:`mix` that all workers share, the examples in sync by source; else None.
     """
 
     index: int
@@ -112,6 +116,7 @@ class StepInfo:
     local_counts: tuple[int, ...]
     ids: NDArray[np.int64] | PerReplica[NDArray[np.int64]]
     padded_rows: int | None = None
+    sources: Mapping[str, int] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -154,6 +159,10 @@ class InputStats:
             or what follows it in its part of the file where a format cannot go on. Also for steps
             that are read and not delivered yet. Under DATA every worker meets all of it.
         retries: requests to a storage that were made again after a failure.
+        sources: of a :func:`mix` that all workers share, the examples in sync by source; else
+            empty.
+        repeats: likewise how often each source has begun again since the epoch began
+            (``stop="repeat"``).
     """
 
     steps: int
@@ -162,6 +171,8 @@ class InputStats:
     wait_seconds: float
     skipped: Mapping[str, int] = field(default_factory=dict)
     retries: int = 0
+    sources: Mapping[str, int] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
 
 
 class OptionalStep(Generic[T_co]):

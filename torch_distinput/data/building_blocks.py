@@ -13,7 +13,6 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from torch_distinput.data.batch import rows
 from torch_distinput.data.files.dataset import FileDataset, find_files
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.stream.bad_records import ReadCounter
@@ -67,7 +66,7 @@ class FileShardDataset(IterableDataset[Any]):
         shard = Shard(epoch=self._epoch, num_shards=num_shards, index=index)
         reader = stream.open(shard)
         while (chunk := reader.take(_ROWS)) is not None:
-            yield from rows.iterate_rows(stream.finished(chunk, shard).data)
+            yield from stream.examples(chunk, shard)
             read_counter.add(reader.notes())
         read_counter.add(reader.notes())
 

@@ -13,6 +13,7 @@ import torch
 
 from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
+from torch_distinput.data.sources.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -59,6 +60,7 @@ def build_dataset(
     seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
+    check_policy(source, asked)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     _refuse_split(source, policy)
     pipelines.check_source(source, policy, session.topology.num_workers)
@@ -184,7 +186,7 @@ def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dic
         )
         raise ConfigurationError(msg)
     assert isinstance(source, StreamSource), "no other has shards"
-    return replace(source, prepare=lambda: by_shard), {DEALING: BY_SHARD}
+    return replace(source, prepare=by_shard), {DEALING: BY_SHARD}
 
 
 def _warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data.steps.local_step import empty_step
+from torch_distinput.data.steps.local_step import SourceTotals, empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
@@ -97,6 +97,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._loss_steps = session.loss_steps.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
+        self._source_totals = SourceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
@@ -131,7 +132,9 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress = step.note
+        info, structures, progress, source_counts = step.note
+        if source_counts is not None:
+            self._source_totals.add(source_counts)
         self._count(info, progress, time.perf_counter() - started)
         return regroup_leaves(structures, step.leaves)
 
@@ -216,6 +219,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
             wait_seconds=self._waited,
             retries=self._run.read_counter.retries,
             skipped=self._run.read_counter.skipped,
+            sources=dict(self._source_totals.examples),
+            repeats=dict(self._source_totals.repeats),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -296,14 +301,16 @@ def _host_steps(
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
         parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
+        source_counts = step.trace.source_counts
         info = StepInfo(
             index=index,
             num_examples=delivery.num_examples,
             local_counts=step.sizes,
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
             padded_rows=padded_rows,
+            sources=None if source_counts is None else source_counts.examples,
         )
-        note = (info, structures, delivery.progress)
+        note = (info, structures, delivery.progress, source_counts)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 

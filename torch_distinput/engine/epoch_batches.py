@@ -9,7 +9,7 @@ from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.assignment.order import EpochOrder, GlobalBatches, UniformBatches
+from torch_distinput.plan.assignment.order import GlobalBatches, UniformBatches
 from torch_distinput.plan.progress.position import Position
 
 
@@ -77,10 +77,7 @@ class EpochBatches:
         request = self._source.request
         size = request.global_batch_size if size is None else size
         assert size is not None, "only a batch sampler has no batch size"
-        assert num_examples is not None, "only a sampler does without"
-        order = EpochOrder(
-            num_examples=num_examples, shuffle=request.shuffle, seed=self._seed, epoch=epoch
-        )
+        order = self._source.make_order(self._seed, epoch, num_examples)
         return UniformBatches(
             order=order, global_batch_size=size, drop_last=request.drop_last
         )

@@ -163,7 +163,8 @@ class ExampleSteps(Steps):
         if reading is not None:
             stop = self._end(before, reading)
             return sum_running_numbers(self.route, before.examples, stop)
-        if self.route.splitter.shared and not self.source.has_shards:  # nobody to compare it with
+        is_numbered = self._counted is None and not self.source.has_shards
+        if self.route.splitter.shared and is_numbered:  # nobody to compare it with
             return sum_running_numbers(self.route, before.examples, after.examples)
         if before.steps or self.source.request.drop_last or self._counted is None:
             return None

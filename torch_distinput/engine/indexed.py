@@ -13,6 +13,7 @@ import numpy as np
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.mixed_rows import MixedFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps.indexed import (
@@ -21,8 +22,10 @@ from torch_distinput.data.steps.indexed import (
     StepFetch,
     fetch_steps,
     plan_steps,
+    with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
@@ -61,7 +64,7 @@ class IndexedInput:
         self._batches = EpochBatches(source, seed=seed)
         fetch = StepFetch(source.fetch, copies=source.copies_batches)
         self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
-        self._counts = {"number of examples": source.num_examples}
+        self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
 
@@ -80,22 +83,40 @@ class IndexedInput:
         At the beginning of an epoch any order will do: nothing of it has been delivered.
         """
         is_told = self._source.sampler is not None and position.steps
-        return self.name_order(self._batches.of(position.epoch) if is_told else None)
+        sampled = self._batches.of(position.epoch) if is_told else None
+        return self.name_order(sampled, position)
 
-    def name_order(self, sampled: GlobalBatches | None) -> Recipe:
-        """The number of examples, and the order of what a sampler has given."""
-        if sampled is None:
+    def name_order(self, sampled: GlobalBatches | None, position: Position) -> Recipe:
+        """The number of examples, and the order of what a sampler has given.
+
+        Of a mixture also how many examples of each source are delivered at a position.
+        """
+        if sampled is not None:
+            return {**self._counts, "order of the sampler": sampled.digest}
+        mixture = self._source.mixture
+        if mixture is None or not self._splitter.shared:
             return self._counts
-        return {**self._counts, "order of the sampler": sampled.digest}
+        delivered = list(mixture.count(position.examples))
+        return {**self._counts, "examples delivered of each source": delivered}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it."""
+        self._check_mixture(position.epoch)
         dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
         facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
+
+    def _check_mixture(self, epoch: int) -> None:
+        """Compare the sources of a mixture at the first ``iter()``, where they are read here."""
+        source = self._source
+        if source.mixture is None or self._is_checked or source.loader.num_workers:
+            return
+        assert isinstance(source.fetch, MixedFetch), "made with the mixture"
+        tell_epoch(source.dataset, epoch)
+        source.fetch.check()
 
     def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
@@ -106,6 +127,8 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
+        if self._source.mixture is not None and self._splitter.shared:
+            fetched = with_source_counts(fetched, self._source.mixture, position.examples)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -211,7 +234,8 @@ class IndexedInput:
         topology, count = self._splitter.topology, self._source.num_examples
         worker, num_workers = topology.worker_index, topology.num_workers
         batches = _skip_delivered(self._batches.of(before.epoch), before)
-        whole = self._source.sampler is None and not before.examples and not batches.num_dropped
+        is_plain = self._source.sampler is None and self._source.mixture is None
+        whole = is_plain and not before.examples and not batches.num_dropped
         if whole and count is not None:
             return sum_range(worker * count // num_workers, (worker + 1) * count // num_workers)
         mine = map(batches.take, assign_items(batches.num_batches, num_workers, worker))
@@ -257,7 +281,7 @@ class PreparedIndices:
 
     def recipe(self, position: Position) -> Recipe:
         """The order that was sampled: a sampler asked again might give another."""
-        return self._owner.name_order(self._sampled if position.steps else None)
+        return self._owner.name_order(self._sampled if position.steps else None, position)
 
     def share(self) -> None:
         """All know all."""

@@ -6,6 +6,7 @@
     ARRAY    an array that torch cannot share (strings)   ``leaf[row]``     a NumPy dtype
     PACKED   PackedStrings: bytes and offsets             str or bytes      those, and torch.jagged
     LIST     a list, or Examples                          any object        str, bytes or object
+    MIXED    MixedRows, which are not finished yet        of any source     none
 
 A new kind is one more class and one more place in ``KINDS``: nobody else asks what a leaf is.
 Slices are views; leaves without rows never keep the storage of a large one alive.
@@ -31,6 +32,7 @@ from torch_distinput.data.batch.leaf_kind import (
     unsound_layout,
     windows,
 )
+from torch_distinput.data.batch.mixed import Mixed, MixedRows
 from torch_distinput.data.batch.packed import PACKED
 from torch_distinput.data.batch.tree import Examples, flatten
 from torch_distinput.packed_strings import PackedStrings
@@ -232,18 +234,6 @@ class _List(LeafKind):
         return [_BLANKS.get(spec.dtype)] * num_rows
 
 
-DENSE, ARRAY, LIST = _Dense(), _Array(), _List()
-KINDS: tuple[LeafKind, ...] = (DENSE, JAGGED, ARRAY, PACKED, LIST)
-_BY_TYPE = {
-    torch.Tensor: DENSE,
-    np.ndarray: ARRAY,
-    PackedStrings: PACKED,
-    list: LIST,
-    Examples: LIST,
-}
-"""Types that tell the kind by themselves, as almost all do: leaves are looked at per step."""
-
-
 def kind_of(leaf: Any) -> LeafKind:
     """Return the kind of a leaf.
 
@@ -262,6 +252,19 @@ def kind_of(leaf: Any) -> LeafKind:
         "own, shape (1,), or let examples be batched by global_batch_size."
     )
     raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
+
+
+DENSE, ARRAY, LIST, MIXED = _Dense(), _Array(), _List(), Mixed(kind_of)
+KINDS: tuple[LeafKind, ...] = (DENSE, JAGGED, ARRAY, PACKED, LIST, MIXED)
+_BY_TYPE = {
+    torch.Tensor: DENSE,
+    np.ndarray: ARRAY,
+    PackedStrings: PACKED,
+    list: LIST,
+    Examples: LIST,
+    MixedRows: MIXED,
+}
+"""Types that tell the kind by themselves, as almost all do: leaves are looked at per step."""
 
 
 def kind_of_spec(spec: TensorSpec) -> LeafKind:

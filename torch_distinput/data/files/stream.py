@@ -237,12 +237,16 @@ class FileStream(CountedStream):
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Decode and map what is left to, for these rows only, and collate what maps made."""
-        data = self.finished(chunk, shard).data
         if self.collate is not None:
-            return self.collate(list(rows.iterate_rows(data)))
+            return self.collate(self.examples(chunk, shard))
+        data = self._finished(chunk, shard).data
         return collate_examples(data) if isinstance(data, Examples) else data
 
-    def finished(self, chunk: Chunk, shard: Shard) -> Chunk:
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
+        """Decode and map what is left to, for these rows only."""
+        return list(rows.iterate_rows(self._finished(chunk, shard).data))
+
+    def _finished(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Decode and map what is left to."""
         for number, operation in self._finishing[shard.sparse]:
             chunk = operation.mapped(chunk, replace(self._key(shard), operation=number))

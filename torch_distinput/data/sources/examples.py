@@ -38,6 +38,10 @@ class CollatedStream(Stream):
         """Collate."""
         return self.collate(chunk.data)
 
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:  # noqa: ARG002
+        """They are examples."""
+        return list(chunk.data)
+
     @property
     def has_work(self) -> bool:
         """Collating always is worth another process."""

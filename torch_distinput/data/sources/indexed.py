@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, final
@@ -14,8 +15,17 @@ from torch_distinput.data.batch.collate import CollateFn, collate_examples
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
+from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.stream.protocols import RowReader, Stream
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.route import Shard
+
+_INDEX = "index"
+"""The kind of place in an order of indices."""
 
 
 @final
@@ -100,11 +110,13 @@ class ExampleFetch:
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""
-        batch = rows.with_tensors(self.collate(self._examples(indices.tolist())))
+        batch = rows.with_tensors(self.collate(self.examples(indices)))
         rows.check_row_count(batch, len(indices))
         return batch
 
-    def _examples(self, indices: list[int]) -> list[Any]:
+    def examples(self, wanted: Indices) -> list[Any]:
+        """Return the examples at the indices, not collated."""
+        indices = wanted.tolist()
         many = getattr(self.dataset, "__getitems__", None)
         if many is None:
             return self._one_by_one(indices)
@@ -123,6 +135,96 @@ class ExampleFetch:
         except Exception as error:
             failed = indices[-1 - length_hint(left)]
             raise source_error(error, f"example {failed}") from error
+
+
+@final
+class EpochTeller:
+    """Tells a dataset the epoch, once in each process that fetches its examples."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Take a dataset of the user's, or None."""
+        self._dataset = dataset
+        self._epoch: int | None = None
+
+    def tell(self, epoch: int) -> None:
+        """Tell it, unless it was told."""
+        if self._epoch != epoch:
+            self._epoch = epoch
+            tell_epoch(self._dataset, epoch)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexedStream(Stream):
+    """Examples by index that are read in order, beside streams that cannot be asked by index.
+
+    Attributes:
+        fetch: returns the examples at indices.
+        make_order: the order of an epoch, by a seed and the epoch.
+        told: tells the dataset which epoch is read.
+    """
+
+    fetch: Callable[[Indices], Batch]
+    make_order: Callable[[int, int], ExampleOrder]
+    told: EpochTeller
+
+    def open(self, shard: Shard, start: Start = None) -> RowReader:
+        """Start anywhere."""
+        order = self.make_order(shard.seed, shard.epoch)
+        return _IndexReader(order, start.check(_INDEX).number("row") if start else 0)
+
+    def finish(self, chunk: Chunk, shard: Shard) -> Batch:
+        """Fetch the examples."""
+        self.told.tell(shard.epoch)
+        return self.fetch(chunk.data)
+
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
+        """Fetch the examples; asked only where a ``collate_fn`` gets them."""
+        self.told.tell(shard.epoch)
+        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def has_work(self) -> bool:
+        """Fetching is all the work."""
+        return True
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """What it is made of is known elsewhere."""
+        return {}
+
+    @property
+    def has_parts(self) -> bool:
+        """It is not dealt out."""
+        return False
+
+
+@final
+class _IndexReader:
+    """Rows that are indices: they are fetched when it is known whose they are."""
+
+    def __init__(self, order: ExampleOrder, row: int) -> None:
+        self._order = order
+        self._row = row
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next indices."""
+        indices = self._order.take_range(self._row, self._row + num_rows)
+        if not len(indices):
+            return None
+        place = Cursor(start=Place(_INDEX, (("row", self._row),)))
+        self._row += len(indices)
+        return Chunk(data=indices, ids=indices, place=place)
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next ones."""
+        passed = min(num_rows, max(0, self._order.num_examples - self._row))
+        self._row += passed
+        return passed
+
+    def notes(self) -> None:
+        """There is nothing to say."""
 
 
 def _check_examples(found: Any, count: int) -> None:

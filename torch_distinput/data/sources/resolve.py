@@ -22,6 +22,7 @@ from torch_distinput.data.sources.classify import (
 )
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
+from torch_distinput.data.sources.mixed_sources import open_mixture
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
@@ -58,6 +59,21 @@ def open_source(source: Any, request: Request) -> Source:
     if kind not in BATCHED:
         _need_batch_size(request, type(source).__name__)
     return _MAKERS[kind](source, request)
+
+
+def _from_mixture(source: Any, request: Request) -> Source:
+    return open_mixture(source, request, _open_member)
+
+
+def _open_member(source: Any, request: Request) -> Source:
+    if classify(source) is SourceKind.LOADER:
+        msg = (
+            f"a {type(source).__name__} makes batches of its own, of which no examples can be "
+            "mixed. Pass its dataset; global_batch_size, shuffle and collate_fn are those of the "
+            "mixture."
+        )
+        raise ConfigurationError(msg)
+    return open_source(source, request)
 
 
 def _from_loader(source: Any, request: Request) -> Source:
@@ -220,7 +236,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         request=request,
         read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
-        by_shard=replace(prepared, stream=single) if by_shard else None,
+        by_shard=(lambda: replace(prepared, stream=single)) if by_shard else None,
         more_shards=_way_to_more_shards(source),
         loader=options,
     )
@@ -298,6 +314,7 @@ class _ColumnExamples:
 
 
 _MAKERS: dict[SourceKind, Callable[[Any, Request], Source]] = {
+    SourceKind.MIXTURE: _from_mixture,
     SourceKind.LOADER: _from_loader,
     SourceKind.FILES: _from_files,
     SourceKind.COLUMNS: _from_columns,

@@ -6,7 +6,7 @@ order; a :class:`ReadySource` streams ready global batches. :func:`open_source` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -19,6 +19,8 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
+from torch_distinput.plan.assignment.mixed_order import MixedIndices
+from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
@@ -67,7 +69,13 @@ def either(num_workers: int, num_threads: int) -> ConfigurationError:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedSource:
-    """Examples by index; their number is known on all ranks, or a sampler says which there are."""
+    """Examples by index; their number is known on all ranks, or a sampler says which there are.
+
+    Attributes:
+        mixture: how the indices of several sources are mixed, of which an epoch has
+            ``num_examples``.
+        facts: what of a mixture decides its order.
+    """
 
     name: str
     fetch: Callable[[Indices], Batch]
@@ -75,9 +83,22 @@ class IndexedSource:
     request: Request
     sampler: Iterable[Any] | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+    mixture: MixedIndices | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     has_shards = False
     kind = "examples by index"
+
+    def make_order(self, seed: int, epoch: int, num_examples: int | None = None) -> ExampleOrder:
+        """Our order of an epoch, for sources without a sampler.
+
+        ``num_examples``: another number, of which only the length of the order is asked.
+        """
+        if self.mixture is not None:
+            return self.mixture.make_order(seed, epoch)
+        count = self.num_examples if num_examples is None else num_examples
+        assert count is not None, "only a sampler does without"
+        return EpochOrder(num_examples=count, shuffle=self.request.shuffle, seed=seed, epoch=epoch)
 
     @property
     def dataset(self) -> Any:
@@ -122,7 +143,7 @@ class StreamSource:
         prepare: lists files: late, so that a listing that fails on one rank is told to all.
         read_version_1: takes the places apart that states of version 1 hold.
         made_of: the user's source; None for files.
-        by_shard: the same source, read shard by shard; None where that is not the same.
+        by_shard: prepares the same source, read shard by shard; None where that is not the same.
         more_shards: how to make a source with more files or shards; ``{}``: how many.
     """
 
@@ -132,7 +153,7 @@ class StreamSource:
     request: Request
     read_version_1: ReadFlat
     made_of: Any = None
-    by_shard: Prepared | None = None
+    by_shard: Callable[[], Prepared] | None = None
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
 

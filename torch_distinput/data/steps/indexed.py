@@ -16,6 +16,7 @@ from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
     LocalStep,
     ReplicaBatch,
+    SourceCounts,
     cut_step,
     empty_step,
     take_apart,
@@ -23,6 +24,7 @@ from torch_distinput.data.steps.local_step import (
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
+from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -66,6 +68,24 @@ class StepFetch:
             return None
         batch = self.fetch(task)
         return rows.copy_rows(batch) if self.copies else batch
+
+
+def with_source_counts(
+    steps: Iterator[tuple[LocalStep, int]], mixture: MixedIndices, first: int
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps of a mixture with what their global batches are from; ``first``: examples before."""
+    names = [member.name for member in mixture.members]
+    before = mixture.count(first)
+    for step, num_examples in steps:
+        first += num_examples
+        after = mixture.count(first)
+        counts = (count - had for count, had in zip(after, before, strict=True))
+        found = SourceCounts(
+            dict(zip(names, counts, strict=True)),
+            dict(zip(names, mixture.count_passes(after), strict=True)),
+        )
+        before = after
+        yield step._replace(trace=step.trace._replace(source_counts=found)), num_examples
 
 
 def ended_early() -> SourceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
@@ -43,6 +44,34 @@ def copy_part(part: ReplicaBatch) -> ReplicaBatch:
     return part._replace(leaves=[kind_of(leaf).copy(leaf) for leaf in part.leaves])
 
 
+class SourceCounts(NamedTuple):
+    """What a global batch of a mixture is from.
+
+    Attributes:
+        examples: of each source, by name.
+        repeats: how often each source has begun again in this epoch, as far as the batch tells.
+    """
+
+    examples: dict[str, int]
+    repeats: dict[str, int]
+
+
+@final
+class SourceTotals:
+    """Adds up what the steps of an iterator are from."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.examples: Counter[str] = Counter()
+        self.repeats: dict[str, int] = {}
+
+    def add(self, counts: SourceCounts) -> None:
+        """Add a step. A source that it has nothing of has begun as often as it had."""
+        self.examples.update(counts.examples)
+        for name, times in counts.repeats.items():
+            self.repeats[name] = max(times, self.repeats.get(name, 0))
+
+
 @final
 class Trace(NamedTuple):
     """Where a step was read; enough to read it again.
@@ -50,10 +79,12 @@ class Trace(NamedTuple):
     Attributes:
         resume_point: see :class:`LocalStep`.
         num_touched: see :class:`LocalStep`.
+        source_counts: of the whole step, where all workers share one mixture.
     """
 
     resume_point: ResumePoint | None = None
     num_touched: int = 0
+    source_counts: SourceCounts | None = None
 
 
 NO_TRACE = Trace()

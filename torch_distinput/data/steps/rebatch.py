@@ -13,9 +13,11 @@ from torch.utils.data import IterableDataset
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
+from torch_distinput.data.sources.mixed_stream import MixedStream
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
+    SourceCounts,
     Trace,
     cut_step,
     empty_step,
@@ -97,7 +99,8 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _cut(self, reader: ReaderChain) -> Iterator[CutRows]:
         if self._known is not None:
             return self._cut_planned(reader, self._known)
-        if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last:
+        is_counted = self._splitter.shared and isinstance(self._stream, MixedStream)
+        if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last or is_counted:
             return self._cut_buffered(reader)
         if self._splitter.shared:
             return self._cut_streaming_shared(reader)
@@ -137,7 +140,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if number == 0:
                 _warn_if_heavy(chunk)
             mark = fingerprint_batch(chunk, number, self._splitter)
-            trace = self._trace(chunk, number)
+            trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if count < self._size:
                 cuts = self._splitter.cut(count)
             for cut in cuts[first_step:]:
@@ -188,12 +191,22 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
         return self._step(chunk, cut.fill(chunk.num_rows), 0, trace)
 
-    def _trace(self, chunk: Chunk, number: int, *, first: bool = True) -> Trace:
+    def _count_sources(self, batch: Chunk) -> SourceCounts | None:
+        """What a whole global batch is from; None unless it is of a mixture that all share."""
+        if not self._splitter.shared or not isinstance(self._stream, MixedStream):
+            return None
+        return SourceCounts(*self._stream.count_sources(batch.ids))
+
+    def _trace(
+        self, chunk: Chunk, number: int, *, first: bool = True, counts: SourceCounts | None = None
+    ) -> Trace:
         """Where a batch was read, of which the chunk is the beginning if ``first``."""
         batch = self._read_plan.batch + number
         row = self._bounds.begin(batch)
         resume_point = make_resume_point(chunk, batch=batch, row=row) if first else None
-        return Trace(resume_point=resume_point, num_touched=chunk.place.num_touched)
+        return Trace(
+            resume_point=resume_point, num_touched=chunk.place.num_touched, source_counts=counts
+        )
 
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE

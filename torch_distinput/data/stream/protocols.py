@@ -41,6 +41,13 @@ class Stream(ABC):
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Map what is left to map and collate: from rows to a batch."""
 
+    @abstractmethod
+    def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
+        """Map what is left to map: the rows as examples, not collated.
+
+        For a ``collate_fn`` that gets examples of several streams at once.
+        """
+
     @property
     @abstractmethod
     def has_work(self) -> bool:

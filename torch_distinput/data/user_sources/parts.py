@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch_distinput.data.user_sources.mixture import Mixture
+
 _INNER = (
     *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
     *("source", "source_nodes", "iterable", "root"),  # of torchdata's nodes
@@ -18,7 +20,7 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
     while waiting:
         part = waiting.pop()
         yield part
-        if closed(part) or not _is_of_torch(part):
+        if closed(part) or not (_is_of_torch(part) or isinstance(part, Mixture)):
             continue
         new = [inner for inner in _inside(part) if id(inner) not in seen]
         seen.update(map(id, new))
@@ -56,6 +58,9 @@ def split_of(source: Any) -> Any:
 
 
 def _inside(part: Any) -> Iterator[Any]:
+    if isinstance(part, Mixture):
+        yield from part.sources.values()
+        return
     for name in _INNER:
         inner = getattr(part, name, None)
         if isinstance(inner, Mapping):

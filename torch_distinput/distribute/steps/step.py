@@ -9,7 +9,7 @@ ahead. A step that travels with its batch through all that still knows its examp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, final
@@ -82,6 +82,11 @@ class Step:
     def padded_rows(self) -> int | None:
         """Rows that each batch was filled up to; None where the rows are the examples."""
         return self.info.padded_rows
+
+    @property
+    def sources(self) -> Mapping[str, int] | None:
+        """Examples by source of a mixture, as in :class:`StepInfo`."""
+        return self.info.sources
 
     @property
     def is_empty(self) -> bool:

@@ -28,6 +28,20 @@ _BLOCK = 1 << 15
 """Indices that are worked out together, half a megabyte."""
 
 
+class ExampleOrder(Protocol):
+    """The examples of one epoch, as indices in an order."""
+
+    @property
+    def num_examples(self) -> int:
+        """Length of the order."""
+
+    def take_range(self, start: int, stop: int) -> Indices:
+        """Return the indices of the positions ``start`` (inclusive) to ``stop`` (exclusive)."""
+
+    def take(self, positions: Indices) -> Indices:
+        """Return the indices at positions, in an array of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpochOrder:
     """The examples 0..num_examples-1 in the order of one epoch."""
@@ -100,7 +114,7 @@ class UniformBatches:
     ``first``: the place in the order at which batch 0 begins.
     """
 
-    order: EpochOrder | GivenOrder
+    order: ExampleOrder
     global_batch_size: int
     drop_last: bool = False
     first: int = 0

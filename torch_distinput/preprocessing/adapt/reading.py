@@ -89,7 +89,8 @@ def fingerprint_data(data: Any) -> int:
     if not isinstance(opened, IndexedSource) or not opened.num_examples:
         return 0
     last = opened.num_examples - 1
-    return fingerprint(opened.fetch(np.array([0, last // 2, last])))
+    some = opened.make_order(0, 0).take(np.array([0, last // 2, last]))
+    return fingerprint(opened.fetch(some))
 
 
 def read_batches(
@@ -156,9 +157,9 @@ def read_alone(
     collate = _choose_collate(source, batch_size, names)
     opened = open_source(source, Request(global_batch_size=batch_size, collate_fn=collate))
     if isinstance(opened, IndexedSource):
-        indices = np.arange(opened.num_examples or 0)
-        for start in range(0, len(indices), batch_size):
-            yield opened.fetch(indices[start : start + batch_size])
+        order = opened.make_order(0, 0)
+        for start in range(0, order.num_examples, batch_size):
+            yield opened.fetch(order.take_range(start, start + batch_size))
     elif isinstance(opened, StreamSource):
         stream, shard, read_counter = opened.prepare().stream, Shard(), ReadCounter(0)
         reader = stream.open(shard)

@@ -1,0 +1,94 @@
+"""Mixtures over real gloo ranks: every example, over an epoch and over a resume on other ranks."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from itertools import islice
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from tests.distribute.mixtures import play_by_hand
+from tests.distribute.street import shown, write_files
+from tests.gloo.jobs import numbers
+from torch_distinput.testing import run_ranks
+
+WEIGHTS = (3, 2, 1)
+
+
+def mix_kinds(pattern, stop, policy, strategy):
+    """A stream and a tensor beside files; or files alone, to be dealt out."""
+    files = tdi.FileDataset(pattern).map(int)
+    sources = {"stream": partial(numbers, 11), "tensor": torch.arange(100, 107), "files": files}
+    weights = WEIGHTS
+    if policy == "file":
+        sources, weights = {"files": files, "more": files.map(partial(sum_with, 300))}, (1, 2)
+    return strategy.distribute_dataset(
+        tdi.mix(sources, weights=weights, stop=stop),
+        global_batch_size=4,
+        options=tdi.InputOptions(auto_shard_policy=policy),
+    )
+
+
+def sum_with(number, other):
+    """Another number."""
+    return number + other
+
+
+def play_part(make, state, steps, strategy):
+    """Some steps, what they are from, and the state after them."""
+    dataset = make(strategy)
+    if state is not None:
+        dataset.load_state_dict(json.loads(state))
+    iterator = iter(dataset)
+    played, sources = [], []
+    for step in islice(iterator, steps):
+        played.append([x for batch in shown(strategy, step) for x in batch])
+        sources.append(iterator.last_step.sources)
+    return played, sources, json.dumps(dataset.state_dict())
+
+
+def play_on(make, ranks, state=None, steps=None):
+    """The examples by step over all ranks, what they are from, and the state of all."""
+    parts, sources, states = zip(*run_ranks(partial(play_part, make, state, steps), ranks),
+                                 strict=True)  # fmt: skip
+    assert 1 == len(set(states))
+    assert all(sources[0] == own for own in sources)
+    return [[x for part in step for x in part] for step in zip(*parts, strict=True)], sources[0], (
+        states[0]
+    )
+
+
+@pytest.mark.parametrize("stop", ["first", "all", "repeat"])
+def test_one_order_on_all_ranks(tmp_path, stop):
+    """What arithmetic says, over a whole epoch and over one that goes on with 3 ranks and 1."""
+    pattern = write_files(tmp_path, [range(200, 203), range(203, 204)])
+    make = partial(mix_kinds, pattern, stop, "data")
+    values = [list(range(11)), list(range(100, 107)), list(range(200, 204))]
+    expected, _ = play_by_hand(values, WEIGHTS, stop)
+    whole, sources, _ = play_on(make, 2)
+    assert expected == [x for step in whole for x in step]
+    names = ("stream", "tensor", "files")
+    assert [
+        dict(zip(names, ([x // 100 for x in step].count(n) for n in range(3)), strict=True))
+        for step in whole
+    ] == sources
+    head, _, state = play_on(make, 2, steps=2)
+    middle, _, state = play_on(make, 3, state, steps=1)
+    tail, _, _ = play_on(make, 1, state)
+    assert whole == head + middle + tail
+
+
+def test_files_of_each_rank(tmp_path):
+    """Each rank mixes its own; a resume on other ranks delivers the rest."""
+    pattern = write_files(tmp_path, [range(2 * n, 2 * n + 2) for n in range(7)])
+    make = partial(mix_kinds, pattern, "all", "file")
+    everything = sorted([*range(14), *range(300, 314)])
+    whole, sources, _ = play_on(make, 2)
+    assert everything == sorted(x for step in whole for x in step)
+    assert {None} == set(sources)
+    head, _, state = play_on(make, 2, steps=2)
+    tail, _, _ = play_on(make, 3, state)
+    assert everything == sorted(x for step in head + tail for x in step)

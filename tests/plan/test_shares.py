@@ -1,0 +1,75 @@
+"""Weights as whole numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_distinput.plan.assignment.shares import (
+    LARGEST_PERIOD,
+    Shares,
+    apportion,
+    make_shares,
+    to_whole_numbers,
+)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (("0.7", "0.2", "0.1"), (7, 2, 1)),
+        (("1/3", "2/3"), (1, 2)),
+        (("2", "0", "2"), (1, 0, 1)),
+        (("5",), (1,)),
+        (("1", "65535"), (1, 65535)),
+        (("1", "99999999"), (1, LARGEST_PERIOD - 1)),
+    ],
+)
+def test_whole_numbers(weights, expected):
+    """As small as they can be; a source that would come almost never still comes."""
+    assert expected == to_whole_numbers(make_shares([Fraction(weight) for weight in weights]))
+
+
+@given(st.lists(st.fractions(0, 1000, max_denominator=10**6), min_size=1, max_size=6).filter(any))
+def test_whole_numbers_are_the_shares_or_near_them(weights):
+    """To within the parts of a period, of which each source loses or gains less than the others."""
+    shares = make_shares(weights)
+    counts = to_whole_numbers(shares)
+    assert sum(counts) <= LARGEST_PERIOD
+    for share, count in zip(shares, counts, strict=True):
+        assert abs(share - Fraction(count, sum(counts))) <= Fraction(len(shares), LARGEST_PERIOD)
+        assert (count > 0) == (share > 0)
+
+
+@given(st.integers(0, 500), st.lists(st.integers(0, 50), min_size=1, max_size=6).filter(any))
+def test_what_is_apportioned_adds_up(total, wanted):
+    """Each gets what it wants, rounded down or up."""
+    counts = apportion(total, wanted)
+    assert total == sum(counts)
+    for count, part in zip(counts, wanted, strict=True):
+        assert abs(count - Fraction(total * part, sum(wanted))) < 1
+
+
+def test_a_long_schedule_has_few_stairs():
+    """However long it takes, the order is known at once; and it ends where it should."""
+    half, other = make_shares([Fraction(1), Fraction(1)]), make_shares([Fraction(1), Fraction(3)])
+    stretches = Shares(((0, half), (10**12, other))).list_stretches(0, (0, 0), [True, True])
+    assert len(stretches) <= 1024 + 2
+    assert (10**12, None, (1, 3)) == (
+        stretches[-1].first,
+        stretches[-1].length,
+        stretches[-1].counts,
+    )
+    first, second = stretches[-1].before
+    assert 10**12 == first + second
+    assert abs(first - 0.375 * 10**12) < 10**12 / 1024 / 1024
+
+
+def test_only_weights_that_need_a_longer_period_are_rounded():
+    """Which is said, so that nobody has to guess."""
+    exact, rounded = (make_shares([Fraction(1), Fraction(rest)]) for rest in (65535, 65536))
+    assert not Shares(((0, exact),)).is_rounded
+    assert Shares(((0, rounded),)).is_rounded

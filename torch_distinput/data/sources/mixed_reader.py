@@ -1,0 +1,235 @@
+"""Reads the sources of a mixture in turn, and finds where they end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from torch_distinput.data.batch.mixed import MixedRows
+from torch_distinput.data.stream.bad_records import ReadReport
+from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
+from torch_distinput.data.stream.held_rows import HeldRows
+from torch_distinput.data.stream.protocols import RowReader
+from torch_distinput.errors import SourceError
+from torch_distinput.plan.assignment.mixing import ALL, FIRST, REPEAT, make_order
+from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.plan.assignment.shares import Shares
+from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.position import ALL as ALL_FILES
+from torch_distinput.plan.progress.route import Shard
+
+MIXTURE = "mixture"
+"""The kind of place in one."""
+_MOST_SKIPPED = 1024
+"""Rows that are passed over at a time."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedSources:
+    """What a reader has to know of a mixture.
+
+    Attributes:
+        names: of the sources.
+        shares: of the order.
+        stop: when an epoch ends.
+        id_width: numbers in the id of a row.
+        open_source: starts a source, by its number and how often it was played before, at a place.
+    """
+
+    names: tuple[str, ...]
+    shares: Shares
+    stop: str
+    id_width: int
+    open_source: Callable[[int, int, Start], RowReader]
+
+
+@final
+class MixedReader:
+    """Rows of a mixture: names are the number of the source, its pass, and its own names."""
+
+    def __init__(self, mixed: MixedSources, shard: Shard, start: Start) -> None:
+        """Start all sources, from their beginnings or from a place in the mixture."""
+        self._sources = mixed
+        self._shard = shard
+        self._notes: deque[ReadReport] = deque()
+        self._is_over = False
+        count = len(mixed.names)
+        self._phase = self._turn = self._touched = 0
+        self._ended = [0] * count
+        self._passes = [0] * count
+        self._delivered = [0] * count
+        cursors = [Cursor()] * count
+        if start is not None:
+            cursors = self._go_on(start.check(MIXTURE, count), count)
+        self._held = [self._open(number, cursor) for number, cursor in enumerate(cursors)]
+        self._order = make_order(mixed.shares, self._phase, self._left)
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """Return the next rows, not finished."""
+        parts = []
+        while num_rows and (chunk := self._next(num_rows)) is not None:
+            num_rows -= chunk.num_rows
+            parts.append(chunk)
+        return concat_chunks(parts) if parts else None
+
+    def skip(self, num_rows: int) -> int:
+        """Pass over the next rows without finishing them; return how many there were."""
+        left = num_rows
+        while left and (chunk := self._next(min(left, _MOST_SKIPPED))) is not None:
+            left -= chunk.num_rows
+        return num_rows - left
+
+    def notes(self) -> ReadReport | None:
+        """What any source has skipped and retried since the last call."""
+        for held in self._held:
+            self._notes.extend(held.drain())
+        return self._notes.popleft() if self._notes else None
+
+    def _go_on(self, start: Place, count: int) -> list[Cursor]:
+        """Take over what a place says; return where each source stands."""
+        self._phase, self._turn = start.number("phase"), start.number("turn")
+        self._ended = list(start.several("ended", count))
+        self._passes = list(start.several("passes", count))
+        self._delivered = list(start.several("delivered", count))
+        skips = start.several("skips", count)
+        return [
+            Cursor(start=inner, skip=skip) for inner, skip in zip(start.inner, skips, strict=True)
+        ]
+
+    @property
+    def _left(self) -> list[bool]:
+        """Which sources take part; under "repeat" all of them always do."""
+        if self._sources.stop != ALL:
+            return [True] * len(self._ended)
+        return [not ended for ended in self._ended]
+
+    def _open(self, number: int, cursor: Cursor) -> HeldRows:
+        if self._sources.stop == ALL and self._ended[number]:
+            return HeldRows(None, cursor)
+        times = self._passes[number]
+        reader = self._sources.open_source(number, times, cursor.start)
+        reader.skip(cursor.skip)
+        return HeldRows(reader, cursor)
+
+    def _next(self, num_rows: int) -> Chunk | None:
+        """The next rows, perhaps fewer than were asked for; None at the end."""
+        while not self._is_over:
+            place = self._phase + self._turn
+            sources, _ = self._order.take_range(place, place + num_rows)
+            sources, short = self._cut_where_short(sources)
+            if self._sources.stop == REPEAT and (end := self._find_end(sources)) is not None:
+                sources, short, self._is_over = sources[:end], None, True
+            if len(sources):
+                return self._hand_out(sources)
+            if short is not None:
+                self._end(short)
+        return None
+
+    def _cut_where_short(self, sources: Indices) -> tuple[Indices, int | None]:
+        """The turns before the first one that a source has no row for; and that source."""
+        wanted = self._count(sources)
+        end, short = len(sources), None
+        for number, held in enumerate(self._held):
+            # Who repeats looks one row ahead, to tell the last one when it comes.
+            more = self._sources.stop == REPEAT and not self._ended[number]
+            count = held.fill(wanted[number] + more)
+            if count < wanted[number]:
+                turn = int(np.flatnonzero(sources == number)[count])
+                end, short = min((end, short), (turn, number), key=lambda found: found[0])
+        return sources[:end], short
+
+    def _find_end(self, sources: Indices) -> int | None:
+        """After how many turns all sources have been seen once; None if not in these."""
+        wanted, end = self._count(sources), 0
+        for number, held in enumerate(self._held):
+            if self._ended[number]:
+                continue
+            if not held.is_closed or held.count > wanted[number]:
+                return None
+            self._check_not_empty(number)
+            if wanted[number]:
+                end = max(end, int(np.flatnonzero(sources == number)[-1]) + 1)
+        return end
+
+    def _hand_out(self, sources: Indices) -> Chunk:
+        place = self._place()
+        ids: Ids = np.zeros((len(sources), self._sources.id_width), dtype=np.int64)
+        parts: list[Any] = [None] * len(self._held)
+        for number, count in enumerate(self._count(sources)):
+            if not count:
+                continue
+            chunk = self._held[number].take(count)
+            own = np.flatnonzero(sources == number)
+            names = chunk.ids.reshape(count, -1)
+            ids[own, 0], ids[own, 1] = number, self._passes[number]
+            ids[own, 2 : 2 + names.shape[1]] = names
+            parts[number] = chunk.data
+            self._touched = max(self._touched, chunk.place.num_touched)
+            self._delivered[number] += count
+        self._turn += len(sources)
+        return Chunk(
+            data=MixedRows(sources, tuple(parts)),
+            ids=ids,
+            place=Cursor(start=place, num_touched=self._touched),
+        )
+
+    def _end(self, number: int) -> None:
+        """A source has no row for its turn."""
+        self._check_not_empty(number)
+        self._ended[number] = 1
+        self._notes.extend(self._held[number].drain())
+        if self._sources.stop == FIRST:
+            self._is_over = True
+        elif self._sources.stop == ALL:
+            self._phase, self._turn = self._phase + self._turn, 0
+            self._is_over = all(self._ended)
+            if not self._is_over:
+                self._order = make_order(self._sources.shares, self._phase, self._left)
+        else:
+            self._passes[number] += 1
+            self._held[number] = self._open(number, Cursor())
+            self._check_not_empty(number)
+
+    def _check_not_empty(self, number: int) -> None:
+        """Refuse a source without any row, unless others have its rows."""
+        shard, held = self._shard, self._held[number]
+        has_others = shard.num_shards > 1 or shard.reassignments or shard.num_files != ALL_FILES
+        if not held.is_empty or (self._sources.stop == ALL and has_others):
+            return
+        name = self._sources.names[number]
+        if self._passes[number]:
+            msg = (
+                f"Expected source {name!r} of a mixture to give its examples again, got none when "
+                "it was read for another time. Pass what can be iterated again and again."
+            )
+            raise SourceError(msg)
+        where = f" in shard {shard.index} of {shard.num_shards}" if shard.num_shards > 1 else ""
+        msg = (
+            f"Expected examples in each source of a mixture, got none in {name!r}{where}. Leave "
+            'it out, or look for what has emptied it; with auto_shard_policy="data" all workers '
+            "read all files."
+        )
+        raise SourceError(msg)
+
+    def _place(self) -> Place:
+        """Where the mixture stands: the index, and where each source does."""
+        cursors = [held.place for held in self._held]
+        values = (
+            ("phase", self._phase),
+            ("turn", self._turn),
+            ("ended", tuple(self._ended)),
+            ("passes", tuple(self._passes)),
+            ("delivered", tuple(self._delivered)),
+            ("skips", tuple(cursor.skip for cursor in cursors)),
+        )
+        return Place(MIXTURE, values, 0, tuple(cursor.start for cursor in cursors))
+
+    def _count(self, sources: Indices) -> list[int]:
+        """How many turns each source has."""
+        counts: list[int] = np.bincount(sources, minlength=len(self._held)).tolist()
+        return counts

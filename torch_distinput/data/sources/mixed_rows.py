@@ -1,0 +1,144 @@
+"""Rows of several sources as one batch, in the order of the mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.spec import name_difference, same_kinds, spec_of
+from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
+from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.permutation import Indices
+
+_PATIENCE_SECONDS = 1.0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MixedFetch:
+    """Batches of a mixture of sources with an index.
+
+    Attributes:
+        names: of the sources.
+        fetches: each of them by its own indices.
+        firsts: the index of the mixture with which each begins.
+        collate: the user's, which gets examples of all sources at once; else each source makes
+            columns of its own.
+    """
+
+    names: tuple[str, ...]
+    fetches: tuple[Callable[[Indices], Batch], ...]
+    firsts: Indices
+    collate: CollateFn | None = None
+
+    def __call__(self, indices: Indices) -> Batch:
+        """Return the rows at the indices."""
+        if self.collate is not None:
+            batch = rows.with_tensors(self.collate(self.examples(indices)))
+            rows.check_row_count(batch, len(indices))
+            return batch
+        sources = self._sources(indices)
+        parts = {
+            source: self.fetches[source](indices[sources == source] - self.firsts[source])
+            for source in np.unique(sources).tolist()
+        }
+        return merge_rows(self.names, sources, parts)
+
+    def examples(self, indices: Indices) -> list[Any]:
+        """Return the examples at the indices, not collated."""
+        sources = self._sources(indices)
+        found: list[Any] = [None] * len(indices)
+        for source in np.unique(sources).tolist():
+            own, fetch = np.flatnonzero(sources == source), self.fetches[source]
+            assert isinstance(fetch, (MixedFetch, ExampleFetch)), "they were made for a collate_fn"
+            examples = fetch.examples(indices[own] - self.firsts[source])
+            check_num_examples(self.names[source], examples, len(own))
+            for place, example in zip(own.tolist(), examples, strict=True):
+                found[place] = example
+        return found
+
+    def check(self) -> None:
+        """Fetch an example of each source, and refuse sources that do not fit together.
+
+        Random generators are as they were afterwards.
+
+        Raises:
+            ConfigurationError: a ValueError; their structures or dtypes differ.
+        """
+        if self.collate is not None:
+            return
+        first = np.zeros(1, dtype=np.int64)
+        plain = all(isinstance(fetch, ColumnFetch) for fetch in self.fetches)
+        if plain:
+            check_alike(self.names, [fetch(first) for fetch in self.fetches])
+            return
+        for fetch in self.fetches:
+            if isinstance(fetch, MixedFetch):
+                fetch.check()
+        with forked_generators(_PATIENCE_SECONDS):
+            seed_generators((0, 0))
+            batches = [fetch(first) for fetch in self.fetches]
+        check_alike(self.names, batches)
+
+    def _sources(self, indices: Indices) -> Indices:
+        return np.searchsorted(self.firsts, indices, side="right") - 1
+
+
+def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) -> Batch:
+    """Put the rows of sources in one order.
+
+    Args:
+        names: of all sources.
+        sources: the source of each row.
+        parts: the rows of each source that has any, in order.
+
+    Raises:
+        ConfigurationError: a ValueError; the sources have not one structure.
+    """
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    check_alike([names[source] for source in parts], list(parts.values()))
+    structure = flatten(next(iter(parts.values())))[1]
+    joined = rows.concat_rows(
+        [unflatten(structure, leaves_like(part, structure) or []) for part in parts.values()]
+    )
+    order = np.concatenate([np.flatnonzero(sources == source) for source in parts])
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return rows.take_rows(joined, back)
+
+
+def check_alike(names: Sequence[str], batches: Sequence[Batch]) -> None:
+    """Refuse batches of different structure or dtypes, as are those of the first source.
+
+    Raises:
+        ConfigurationError: a ValueError; it names both sources, and what each has.
+    """
+    first = rows.with_tensors(batches[0])
+    expected, structure = spec_of(first), flatten(first)[1]
+    for name, batch in zip(names[1:], map(rows.with_tensors, batches[1:]), strict=True):
+        leaves = leaves_like(batch, structure)
+        got = spec_of(batch if leaves is None else unflatten(structure, leaves))
+        if leaves is not None and same_kinds(expected, got):
+            continue
+        here, there = name_difference(expected, got)
+        msg = (
+            f"Expected sources of one structure to mix, got {here} in {names[0]!r} and {there} in "
+            f"{name!r}. Let the examples of both have the same keys and dtypes, by a map or a "
+            "collate_fn."
+        )
+        raise ConfigurationError(msg)
+
+
+def check_num_examples(name: str, examples: Sequence[Any], count: int) -> None:
+    """Refuse a source that gives more examples than were asked for, or fewer."""
+    if len(examples) != count:
+        msg = f"Expected {count} examples of source {name!r}, got {len(examples)}."
+        raise ValueError(msg)

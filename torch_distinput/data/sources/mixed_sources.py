@@ -1,0 +1,278 @@
+"""From a mixture to a source that can be read: by index where all of its sources can be.
+
+web: IndexedSource, code: IndexedSource    ->  IndexedSource over the indices of both
+web: IndexedSource, code: StreamSource     ->  StreamSource in which all are read in order
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
+from torch_distinput.data.sources.mixed_rows import MixedFetch
+from torch_distinput.data.sources.mixed_stream import MixedStream
+from torch_distinput.data.sources.source import (
+    IndexedSource,
+    Prepared,
+    ReadySource,
+    Request,
+    Source,
+    StreamSource,
+)
+from torch_distinput.data.user_sources.mixture import STEPS, Mixture
+from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.states import has_state
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
+from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
+from torch_distinput.plan.progress.place import Start
+from torch_distinput.plan.progress.state_version_1 import Flat
+
+_log = logging.getLogger(__name__)
+Open = Callable[[Any, Request], Source]
+
+
+def open_mixture(mixture: Mixture, request: Request, open_source: Open) -> Source:
+    """Open each source of a mixture, and mix them.
+
+    ``open_source``: opens one of them.
+
+    Raises:
+        TypeError: one of them is no source.
+        ConfigurationError: one of them is empty, cannot be mixed, or does not fit the request.
+    """
+    _refuse_same_stream(mixture)
+    own = replace(request, drop_last=False)
+    opened = {
+        name: _open_member(name, source, own, open_source)
+        for name, source in mixture.sources.items()
+    }
+    shares = _find_shares(mixture, request)
+    indexed = {name: src for name, src in opened.items() if isinstance(src, IndexedSource)}
+    if len(indexed) == len(opened):
+        return _mix_indexed(mixture, indexed, shares, request)
+    return _mix_streams(mixture, opened, shares, request)
+
+
+def _open_member(name: str, source: Any, request: Request, open_source: Open) -> Source:
+    try:
+        opened = open_source(source, request)
+    except (TypeError, ConfigurationError) as error:
+        msg = f"Source {name!r} of a mixture: {error}"
+        raise type(error)(msg) from error
+    assert not isinstance(opened, ReadySource), "there is a batch size, and no DataLoader"
+    if isinstance(opened, StreamSource) and opened.made_of is not None:
+        _refuse_own_state(name, opened.made_of)
+    return opened
+
+
+def _refuse_same_stream(mixture: Mixture) -> None:
+    """One object under two names would be started twice, and perhaps yield to each what is left."""
+    names: dict[int, str] = {}
+    for name, source in mixture.sources.items():
+        other = names.setdefault(id(source), name)
+        is_object = hasattr(source, "__iter__") and classify(source) is SourceKind.STREAM
+        if other != name and is_object:
+            msg = (
+                f"Expected streams of their own in a mixture, got one {type(source).__name__} as "
+                f"{other!r} and {name!r}. Make a second one, or give it the sum of their weights."
+            )
+            raise ConfigurationError(msg)
+
+
+def _refuse_own_state(name: str, source: Any) -> None:
+    """A state that says what follows an epoch would be lost between two of them."""
+    parts = [] if isinstance(source, Mixture) else list(parts_of(source))
+    if any(map(deals_shards, parts)) or not any(map(has_state, parts)):
+        return
+    msg = (
+        f"Expected sources whose position we keep, got {name!r}, a {type(source).__name__} with a "
+        "state_dict() of its own, which a mixture cannot carry from epoch to epoch. Pass what it "
+        "reads (files, a dataset with an index, a generator function), or distribute it by itself."
+    )
+    raise ConfigurationError(msg)
+
+
+def _find_shares(mixture: Mixture, request: Request) -> Shares:
+    """The shares by examples, and a word where they are rounded."""
+    size = request.global_batch_size if mixture.unit == STEPS else 1
+    assert size is not None, "a mixture needs a batch size"
+    shares = Shares(tuple((at * size, make_shares(weights)) for at, weights in mixture.points))
+    if shares.is_rounded:
+        _log.info(
+            "The weights of %r are rounded to shares of 1/%d: exact ones would need a longer "
+            "period. Weights such as 0.7 or 1/3 are exact.",
+            mixture,
+            LARGEST_PERIOD,
+        )
+    return shares
+
+
+def check_policy(source: Any, policy: AutoShardPolicy) -> None:
+    """Refuse to deal out a mixture of which not all can be dealt out.
+
+    Raises:
+        ConfigurationError: a ValueError; it says why.
+    """
+    if not isinstance(source, Mixture) or policy is not AutoShardPolicy.FILE:
+        return
+    cure = 'Use auto_shard_policy="data": one mixture for all workers.'
+    if len(source.points) > 1:
+        msg = (
+            "AutoShardPolicy.FILE needs weights that stay, since each worker mixes its own files "
+            f"and none knows the place of the others, got a schedule for {source!r}. {cure}"
+        )
+        raise ConfigurationError(msg)
+    for name, member in source.sources.items():
+        check_policy(member, policy)
+        if classify(member) not in (SourceKind.FILES, SourceKind.SHARDS, SourceKind.MIXTURE):
+            msg = (
+                "AutoShardPolicy.FILE needs files or shards to deal out in each source of a "
+                f"mixture, got {name!r}, a {type(member).__name__}. {cure}"
+            )
+            raise ConfigurationError(msg)
+
+
+def describe_mixture(
+    mixture: Mixture, shares: Shares, members: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What decides the order: of a state, and compared between workers; lists and plain values.
+
+    ``members``: the same of each source, as far as it is known here.
+    """
+    weights = [[at, list(map(str, each))] for at, each in shares.points]
+    facts = {"sources": list(mixture.sources), "weights": weights, "stop": mixture.stop}
+    for name, own in members.items():
+        facts.update({f"{name}: {fact}": value for fact, value in own.items()})
+    return facts
+
+
+def _mix_indexed(
+    mixture: Mixture, opened: dict[str, IndexedSource], shares: Shares, request: Request
+) -> IndexedSource:
+    members = []
+    for name, source in opened.items():
+        if not source.num_examples:
+            raise make_empty_error(name)
+        inner = source.mixture
+        members.append(
+            Member(
+                name=name,
+                num_examples=source.num_examples,
+                num_indices=source.num_examples if inner is None else inner.num_indices,
+                make_order=source.make_order,
+            )
+        )
+    mixed = MixedIndices.of(tuple(members), shares, mixture.stop)
+    described = {
+        name: {"number of examples": source.num_examples, **source.facts}
+        for name, source in opened.items()
+    }
+    return IndexedSource(
+        name=repr(mixture),
+        fetch=MixedFetch(
+            tuple(opened),
+            tuple(source.fetch for source in opened.values()),
+            np.array(mixed.first_indices),
+            request.collate_fn,
+        ),
+        num_examples=mixed.num_examples,
+        request=request,
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
+        mixture=mixed,
+        facts=describe_mixture(mixture, shares, described),
+    )
+
+
+def _mix_streams(
+    mixture: Mixture, opened: dict[str, Source], shares: Shares, request: Request
+) -> StreamSource:
+    """All sources are read in order; each that has files or shards may be dealt out."""
+    names = tuple(opened)
+    described = {
+        name: {"number of examples": source.num_examples, **source.facts}
+        for name, source in opened.items()
+        if isinstance(source, IndexedSource)
+    }
+    facts = describe_mixture(mixture, shares, described)
+    # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
+    is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
+
+    def prepare(*, by_shard: bool = False) -> Prepared:
+        found = [_prepare(name, source, by_shard=by_shard) for name, source in opened.items()]
+        stream = MixedStream(
+            names=names,
+            streams=tuple(each.stream for each in found),
+            shares=shares,
+            stop=mixture.stop,
+            facts=facts,
+            collate=request.collate_fn,
+        )
+        digests = "/".join(each.digest for each in found)
+        return Prepared(
+            stream=stream,
+            num_shards=_count_shards(found) if is_dealt else 0,
+            digest=blake2b(digests.encode(), digest_size=8).hexdigest(),
+        )
+
+    streams = [source for source in opened.values() if isinstance(source, StreamSource)]
+    by_shard = any(source.by_shard is not None for source in streams)
+    return StreamSource(
+        name=repr(mixture),
+        prepare=prepare,
+        has_shards=is_dealt,
+        request=request,
+        read_version_1=_refuse_version_1,
+        made_of=mixture,
+        by_shard=partial(prepare, by_shard=True) if by_shard else None,
+        more_shards="give each source {} files or shards, or more",
+        loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
+    )
+
+
+def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
+    if isinstance(source, IndexedSource):
+        if not source.num_examples:
+            raise make_empty_error(name)
+        return Prepared(
+            stream=IndexedStream(
+                fetch=source.fetch,
+                make_order=source.make_order,
+                told=EpochTeller(source.dataset),
+            ),
+            num_shards=0,
+            digest="",
+        )
+    assert isinstance(source, StreamSource), "no other kind is mixed"
+    return source.by_shard() if by_shard and source.by_shard is not None else source.prepare()
+
+
+def _count_shards(found: list[Prepared]) -> int | None:
+    """Of the source that has fewest; None where all are split."""
+    counts = [each.num_shards for each in found if each.num_shards is not None]
+    return min(counts, default=None)
+
+
+def _refuse_version_1(flat: Flat) -> Start:
+    """There were no mixtures then."""
+    msg = f"{list(flat)} is a place in a stream, of a mixture"
+    raise ValueError(msg)
+
+
+def make_empty_error(name: str) -> ConfigurationError:
+    """The error for a source without examples, whose turns could not be taken."""
+    msg = (
+        f"Expected examples in each source of a mixture, got none in {name!r}. Leave it out, or "
+        "look for what has emptied it."
+    )
+    return ConfigurationError(msg)

@@ -1,0 +1,204 @@
+"""Which source gives each example of a mixture: arithmetic, the same on all workers.
+
+In any beginning of a stretch of n examples a source with the share w has had floor(n w) or
+ceil(n w) of them. So each of its examples has a window of places that it may take:
+
+    share 2/5     example 0 in places 0 1 2, example 1 in places 2 3 4, and so on
+
+Place by place, of the examples whose window has opened the one whose window closes first is taken,
+of the first source among equals. If there is any order that keeps all windows, this one does
+(earliest deadline first); and there is one, because giving each source w of every place would keep
+them. When a period is over, all windows close: the next period is the same again.
+
+    weights 3, 2, 1    a b a b a c | a b a b a c | ...
+
+A source of known length is *found ended* at the first place that it has no example for:
+
+    "first"     there the epoch ends
+    "all"       there it falls out. From that place on the others share anew what it had
+    "repeat"    there it begins again. The epoch ends with the last example of the first pass of
+                the source that takes longest
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.plan.assignment.shares import ByNumber, Shares, Stretch
+
+Numbers = NDArray[np.int64]
+FIRST, ALL, REPEAT = "first", "all", "repeat"
+STOPS = (FIRST, ALL, REPEAT)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The order of sources in one period.
+
+    Attributes:
+        sources: the source of each place.
+        ranks: how many examples of that source come before, in the period.
+        places: for each source its places.
+    """
+
+    sources: Numbers
+    ranks: Numbers
+    places: tuple[Numbers, ...]
+
+
+@lru_cache(maxsize=128)
+def make_period(counts: ByNumber) -> Period:
+    """Order so many examples of each source."""
+    size = sum(counts)
+    waiting = [(0, source) for source, count in enumerate(counts) if count]  # when windows open
+    ready: list[tuple[int, int]] = []  # when they close
+    ranks = [0] * len(counts)
+    sources = np.empty(size, dtype=np.int64)
+    for place in range(size):
+        while waiting and waiting[0][0] <= place:
+            source = heapq.heappop(waiting)[1]
+            heapq.heappush(ready, (-(-(ranks[source] + 1) * size // counts[source]), source))
+        source = heapq.heappop(ready)[1]
+        sources[place] = source
+        ranks[source] += 1
+        if ranks[source] < counts[source]:
+            heapq.heappush(waiting, (ranks[source] * size // counts[source], source))
+    places = tuple(np.flatnonzero(sources == source) for source in range(len(counts)))
+    own_ranks = np.empty(size, dtype=np.int64)
+    for own in places:
+        own_ranks[own] = np.arange(len(own))
+    for array in (sources, own_ranks, *places):
+        array.flags.writeable = False
+    return Period(sources, own_ranks, places)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SourceOrder:
+    """The source of each place of an order, from the first place of the first stretch on."""
+
+    stretches: tuple[Stretch, ...]
+
+    def count(self, place: int) -> ByNumber:
+        """How many examples of each source come before a place."""
+        stretch = self._find(place)
+        times, rest = divmod(place - stretch.first, sum(stretch.counts))
+        period = make_period(stretch.counts)
+        return tuple(
+            before + times * count + int(np.searchsorted(own, rest))
+            for before, count, own in zip(
+                stretch.before, stretch.counts, period.places, strict=True
+            )
+        )
+
+    def take_range(self, start: int, stop: int) -> tuple[Numbers, Numbers]:
+        """The sources of some places, and for each how many of that source came before."""
+        parts: list[tuple[Numbers, Numbers]] = []
+        begins = [stretch.first for stretch in self.stretches]
+        while start < stop or not parts:
+            number = self._number(start)
+            end = min([stop, *begins[number + 1 : number + 2]])
+            parts.append(_take_of_stretch(self.stretches[number], np.arange(start, end)))
+            start = end
+        if len(parts) == 1:
+            return parts[0]
+        sources, numbers = zip(*parts, strict=True)
+        return np.concatenate(sources), np.concatenate(numbers)
+
+    def take(self, places: Numbers) -> tuple[Numbers, Numbers]:
+        """As :meth:`take_range`, for places in any order."""
+        if len(self.stretches) == 1:
+            return _take_of_stretch(self.stretches[0], places)
+        begins = np.array([stretch.first for stretch in self.stretches])
+        found = np.searchsorted(begins, places, side="right") - 1
+        sources, numbers = np.empty_like(places), np.empty_like(places)
+        for number in np.unique(found).tolist():
+            own = found == number
+            sources[own], numbers[own] = _take_of_stretch(self.stretches[number], places[own])
+        return sources, numbers
+
+    def find(self, source: int, number: int) -> int | None:
+        """The place of an example of a source, by its number in that; None if it never comes."""
+        begins = [stretch.before[source] for stretch in self.stretches]
+        # Of stretches that begin with the same number the last one has an example, if any has.
+        stretch = self.stretches[bisect_right(begins, number) - 1]
+        count = stretch.counts[source]
+        if not count:
+            return None
+        times, rank = divmod(number - stretch.before[source], count)
+        own = make_period(stretch.counts).places[source]
+        place = stretch.first + times * sum(stretch.counts) + int(own[rank])
+        is_inside = stretch.length is None or place < stretch.first + stretch.length
+        return place if is_inside else None
+
+    def cut(self, stop: int) -> tuple[Stretch, ...]:
+        """The stretches before a place."""
+        return tuple(
+            replace(s, length=stop - s.first)
+            if s.length is None or s.first + s.length > stop
+            else s
+            for s in self.stretches
+            if s.first < stop
+        )
+
+    def _number(self, place: int) -> int:
+        return bisect_right(self.stretches, place, key=lambda stretch: stretch.first) - 1
+
+    def _find(self, place: int) -> Stretch:
+        return self.stretches[self._number(place)]
+
+
+def _take_of_stretch(stretch: Stretch, places: Numbers) -> tuple[Numbers, Numbers]:
+    period = make_period(stretch.counts)
+    times, rest = np.divmod(places - stretch.first, len(period.sources))
+    sources = period.sources[rest]
+    times *= np.array(stretch.counts)[sources]
+    times += period.ranks[rest]
+    times += np.array(stretch.before)[sources]
+    return sources, times
+
+
+def make_order(shares: Shares, first: int = 0, left: Sequence[bool] | None = None) -> SourceOrder:
+    """The order of sources that do not end, or of those that are left from a place on."""
+    left = [True] * shares.num_sources if left is None else left
+    return SourceOrder(shares.list_stretches(first, (0,) * shares.num_sources, left))
+
+
+def mix_known(shares: Shares, lengths: Sequence[int], stop: str) -> tuple[SourceOrder, int]:
+    """The order of sources whose lengths are known, none of them 0; and how long that is."""
+    order = make_order(shares)
+    if stop == ALL:
+        return _mix_all(shares, lengths)
+    numbers = [length - (stop == REPEAT) for length in lengths]
+    found = [order.find(source, number) for source, number in enumerate(numbers)]
+    places = [place for place in found if place is not None]
+    end = max(places) + 1 if stop == REPEAT else min(places)
+    return SourceOrder(order.cut(end)), end
+
+
+def _mix_all(shares: Shares, lengths: Sequence[int]) -> tuple[SourceOrder, int]:
+    """One after another, sources fall out; those that are left share the rest."""
+    left = [True] * len(lengths)
+    before, first = (0,) * len(lengths), 0
+    done: tuple[Stretch, ...] = ()
+    while any(left):
+        order = SourceOrder(shares.list_stretches(first, before, left))
+        ends = [
+            (place, source)
+            for source, length in enumerate(lengths)
+            if left[source] and (place := order.find(source, length)) is not None
+        ]
+        place, source = min(ends)
+        left[source] = False
+        done += order.cut(place)
+        first, before = place, order.count(place)
+    return SourceOrder(done), first
