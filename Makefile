@@ -19,6 +19,10 @@ FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/t
 	$(addprefix tests/distribute/test_, $(addsuffix .py, \
 	tables dataset sources refused_sources unusual_sources user_loaders))
 
+# Each process of tests imports all of them: what one has compiled is there for the next run, also
+# where the environment says that nothing is to be written.
+export PYTHONDONTWRITEBYTECODE =
+
 .DELETE_ON_ERROR:
 .PHONY: train test test-fast test-long test-integrations lint pytest bench bench-quick clean help
 

@@ -24,7 +24,7 @@ PROCESSES = (0, 2)
 
 def _combinations():
     """All of them, or so many that each pair of values comes together."""
-    everything = list(itertools.product(FORMATS, NAMES, POLICIES, PROCESSES))
+    everything = list(itertools.product(FORMATS, NAMES, POLICIES, PROCESSES, (False, True)))
     if LONG:
         return everything
     pairs = {each: set(itertools.combinations(enumerate(each), 2)) for each in everything}
@@ -62,19 +62,16 @@ def delivered(dataset, form, *, workers=2, policy="file", **keywords):
     return counted, max(skipped for *_, skipped in results)
 
 
-@pytest.mark.parametrize(("name", "place", "policy", "processes"), _combinations())
-def test_exactly_once(tmp_path, monkeypatch, name, place, policy, processes):
+@pytest.mark.parametrize(("name", "place", "policy", "processes", "split"), _combinations())
+def test_exactly_once(tmp_path, monkeypatch, name, place, policy, processes, split):
     """C1, with uneven and empty files, whole and split."""
     form = FORMATS[name]
     storage = open_storage(place, tmp_path, monkeypatch)
     try:
         urls = write(storage, form, SIZES)
-        for split in (False, True):
-            dataset = tdi.FileDataset(urls, reader=form.reader, split_files=split)
-            counted, _ = delivered(
-                dataset, form, policy=policy, num_workers=processes, shuffle=True
-            )
-            assert dict.fromkeys(range(sum(SIZES)), 1) == counted
+        dataset = tdi.FileDataset(urls, reader=form.reader, split_files=split)
+        counted, _ = delivered(dataset, form, policy=policy, num_workers=processes, shuffle=True)
+        assert dict.fromkeys(range(sum(SIZES)), 1) == counted
     finally:
         storage.close()
 

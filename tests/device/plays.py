@@ -225,17 +225,22 @@ def play(seed, devices=("cuda:0",), *, owned=False, buffer_size=1, **kind):
             assert torch.equal(expected, found)
 
 
-def failures(failure, mutations, seeds, **kind):
-    """How many plays end with this kind of failure, of four for each seed; None is none."""
+def has_outcome(failure, mutations, seeds, **kind):
+    """Whether a play ends with this kind of failure, of four for each seed; it may be the first."""
     with ExitStack() as mutated:
         for mutation in mutations:
             mutated.enter_context(mock.patch.object(*mutation))
-        return sum(
-            outcome(seed, owned=owned, buffer_size=size, **kind) is failure
-            for seed in range(seeds)
-            for owned in (False, True)
-            for size in (0, 2)
-        )
+        return failure in outcomes(seeds, **kind)
+
+
+def outcomes(seeds, **kind):
+    """How plays end, four for each seed."""
+    return (
+        outcome(seed, owned=owned, buffer_size=size, **kind)
+        for seed in range(seeds)
+        for owned in (False, True)
+        for size in (0, 2)
+    )
 
 
 def outcome(seed, **settings):

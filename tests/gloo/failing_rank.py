@@ -105,7 +105,7 @@ def work(plan, strategy):
     return "completed", steps, time.time()
 
 
-held = []
+held: list[object] = []
 """Iterators that are there until the interpreter has ended."""
 
 

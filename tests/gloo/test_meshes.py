@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from functools import partial
 
@@ -283,6 +284,7 @@ def stopped(how, asks, _):
             strategy.request_stop()
         if strategy.stop_requested:
             return step
+        time.sleep(0.002)  # as a step would take; thousands go by until all have agreed
     return None
 
 

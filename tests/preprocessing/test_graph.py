@@ -35,8 +35,8 @@ def exported(features):
 
 # To export takes long: in a graph their ways to hash, and to encode, are those of their neighbours.
 ALIKE = set() if LONG else {
-    "hash count", "slots", "vectors multi_hot", "vectors count", "hash ints one_hot",
-    "integers hashed", "codes multi_hot", "codes count",
+    "hash count", "slots", "slots salt", "crossed", "vectors multi_hot", "vectors count",
+    "hash ints one_hot", "integers hashed", "integers salt", "codes multi_hot", "codes count",
 }  # fmt: skip
 
 

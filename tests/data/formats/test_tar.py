@@ -55,7 +55,7 @@ def content_of(i):
     return bytes([i % 251]) * (i * 7 % 1500)
 
 
-RECORDS = 400
+RECORDS = 240
 MEMBERS = [
     member
     for i in range(RECORDS)
