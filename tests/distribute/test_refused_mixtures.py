@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 import torch_distinput as tdi
 from tests.distribute.mixtures import Rows
@@ -233,6 +233,22 @@ def test_ranks_with_different_weights():
         weights = (1, 1 + strategy.worker_index)
         dataset = strategy.distribute_dataset(tdi.mix(TWO, weights=weights), global_batch_size=2)
         with pytest.raises(tdi.MismatchError, match="weights"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, Rows, lambda own: Subset(Rows(own), range(8))])
+def test_ranks_with_other_examples_of_one_source(make):
+    """Also where the first examples of all batches are of the other source."""
+
+    def work(strategy):
+        own = [100 * strategy.worker_index + row for row in range(9)]
+        sources = {"same": torch.arange(8), "split": make(own)}
+        dataset = strategy.distribute_dataset(
+            tdi.mix(sources, weights=(1, 1)), global_batch_size=4
+        )
+        with pytest.raises(tdi.MismatchError):
             iter(dataset)
 
     simulate(work, num_workers=2)

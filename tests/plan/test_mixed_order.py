@@ -81,6 +81,11 @@ def test_another_source_changes_nothing_of_the_order_of_one():
     assert two[two < 9].tolist() == (three[(three >= 9) & (three < 18)] - 9).tolist()
 
 
+def test_samples_are_of_every_source():
+    """Of one example there is one."""
+    assert (0, 3, 7, 8, 13) == mixed((7, 1, 10), (1, 1, 1), "all").choose_samples()
+
+
 @pytest.mark.parametrize(("place", "expected"), [(0, (0, 0)), (4, (0, 0)), (6, (1, 0))])
 def test_passes_are_counted_when_they_begin(place, expected):
     """A source that has ended has not begun again."""

@@ -183,13 +183,16 @@ class IndexedInput:
     def _make_check(self, opening: Opening, batches: GlobalBatches) -> SpotCheck | None:
         """What to compare: the first examples of some batches, at the first ``iter()``.
 
-        Where code of the user's fetches them, three: the start should not be felt.
+        Where code of the user's fetches them, three: the start should not be felt. Of a mixture
+        two of each source: the first examples of batches may all be of one.
         """
         is_due = opening.checks_data or not self._is_checked
         self._is_checked = True
         count = batches.num_batches
         if not (is_due and count and self._splitter.shared and len(opening.shares) > 1):
             return None
+        if self._source.mixture is not None:
+            return SpotCheck(self._source.mixture.choose_samples())
         most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
         places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
         return SpotCheck(tuple(int(batches.take(n)[0]) for n in places))

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import torch
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.spec import name_difference, same_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
@@ -47,7 +49,7 @@ class MixedFetch:
         sources = self._sources(indices)
         parts = {
             source: self.fetches[source](indices[sources == source] - self.firsts[source])
-            for source in np.unique(sources).tolist()
+            for source in np.flatnonzero(np.bincount(sources)).tolist()
         }
         return merge_rows(self.names, sources, parts)
 
@@ -55,7 +57,7 @@ class MixedFetch:
         """Return the examples at the indices, not collated."""
         sources = self._sources(indices)
         found: list[Any] = [None] * len(indices)
-        for source in np.unique(sources).tolist():
+        for source in np.flatnonzero(np.bincount(sources)).tolist():
             own, fetch = np.flatnonzero(sources == source), self.fetches[source]
             assert isinstance(fetch, (MixedFetch, ExampleFetch)), "they were made for a collate_fn"
             examples = fetch.examples(indices[own] - self.firsts[source])
@@ -104,15 +106,41 @@ def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) 
     """
     if len(parts) == 1:
         return next(iter(parts.values()))
-    check_alike([names[source] for source in parts], list(parts.values()))
-    structure = flatten(next(iter(parts.values())))[1]
-    joined = rows.concat_rows(
-        [unflatten(structure, leaves_like(part, structure) or []) for part in parts.values()]
-    )
-    order = np.concatenate([np.flatnonzero(sources == source) for source in parts])
+    batches = [rows.with_tensors(part) for part in parts.values()]
+    if not _look_alike(batches):
+        check_alike([names[source] for source in parts], batches)
+    structure = flatten(batches[0])[1]
+    columns = zip(*(leaves_like(batch, structure) or [] for batch in batches), strict=True)
+    places = [np.flatnonzero(sources == source) for source in parts]
+    return unflatten(structure, [_merge_column(column, places) for column in columns])
+
+
+def _merge_column(column: Sequence[Any], places: Sequence[Indices]) -> Any:
+    """The rows of one leaf of all sources, each at its place."""
+    first, count = column[0], sum(map(len, places))
+    if all(is_selectable(leaf) and leaf.shape[1:] == first.shape[1:] for leaf in column):
+        merged = first.new_empty((count, *first.shape[1:]))
+        for leaf, own in zip(column, places, strict=True):
+            merged.index_copy_(0, torch.from_numpy(own), leaf)
+        return merged
+    order = np.concatenate(places)
     back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return rows.take_rows(joined, back)
+    back[order] = np.arange(count)
+    kind = kind_of(first)
+    return kind.take(kind.concat(column), torch.from_numpy(back))
+
+
+def _look_alike(batches: Sequence[Batch]) -> bool:
+    """Whether all are tensors of the same dtypes in one structure, as almost always."""
+    leaves, structure = flatten(batches[0])
+    if not all(type(leaf) is torch.Tensor for leaf in leaves):
+        return False
+    dtypes = [leaf.dtype for leaf in leaves]
+    for batch in batches[1:]:
+        others, other = flatten(batch)
+        if other is not structure or dtypes != [getattr(leaf, "dtype", None) for leaf in others]:
+            return False
+    return True
 
 
 def check_alike(names: Sequence[str], batches: Sequence[Batch]) -> None:

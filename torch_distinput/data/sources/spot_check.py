@@ -32,6 +32,7 @@ from torch.utils.data import Subset
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
@@ -110,6 +111,9 @@ def _drop_folders(leaf: Any) -> Any:
 
 def describe_dataset(dataset: object) -> str:
     """Name a dataset's class, and which part of another one it is."""
+    if isinstance(dataset, Mixture):
+        parts = (f"{name}: {describe_dataset(own)}" for name, own in dataset.sources.items())
+        return f"mix({', '.join(parts)})"
     name = type(dataset).__qualname__
     if type(dataset) is not Subset:
         return name

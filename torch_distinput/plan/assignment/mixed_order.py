@@ -73,6 +73,15 @@ class MixedIndices:
         """The index with which each source begins."""
         return tuple(accumulate((m.num_indices for m in self.members), initial=0))[:-1]
 
+    def choose_samples(self) -> ByNumber:
+        """Two indices of each source: of its first example, and of one in its middle."""
+        pairs = zip(self.first_indices, self.members, strict=True)
+        return tuple(
+            index
+            for first, member in pairs
+            for index in sorted({first, first + member.num_indices // 2})
+        )
+
     def make_order(self, seed: int, epoch: int) -> MixedOrder:
         """The order of an epoch."""
         return MixedOrder(self, seed, epoch)
