@@ -20,7 +20,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.packed_layout import check_layout
+
 _FEW = 3
+_NO_INDICES = {torch.uint8}  # a mask to some, indices to others
 _FIRST_BEYOND = 0x80
 MANY_BYTES = 64
 """Spans of this length and more are copied one by one, shorter ones by the bytes' places."""
@@ -40,6 +43,9 @@ class PackedStrings:
         offsets: int64 ``(rows + 1,)``, ascending; they need not begin at 0.
         missing: bool ``(rows,)``, where a row is None, which has no bytes; None: nowhere.
         dtype: what a row is, ``str`` or ``bytes``.
+
+    Raises:
+        ValueError: for anything else; of tensors on a device only types and shapes are looked at.
     """
 
     data: torch.Tensor
@@ -48,24 +54,11 @@ class PackedStrings:
     dtype: type = str
 
     def __post_init__(self) -> None:
-        """Refuse other tensors; offsets are taken at their word, as they may be on a device."""
-        missing = self.missing
-        rows = self.offsets.shape[0] - 1 if self.offsets.ndim else -1
-        sound = (
-            (self.data.dtype is torch.uint8 and self.data.ndim == 1)
-            and (self.offsets.dtype is torch.int64 and self.offsets.ndim == 1 and rows >= 0)
-            and (missing is None or (missing.dtype is torch.bool and missing.shape == (rows,)))
-            and self.dtype in (str, bytes)
-        )
-        if not sound:
-            absent = None if missing is None else _shown(missing)
-            msg = (
-                "Expected data uint8 (num_bytes,), offsets int64 (rows + 1,), missing bool (rows,) "
-                f"or None, and dtype str or bytes; got {_shown(self.data)}, "
-                f"{_shown(self.offsets)}, {absent} and {self.dtype!r}. PackedStrings.from_list "
-                "packs Python strings."
-            )
-            raise ValueError(msg)
+        """Refuse other tensors; what is not in one piece of memory is brought into one."""
+        check_layout(self.data, self.offsets, self.missing, self.dtype)
+        for name in ("data", "offsets"):
+            if not (tensor := getattr(self, name)).is_contiguous():
+                object.__setattr__(self, name, tensor.contiguous())  # the dataclass is frozen
 
     @staticmethod
     def from_list(values: Iterable[str | bytes | None], dtype: type | None = None) -> PackedStrings:
@@ -98,9 +91,9 @@ class PackedStrings:
 
     @staticmethod
     def over(tensors: Sequence[torch.Tensor], dtype: type) -> PackedStrings:
-        """The strings that some :meth:`tensors` are."""
+        """The strings that copies of some :meth:`tensors` are, which may be on their way still."""
         data, offsets, *missing = tensors
-        return PackedStrings(data, offsets, missing[0] if missing else None, dtype)
+        return _trust(data, offsets, missing[0] if missing else None, dtype)
 
     @staticmethod
     def concat(parts: Sequence[PackedStrings]) -> PackedStrings:
@@ -135,10 +128,13 @@ class PackedStrings:
             if step == 1:
                 stop = max(start, stop)
                 missing = None if self.missing is None else self.missing[start:stop]
-                return self._sharing(self.data, self.offsets[start : stop + 1], missing)
+                return _trust(self.data, self.offsets[start : stop + 1], missing, self.dtype)
             rows = range(start, stop, step)
         if isinstance(rows, (torch.Tensor, np.ndarray, Sequence)):
-            return self._take(torch.as_tensor(rows))
+            chosen = torch.as_tensor(rows)
+            if chosen.ndim:
+                return self._take(chosen)
+            rows = chosen.item()
         row = range(len(self))[rows]  # raises as a list does
         return self[row : row + 1].to_list()[0]
 
@@ -216,7 +212,7 @@ class PackedStrings:
         if not start and stop == self.data.shape[0]:
             return self
         offsets = self.offsets - start if start else self.offsets
-        return self._sharing(self.data[start:stop], offsets, self.missing)
+        return _trust(self.data[start:stop], offsets, self.missing, self.dtype)
 
     def clone(self) -> PackedStrings:
         """The rows in memory of their own."""
@@ -234,18 +230,6 @@ class PackedStrings:
         own = self.narrow().tensors()
         return PackedStrings.over([tensor.pin_memory() for tensor in own], self.dtype)
 
-    def _sharing(
-        self, data: torch.Tensor, offsets: torch.Tensor, missing: torch.Tensor | None
-    ) -> PackedStrings:
-        """Parts of these tensors, without another look at them: slices are made in every step."""
-        part = object.__new__(PackedStrings)
-        put = object.__setattr__  # the dataclass is frozen
-        put(part, "data", data)
-        put(part, "offsets", offsets)
-        put(part, "missing", missing)
-        put(part, "dtype", self.dtype)
-        return part
-
     def _with_gaps(self, rows: list[Any]) -> list[Any]:
         for row in [] if self.missing is None else self.missing.nonzero().flatten().tolist():
             rows[row] = None
@@ -261,6 +245,13 @@ class PackedStrings:
                 msg = f"Expected a mask of {len(self)} rows, got shape {tuple(rows.shape)}."
                 raise IndexError(msg)
             rows = rows.nonzero().flatten()
+        is_integer = rows.dtype not in _NO_INDICES and not rows.is_floating_point()
+        if rows.ndim != 1 or not (is_integer or rows.shape[0] == 0):
+            msg = (
+                f"Expected indices of rows, int64 (count,), or a mask, bool ({len(self)},); got "
+                f"{rows.dtype} {tuple(rows.shape)}. Convert them first."
+            )
+            raise IndexError(msg)
         chosen = np.arange(len(self))[rows.cpu().numpy().astype(np.int64)]  # raises as a list does
         offsets = self.offsets.cpu().numpy()
         starts, stops = offsets[chosen], offsets[chosen + 1]
@@ -269,6 +260,19 @@ class PackedStrings:
         ends = _ends(torch.from_numpy(stops - starts))
         device = self.data.device
         return PackedStrings(data.to(device), ends.to(device), missing, self.dtype)
+
+
+def _trust(
+    data: torch.Tensor, offsets: torch.Tensor, missing: torch.Tensor | None, dtype: type
+) -> PackedStrings:
+    """Parts of packed strings, without another look at them: slices are made in every step."""
+    part = object.__new__(PackedStrings)
+    put = object.__setattr__  # the dataclass is frozen
+    put(part, "data", data)
+    put(part, "offsets", offsets)
+    put(part, "missing", missing)
+    put(part, "dtype", dtype)
+    return part
 
 
 def join_bytes(rows: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -335,7 +339,3 @@ def _ends(lengths: torch.Tensor) -> torch.Tensor:
 
 def _restore(arrays: Sequence[NDArray[Any]], dtype: type) -> PackedStrings:
     return PackedStrings.over([torch.from_numpy(array) for array in arrays], dtype)
-
-
-def _shown(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)}"

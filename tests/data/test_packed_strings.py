@@ -83,6 +83,20 @@ def test_a_row_that_is_not_there(row):
         PackedStrings.from_list(["a", "b", "c"])[torch.tensor([row])]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [[0.5], torch.tensor([1.0]), torch.tensor([1], dtype=torch.uint8), torch.tensor([[0, 1]])],
+)
+def test_what_is_no_index_is_not_rounded_to_one(rows):
+    with pytest.raises(IndexError, match=r"Expected indices of rows, int64 .* bool \(2,\); got"):
+        PackedStrings.from_list(["a", "b"])[rows]
+
+
+@pytest.mark.parametrize("row", [1, np.int64(1), np.array(1), torch.tensor(1)])
+def test_one_row_may_be_named_by_any_integer(row):
+    assert "b" == PackedStrings.from_list(["a", "b"])[row]
+
+
 def test_a_mask_of_another_length():
     with pytest.raises(IndexError, match="mask of 2 rows"):
         PackedStrings.from_list(["a", "b"])[torch.tensor([True])]
@@ -167,6 +181,40 @@ def test_text_without_bytes():
 def test_other_tensors(tensors):
     with pytest.raises(ValueError, match=r"Expected data uint8 .*; got torch"):
         PackedStrings(*tensors)
+
+
+@pytest.mark.parametrize("offsets", [[0, 3], [-1, 1], [0, 2, 1], [2, 0], [3, 3]])
+def test_rows_that_are_not_within_the_data(offsets):
+    """Cut off there, they would be other strings."""
+    with pytest.raises(ValueError, match=r"ascend within the 2 bytes of data, got \[.*\]"):
+        PackedStrings(torch.zeros(2, dtype=torch.uint8), torch.tensor(offsets))
+
+
+def test_a_row_that_is_missing_has_no_bytes():
+    data, offsets = PackedStrings.from_list(["a", "bc"]).tensors()
+    with pytest.raises(ValueError, match="missing, got 2 of row 1"):
+        PackedStrings(data, offsets, torch.tensor([False, True]))
+
+
+def test_tensors_may_lie_in_memory_in_any_way():
+    spread = (ord("a") + torch.arange(400) % 26).to(torch.uint8)[::2]  # long rows are views
+    offsets = torch.tensor([0, 9, 1, 9, len(spread), 9])[::2]
+    expected = [bytes(spread.tolist()[:1]).decode(), bytes(spread.tolist()[1:]).decode()]
+    packed = PackedStrings(spread, offsets, dtype=bytes)
+    for same in (packed, packed[[0, 1]], pickle.loads(pickle.dumps(packed)), packed.clone()):
+        assert expected == [row.decode() for row in same]
+
+
+def test_more_bytes_than_an_offset_of_32_bits_can_tell():
+    """A row at the end of 3 GB, of which no page but the last is ever there."""
+    data = torch.empty(3 << 30, dtype=torch.uint8)
+    data[-2:] = torch.tensor(list(b"ab"))
+    packed = PackedStrings(data, torch.tensor([len(data) - 2, len(data) - 1, len(data)]))
+
+    assert ["a", "b"] == packed.to_list() == packed[torch.tensor([0, 1])].to_list()
+    assert packed == PackedStrings.concat([packed[:1], packed[1:]])
+    assert len(pickle.dumps(packed)) < 1000
+    assert fingerprint(packed) == fingerprint(PackedStrings.from_list(["a", "b"]))
 
 
 def test_it_shows_its_first_rows():

@@ -49,6 +49,8 @@ def to_tensor(line):
 def open_source(folder, kind):
     if kind == "lines":  # lengths are not known: workers vote
         return tdi.FileDataset(sorted(Path(folder).glob("*.txt"))).map(to_tensor)
+    if kind == "packed lines":
+        return tdi.FileDataset(sorted(Path(folder).glob("*.txt")), strings="packed").shuffle(3)
     if kind == "counted files":  # each worker counts its own, and tells the others
         return tdi.FileDataset(sorted(Path(folder).glob("*.npy")), reader="npy")
     return WithState() if kind == "stream with a state" else ready_batches
@@ -74,7 +76,9 @@ def once_and_resumed(folder, kind, shape, _):
 
 
 @pytest.mark.parametrize("shape", [TWO_BY_TWO, ((1, 4), ("dp", "tp"))], ids=["2 x 2", "1 x 4"])
-@pytest.mark.parametrize("kind", ["lines", "counted files", "stream with a state", "ready batches"])
+@pytest.mark.parametrize(
+    "kind", ["lines", "packed lines", "counted files", "stream with a state", "ready batches"]
+)
 def test_every_example_once_and_the_same_states(tmp_path, kind, shape):
     """Audited; on two workers with two ranks each, and on one worker with four."""
     for number, end in enumerate(np.cumsum(LENGTHS).tolist()):
@@ -85,7 +89,7 @@ def test_every_example_once_and_the_same_states(tmp_path, kind, shape):
     workers = {rank[0]: rank for rank in ranks}
     assert all(rank == workers[rank[0]] for rank in ranks)
     got = [x for _, steps, *_ in workers.values() for x in examples(steps)]
-    assert list(range(COUNT)) == sorted(got)
+    assert list(range(COUNT)) == sorted(map(int, got))
     _, steps, _, length = workers[0]
     assert length in (None, len(steps))
 

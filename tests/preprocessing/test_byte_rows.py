@@ -21,7 +21,7 @@ texts = st.binary(max_size=40).map(to_str) | st.text("ab\0é", max_size=20)
 columns = st.lists(st.none() | texts, max_size=8)
 
 
-def padded(rows: ByteRows, width: int) -> list[bytes | None]:
+def padded(rows: ByteRows, width: int) -> list[tuple[bytes, bytes] | None]:
     """The strings, cut out of rows that hold nothing else."""
     data = rows.pad(width)
     assert data.shape == (len(rows.lengths), max(8, -(-width // 8) * 8))
@@ -32,7 +32,7 @@ def padded(rows: ByteRows, width: int) -> list[bytes | None]:
     ]
 
 
-def expected_rows(column: list[str | None], width: int) -> list[bytes | None]:
+def expected_rows(column: list[str | None], width: int) -> list[tuple[bytes, bytes] | None]:
     """Each string, and zeros up to whole words."""
     size = max(8, -(-width // 8) * 8)
     encoded = [None if text is None else to_bytes(text) for text in column]

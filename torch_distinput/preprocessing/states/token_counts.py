@@ -99,8 +99,12 @@ class TokenCounts:
         """
         if self._documents or self._kind is int:
             return False
-        is_packed = isinstance(texts, PackedStrings)
-        if not (self._pending.add_packed(texts) if is_packed else self._pending.add(texts)):
+        pending = self._pending
+        if isinstance(texts, PackedStrings):
+            is_added = pending.add_packed(texts)
+        else:
+            is_added = pending.add(texts)
+        if not is_added:
             return False
         self._kind = str
         if self._pending.is_full:
