@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 import torch_distinput as tdi
+from tests.distribute.street import options, stream_of
 from torch_distinput.cluster.liveness import heartbeat, watch
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
 from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.cluster.liveness.summary import Summary
 from torch_distinput.communicator import BoardClosedError
+from torch_distinput.testing import simulate
 
 SIZE = 40
 TIMEOUT = 16.0
@@ -181,10 +185,32 @@ def test_one_of_the_others_takes_the_place_of_a_watcher_that_died(town):
     assert third not in (0, successor)
 
 
-def test_who_claims_and_dies_keeps_the_others_waiting_for_three_beats_only(town):
+def test_who_takes_the_place_takes_nobody_for_silent_who_is_not(town):
+    """Whom it has read of once it may not have read of in time."""
+    town.alive.discard(0)
+    num_before = len(town.summaries)
+    town.live(8)
+    summaries = map(Summary.read, town.summaries[num_before:])
+    silent = {name for one in summaries for name, (_, ago) in one.told.items() if ago > 1.5}
+    assert {town.names[0]} == silent
+
+
+def test_who_takes_the_place_counts_silence_from_the_last_summary(town):
+    """Not from when it began to listen."""
+    town.alive -= {0, 9}
+    town.live(8)
+    (successor,) = town.watchers
+    peers = town.hearts[successor].peers
+    silences = {peers.names[worker]: peers.silence(worker) for worker in peers.others}
+    assert {"rank 0", "rank 90"} == {name for name, seconds in silences.items() if seconds > 6}
+
+
+def test_who_claims_and_dies_keeps_the_others_waiting_for_some_beats_only(town):
     town.alive.discard(0)
     town.terms.add(0)  # somebody did, and was never heard of
-    town.live(9)
+    town.live(4)
+    assert [] == town.watchers
+    town.live(5)
     (successor,) = town.watchers
     assert 2 == town.hearts[successor]._watch._term
 
@@ -197,6 +223,18 @@ def test_a_watcher_that_was_stopped_for_a_while_gives_way(town):
     assert 1 == len(town.watchers)
     assert 0 not in town.watchers
     assert {""} == set(town.all_words().values())
+
+
+def test_what_a_watcher_says_that_was_replaced_is_not_heard(town):
+    """It was stopped between its two looks at the board."""
+    late = town.summaries[-1]
+    town.alive.discard(0)
+    town.live(6)
+    before = town.watchers
+    town.summaries.append(late)
+    town.live(1)
+    assert before == town.watchers
+    assert {1} == {town.hearts[worker]._watch._term for worker in town.alive}
 
 
 def test_a_watcher_that_leaves_has_a_successor_at_once(town):
@@ -213,6 +251,24 @@ def test_who_has_left_is_named_by_all_with_its_last_words(town, victim):
     town.live(4)
     for words in town.all_words().values():
         assert f"rank {10 * victim}: ArithmeticError: rotten record" in words
+
+
+@pytest.mark.parametrize("victim", [0, 5])
+def test_who_has_left_without_a_word_is_named_by_all(town, victim):
+    town.leave(victim)
+    town.live(4)
+    for words in town.all_words().values():
+        assert f"rank {10 * victim} closed the iterator or left its loop" in words
+
+
+def test_the_newest_of_many_failures_is_heard_by_all(town):
+    for worker in range(20, 39):
+        town.hearts[worker].failed = ("an earlier iteration", "ArithmeticError: long ago")
+    town.live(3)
+    town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.live(3)
+    for worker, words in town.all_words().items():
+        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
 
 
 def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
@@ -243,12 +299,13 @@ def test_the_late_one_of_many_is_told_of(town):
         assert ["rank 330"] == late
 
 
-def test_all_stop_after_the_highest_vote(town):
+@pytest.mark.parametrize("highest", [0, 17, 30])
+def test_all_stop_after_the_highest_vote(town, highest):
     for worker, heart in enumerate(town.hearts):
-        heart.stop.claimed = 5 + worker % 7
+        heart.stop.claimed = 12 if worker == highest else 5 + worker % 7
     town.hearts[17].stop.is_requested = True
     town.live(6)
-    assert {12} == {heart.stop.at for heart in town.hearts}
+    assert {13} == {heart.stop.at for heart in town.hearts}
 
 
 def test_nobody_stops_before_all_have_voted(town):
@@ -279,3 +336,50 @@ def test_a_board_that_is_closed_ends_the_beat(town):
     town.boards[3].claim = town.boards[3].post = close
     with pytest.raises(BoardClosedError, match="gone"):
         town.hearts[3]._beat(town.boards[3])
+
+
+def play(strategy, *, asks=None, raises=None):
+    """Steps of a stream of which one worker asks to stop, or raises; how it ended for this one."""
+    dataset = strategy.distribute_dataset(
+        stream_of(range(4000)), global_batch_size=4, options=options(timeout=4.0)
+    )
+    try:
+        for step, _ in enumerate(dataset):
+            if step == 5 and strategy.worker_index == asks:
+                strategy.request_stop()
+            if step == 5 and strategy.worker_index == raises:
+                msg = "rotten record"
+                raise ArithmeticError(msg)
+            if strategy.stop_requested:
+                return step
+    except tdi.PeerFailedError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Few workers behave as many do."""
+    monkeypatch.setattr(watch, "ALL_READ", 1)
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("asks", [0, 2])
+def test_a_request_to_stop_reaches_all_over_the_watcher(asks):
+    steps = simulate(partial(play, asks=asks), num_workers=4)
+    assert 1 == len(set(steps))
+    assert steps[0] > 5
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_words_of_a_failed_worker_reach_all_over_the_watcher(victim):
+    heard = []
+
+    def work(strategy):
+        heard.append(play(strategy, raises=victim))
+
+    with pytest.raises(ArithmeticError):
+        simulate(work, num_workers=4)
+    assert 3 == len(heard)
+    assert all(f"worker {victim}: ArithmeticError: rotten record" in words for words in heard)
