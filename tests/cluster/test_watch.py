@@ -53,6 +53,22 @@ class Board:
         return is_first
 
 
+class Fresh:
+    """An event that is waited for in the town's time."""
+
+    def __init__(self, town):
+        self.town = town
+
+    def wait(self, seconds):
+        self.town.sleep(seconds)
+
+    def set(self):
+        pass
+
+    def clear(self):
+        pass
+
+
 class Town:
     """Workers whose hearts beat once a second, in any order, when they are told to."""
 
@@ -70,6 +86,7 @@ class Town:
         self.order = random.Random(0)
         for own, heart in enumerate(self.hearts):
             heart.peers.heard.heard_at = self.now
+            heart._fresh = Fresh(self)
             heart.outside = Activity("training after", TOPIC, own % 3, self.now)
         self.live(3)
 
