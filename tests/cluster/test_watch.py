@@ -161,6 +161,16 @@ def test_who_has_left_is_named_by_all_with_its_last_words(town, victim):
         assert f"rank {10 * victim}: ArithmeticError: rotten record" in words
 
 
+def test_who_asks_why_waits_for_what_the_watcher_had_not_heard_yet(town):
+    """The next summary may be older than the words."""
+    town.order.sample = lambda workers, _: sorted(workers, reverse=True)  # the watcher comes last
+    town.hearts[0]._beat(town.boards[0])
+    town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.hearts[9]._post(town.boards[9])
+    with pytest.raises(tdi.PeerFailedError, match="rank 90: ArithmeticError: rotten record"):
+        PeerMonitor(town.hearts[11], TOPIC, timeout=TIMEOUT).ask_why([3], "a step")
+
+
 @pytest.mark.parametrize("victim", [0, 5])
 def test_who_has_left_without_a_word_is_named_by_all(town, victim):
     town.leave(victim)
