@@ -2,110 +2,22 @@
 
 from __future__ import annotations
 
-import random
+from functools import partial
 
 import pytest
 
 import torch_distinput as tdi
-from torch_distinput.cluster.liveness import heartbeat, watch
-from torch_distinput.cluster.liveness.heartbeat import Heartbeat
+from tests.cluster.many_workers import SIZE, TIMEOUT, TOPIC, Town
+from tests.distribute.street import options, stream_of
+from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
 from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.cluster.liveness.summary import Summary
 from torch_distinput.communicator import BoardClosedError
+from torch_distinput.testing import simulate
 
-SIZE = 40
-TIMEOUT = 16.0
-TOPIC = "iteration 0"
 WAITING = Activity("waiting for the others at", TOPIC, 7)
-
-
-class Board:
-    """One worker's end of notes in memory; it numbers the workers from itself on."""
-
-    def __init__(self, town, own):
-        self.town, self.rank, self.size = town, 0, len(town.names)
-        self.names = [*town.names[own:], *town.names[:own]]
-        self.num_read = 0
-
-    def post(self, text):
-        self.town.notes[self.names[0]] = text
-
-    def read(self):
-        self.num_read += len(self.town.notes)
-        notes = self.town.notes
-        return {worker: notes[name] for worker, name in enumerate(self.names) if name in notes}
-
-    def post_summary(self, text):
-        self.town.summaries.append(text)
-
-    def read_summary(self):
-        self.num_read += 1
-        return self.town.summaries[-1] if self.town.summaries else ""
-
-    def claim(self, term):
-        is_first = term not in self.town.terms
-        self.town.terms.add(term)
-        return is_first
-
-
-class Town:
-    """Workers whose hearts beat once a second, in any order, when they are told to."""
-
-    def __init__(self, monkeypatch, size=SIZE):
-        self.now = 1000.0
-        monkeypatch.setattr(heartbeat.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(heartbeat.time, "sleep", self.sleep)
-        self.names = [10 * number for number in range(size)]
-        self.notes, self.summaries, self.terms = {}, [], set()
-        self.boards = [Board(self, own) for own in range(size)]
-        self.hearts = [
-            Heartbeat(board, [f"rank {name}" for name in board.names]) for board in self.boards
-        ]
-        self.alive = set(range(size))
-        self.order = random.Random(0)
-        for own, heart in enumerate(self.hearts):
-            heart.peers.heard.heard_at = self.now
-            heart.outside = Activity("training after", TOPIC, own % 3, self.now)
-        self.live(3)
-
-    def sleep(self, seconds):
-        """All hearts go on beating while somebody sleeps."""
-        self.now += seconds
-        if int(self.now) > int(self.now - seconds):
-            self.beat()
-
-    def live(self, beats):
-        """A second for each beat of all."""
-        for _ in range(beats):
-            self.now += 1.0
-            self.beat()
-
-    def beat(self):
-        for worker in self.order.sample(sorted(self.alive), len(self.alive)):
-            self.hearts[worker]._beat(self.boards[worker])
-
-    def leave(self, worker):
-        """Say good-bye."""
-        self.alive.discard(worker)
-        self.hearts[worker]._post(self.boards[worker], has_left=True)
-
-    def words(self, worker):
-        """What the look of a worker raises; "" if nothing."""
-        monitor = PeerMonitor(self.hearts[worker], TOPIC, timeout=TIMEOUT)
-        try:
-            monitor.look()
-            monitor.check_company(1)
-        except tdi.DistinputError as error:
-            return str(error)
-        return ""
-
-    def all_words(self):
-        return {worker: self.words(worker) for worker in self.alive}
-
-    @property
-    def watchers(self):
-        return [worker for worker in self.alive if self.hearts[worker].peers.heard.hears_all]
 
 
 @pytest.fixture
@@ -181,10 +93,32 @@ def test_one_of_the_others_takes_the_place_of_a_watcher_that_died(town):
     assert third not in (0, successor)
 
 
-def test_who_claims_and_dies_keeps_the_others_waiting_for_three_beats_only(town):
+def test_who_takes_the_place_takes_nobody_for_silent_who_is_not(town):
+    """Whom it has read of once it may not have read of in time."""
+    town.alive.discard(0)
+    num_before = len(town.summaries)
+    town.live(8)
+    summaries = map(Summary.read, town.summaries[num_before:])
+    silent = {name for one in summaries for name, (_, ago) in one.told.items() if ago > 1.5}
+    assert {town.names[0]} == silent
+
+
+def test_who_takes_the_place_counts_silence_from_the_last_summary(town):
+    """Not from when it began to listen."""
+    town.alive -= {0, 9}
+    town.live(8)
+    (successor,) = town.watchers
+    peers = town.hearts[successor].peers
+    silences = {peers.names[worker]: peers.silence(worker) for worker in peers.others}
+    assert {"rank 0", "rank 90"} == {name for name, seconds in silences.items() if seconds > 6}
+
+
+def test_who_claims_and_dies_keeps_the_others_waiting_for_some_beats_only(town):
     town.alive.discard(0)
     town.terms.add(0)  # somebody did, and was never heard of
-    town.live(9)
+    town.live(4)
+    assert [] == town.watchers
+    town.live(5)
     (successor,) = town.watchers
     assert 2 == town.hearts[successor]._watch._term
 
@@ -197,6 +131,18 @@ def test_a_watcher_that_was_stopped_for_a_while_gives_way(town):
     assert 1 == len(town.watchers)
     assert 0 not in town.watchers
     assert {""} == set(town.all_words().values())
+
+
+def test_what_a_watcher_says_that_was_replaced_is_not_heard(town):
+    """It was stopped between its two looks at the board."""
+    late = town.summaries[-1]
+    town.alive.discard(0)
+    town.live(6)
+    before = town.watchers
+    town.summaries.append(late)
+    town.live(1)
+    assert before == town.watchers
+    assert {1} == {town.hearts[worker]._watch._term for worker in town.alive}
 
 
 def test_a_watcher_that_leaves_has_a_successor_at_once(town):
@@ -213,6 +159,34 @@ def test_who_has_left_is_named_by_all_with_its_last_words(town, victim):
     town.live(4)
     for words in town.all_words().values():
         assert f"rank {10 * victim}: ArithmeticError: rotten record" in words
+
+
+def test_who_asks_why_waits_for_what_the_watcher_had_not_heard_yet(town):
+    """The next summary may be older than the words."""
+    town.order.sample = lambda workers, _: sorted(workers, reverse=True)  # the watcher comes last
+    town.hearts[0]._beat(town.boards[0])
+    town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.hearts[9]._post(town.boards[9])
+    with pytest.raises(tdi.PeerFailedError, match="rank 90: ArithmeticError: rotten record"):
+        PeerMonitor(town.hearts[11], TOPIC, timeout=TIMEOUT).ask_why([3], "a step")
+
+
+@pytest.mark.parametrize("victim", [0, 5])
+def test_who_has_left_without_a_word_is_named_by_all(town, victim):
+    town.leave(victim)
+    town.live(4)
+    for words in town.all_words().values():
+        assert f"rank {10 * victim} closed the iterator or left its loop" in words
+
+
+def test_the_newest_of_many_failures_is_heard_by_all(town):
+    for worker in range(20, 39):
+        town.hearts[worker].failed = ("an earlier iteration", "ArithmeticError: long ago")
+    town.live(3)
+    town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
+    town.live(3)
+    for worker, words in town.all_words().items():
+        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
 
 
 def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
@@ -243,12 +217,13 @@ def test_the_late_one_of_many_is_told_of(town):
         assert ["rank 330"] == late
 
 
-def test_all_stop_after_the_highest_vote(town):
+@pytest.mark.parametrize("highest", [0, 17, 30])
+def test_all_stop_after_the_highest_vote(town, highest):
     for worker, heart in enumerate(town.hearts):
-        heart.stop.claimed = 5 + worker % 7
+        heart.stop.claimed = 12 if worker == highest else 5 + worker % 7
     town.hearts[17].stop.is_requested = True
     town.live(6)
-    assert {12} == {heart.stop.at for heart in town.hearts}
+    assert {13} == {heart.stop.at for heart in town.hearts}
 
 
 def test_nobody_stops_before_all_have_voted(town):
@@ -279,3 +254,50 @@ def test_a_board_that_is_closed_ends_the_beat(town):
     town.boards[3].claim = town.boards[3].post = close
     with pytest.raises(BoardClosedError, match="gone"):
         town.hearts[3]._beat(town.boards[3])
+
+
+def play(strategy, *, asks=None, raises=None):
+    """Steps of a stream of which one worker asks to stop, or raises; how it ended for this one."""
+    dataset = strategy.distribute_dataset(
+        stream_of(range(4000)), global_batch_size=4, options=options(timeout=4.0)
+    )
+    try:
+        for step, _ in enumerate(dataset):
+            if step == 5 and strategy.worker_index == asks:
+                strategy.request_stop()
+            if step == 5 and strategy.worker_index == raises:
+                msg = "rotten record"
+                raise ArithmeticError(msg)
+            if strategy.stop_requested:
+                return step
+    except tdi.PeerFailedError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Few workers behave as many do."""
+    monkeypatch.setattr(watch, "ALL_READ", 1)
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("asks", [0, 2])
+def test_a_request_to_stop_reaches_all_over_the_watcher(asks):
+    steps = simulate(partial(play, asks=asks), num_workers=4)
+    assert 1 == len(set(steps))
+    assert steps[0] > 5
+
+
+@pytest.mark.usefixtures("watched")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_words_of_a_failed_worker_reach_all_over_the_watcher(victim):
+    heard = []
+
+    def work(strategy):
+        heard.append(play(strategy, raises=victim))
+
+    with pytest.raises(ArithmeticError):
+        simulate(work, num_workers=4)
+    assert 3 == len(heard)
+    assert all(f"worker {victim}: ArithmeticError: rotten record" in words for words in heard)

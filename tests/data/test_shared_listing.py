@@ -53,9 +53,9 @@ def test_who_lists_the_same_maps_the_same_files(root):
     assert first.columns.names.filename == second.columns.names.filename
 
 
-@pytest.mark.parametrize("change", [{"path": "s3://other/0.txt"}, {"version": "8"}])
-def test_another_folder_or_version_is_another_list(root, change):
-    one = FileInfo(path="s3://b/0.txt", size=1)
+@pytest.mark.parametrize("change", [{"path": "s3://c/0.txt"}, {"size": 2}, {"version": "8"}])
+def test_another_file_of_names_as_long_is_another_list(root, change):
+    one = FileInfo(path="s3://b/0.txt", size=1, version="7")
     others = [one, dataclasses.replace(one, **change)]
     first, second = (share_listing(FileListing([info])) for info in others)
     assert 2 == len(kept(root))

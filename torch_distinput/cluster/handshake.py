@@ -130,7 +130,8 @@ def compare_shown(texts: Sequence[str]) -> str:
             "shares": shares if has_shares else None,
             "most": max(delivered),
             "first": delivered[0],
-        }
+        },
+        separators=(",", ":"),
     )
 
 

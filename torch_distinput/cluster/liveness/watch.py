@@ -8,8 +8,8 @@ worker to claim the next term takes its place. It has not listened before, so it
 silence from the last summary on.
 
     term 0   worker 0   . . . . (dies)
-    term 1   worker 7             claims it, reads all, reads all again, posts . . . .
-             others               hear nothing new        hear worker 7: worker 0 is silent
+    term 1   worker 7             claims it, reads all three times, posts . . . . . . . .
+             others               hear nothing new                    hear worker 7: 0 is silent
 
 Used by the heartbeat's thread alone.
 """
@@ -29,6 +29,9 @@ ALL_READ = 16
 """So many workers all read all: that costs little, and is as fast as can be."""
 _STALE_BEATS = 2.5
 """A summary that does not change for so long has lost its watcher."""
+_FIRST_READS = 3
+"""After so many of its looks who took over knows who is silent: whom it has not heard again by then
+has missed a beat."""
 Votes = Sequence[int | None]
 
 
@@ -97,8 +100,7 @@ class Watch:
     def tell(self, own: Status) -> None:
         """After this worker's status was posted: a watcher sums up what it has heard."""
         peers = self._peers
-        # Who took over, and has read once, does not know yet who is silent.
-        if not self._is_watcher or (self._term and self._num_reads < 2):
+        if not self._is_watcher or (self._term and self._num_reads < _FIRST_READS):
             return
         heard = {worker: status for worker in peers.others if (status := peers.status(worker))}
         silence = {worker: peers.silence(worker) for worker in heard if peers.misses_beat(worker)}
@@ -134,5 +136,5 @@ class Watch:
             self._is_watcher = True
             self._num_reads = self._num_told = 0
         else:
-            self._changed_at = now
+            self._changed_at = now + _FIRST_READS * self._peers.heard.interval
         self._term += 1

@@ -96,14 +96,29 @@ def count_records(units: Sequence[Unit]) -> int | None:
 
 
 def parts_to_numbers(parts: Parts) -> list[list[int | None]]:
-    """Parts as plain numbers, to be sent to the other workers."""
-    return [[None if n is None else index(n) for n in astuple(part)] for part in parts]
+    """Parts as plain numbers, to be sent to the other workers, who all read them.
+
+    Of a part that begins where the one before it ends only its own end and records.
+    """
+    found: list[list[int | None]] = []
+    end: tuple[int | None, int | None] = (0, 0)  # of the part before: where, and after how many
+    for part in parts:
+        start, stop, first, number = (None if n is None else index(n) for n in astuple(part))
+        found.append([stop, number] if (start, first) == end else [start, stop, first, number])
+        end = stop, None if first is None or number is None else first + number
+    return found
 
 
 def parts_from_numbers(numbers: list[list[int | None]]) -> Parts:
     """What :func:`parts_to_numbers` made."""
     names = ("start", "stop", "first_record", "num_records")
-    return tuple(Part(**dict(zip(names, row, strict=True))) for row in numbers)  # type: ignore[arg-type]
+    parts: list[Part] = []
+    end: tuple[int | None, int | None] = (0, 0)
+    for row in numbers:
+        start, stop, first, number = (end[0], row[0], end[1], row[1]) if len(row) == 2 else row
+        parts.append(Part(**dict(zip(names, (start, stop, first, number), strict=True))))  # type: ignore[arg-type]
+        end = stop, None if first is None or number is None else first + number
+    return tuple(parts)
 
 
 def join_surveys(shares: Sequence[Share], num_files: int) -> Survey:
