@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from torch_distinput.coordinator.closures.handles import check_owner
-from torch_distinput.coordinator.closures.queue import ClosureQueue
+from torch_distinput.coordinator.closures.queue import ClosureQueue, raise_unless_saving_helps
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
 from torch_distinput.coordinator.parameters.handle import Parameters
@@ -74,7 +74,7 @@ class Processes:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
         parameters.note_closed = self._drop_parameters
-        parameters.check_open = self.queue.check_parameters
+        parameters.check_open = lambda: raise_unless_saving_helps(self.queue.end_reason)
         parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)
