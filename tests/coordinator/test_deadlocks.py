@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
+import time
 
 import pytest
 
-from tests.coordinator.test_staleness import Later, push, until_waiting, worker
+from tests.coordinator.test_staleness import SECONDS, Later, push, until_waiting, worker
 from torch_distinput.coordinator.parameters.gate import Gate, Gates
 from torch_distinput.errors import UsageError
 
@@ -34,12 +36,11 @@ def test_pulls_in_opposite_order_are_refused_once():
     assert 0 == waiting.result()
 
 
-def test_the_one_that_waits_already_may_be_refused():
-    """It learns so when another one, which holds nothing else, closes the ring."""
+def test_the_same_order_does_not_help_where_a_push_waits():
+    """All pull the first before the second."""
     first, second = gates_of(1, 0)
     first.admit(worker(0))
-    pulled = first.admit(worker(1))
-    push(first, worker(1), pulled)  # the first worker's gradient is as stale as it may be
+    push(first, worker(1), first.admit(worker(1)))  # worker 0 is now as stale as it may be
     pulled = first.admit(worker(2))
     second.admit(worker(2))
     waiting = Later(second.admit, worker(0))
@@ -48,6 +49,34 @@ def test_the_one_that_waits_already_may_be_refused():
         push(first, worker(2), pulled)
     second.withdraw(worker(2))
     assert 0 == waiting.result()
+
+
+def test_those_that_wait_already_hear_of_one_that_closes_the_ring():
+    """It keeps nothing at other gates, and so does not look there."""
+    first, second = gates_of(1, 0)
+    first.admit(worker(0))
+    push(first, worker(1), first.admit(worker(1)))  # worker 0 is now as stale as it may be
+    pulled = first.admit(worker(2))
+    second.admit(worker(3))
+    waiting = {3: Later(first.admit, worker(3)), 0: Later(second.admit, worker(0))}
+    until_waiting(first, 2)
+    assert [False, False] == [one.done() for one in waiting.values()]
+    closing = Later(push, first, worker(2), pulled)
+    deadline = time.monotonic() + SECONDS
+    while not any(one.done() for one in waiting.values()):
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    (refused,) = [number for number, one in waiting.items() if one.done()]
+    with pytest.raises(UsageError, match="got 3 that wait for each other"):
+        waiting.pop(refused).result()
+    for gate in (first, second):
+        gate.withdraw(worker(refused))
+    (other,) = waiting
+    if other == 0:  # it has both now, and lets go of what the push waits for
+        waiting[0].result()
+        first.withdraw(worker(0))
+    closing.result()
+    waiting[other].result()
 
 
 def test_three_in_a_ring_are_refused():

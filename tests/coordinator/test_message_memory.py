@@ -12,7 +12,13 @@ from torch import nn, optim
 
 from torch_distinput.coordinator.engines.memory import MessageMemory
 from torch_distinput.coordinator.parameters.optimizers import only_reads_gradients
-from torch_distinput.coordinator.parameters.payload import SomeRows, as_sparse, pack, read, unpack
+from torch_distinput.coordinator.parameters.payload import (
+    SomeRows,
+    as_sparse,
+    pack_tensors,
+    read_tensors,
+    unpack_tensors,
+)
 
 MANY = 3_000_000
 
@@ -43,7 +49,7 @@ class TestMemory:
 
     def test_so_does_a_value_that_was_unpickled_from_it(self):
         memory = MessageMemory()
-        packed = pack(torch.ones(MANY))
+        packed = pack_tensors(torch.ones(MANY))
         value = pickle.loads(packed.text, buffers=memory.copy(packed.arrays))
         for array in memory.take([4 * MANY]):
             array[:] = 0
@@ -76,23 +82,23 @@ class TestReadOnlyMemory:
     """As that which processes share."""
 
     def test_it_is_read_in_place_without_a_warning(self):
-        packed = read_only(pack({"x": torch.arange(5), "y": SomeRows(
+        packed = read_only(pack_tensors({"x": torch.arange(5), "y": SomeRows(
             indices=torch.arange(2), values=torch.ones(2, 3))}))
-        value = read(packed)
+        value = read_tensors(packed)
         assert packed.arrays[0].ctypes.data == value["x"].data_ptr()
         assert [0, 1, 2, 3, 4] == value["x"].tolist()
         assert 6 == value["y"].values.sum()
 
     def test_a_tensor_keeps_it(self):
         whole = np.full(MANY, 7, dtype=np.uint8)
-        value = read(read_only(pack(whole)))
+        value = read_tensors(read_only(pack_tensors(whole)))
         del whole
         assert {7} == set(np.unique(value).tolist())
 
     def test_what_is_unpacked_may_be_written_to(self):
-        packed = read_only(pack(torch.ones(3)))
-        unpack(packed).zero_()
-        assert torch.equal(torch.ones(3), read(packed))
+        packed = read_only(pack_tensors(torch.ones(3)))
+        unpack_tensors(packed).zero_()
+        assert torch.equal(torch.ones(3), read_tensors(packed))
 
 
 OPTIONS: dict[type[optim.Optimizer], list[dict[str, Any]]] = {

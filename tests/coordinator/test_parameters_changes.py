@@ -7,7 +7,7 @@ import torch
 from torch import nn, optim
 
 from tests.coordinator.in_process import PlayedWorker, forget_all, start
-from torch_distinput.coordinator.parameters.payload import SomeRows, read
+from torch_distinput.coordinator.parameters.payload import SomeRows, read_tensors
 
 ROWS = 500
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
@@ -51,11 +51,11 @@ def sent(monkeypatch):
     found = []
 
     def unpack(packed):
-        value = read(packed)
+        value = read_tensors(packed)
         found.append(value)
         return value
 
-    monkeypatch.setattr(client, "read", unpack)
+    monkeypatch.setattr(client, "read_tensors", unpack)
     return found
 
 

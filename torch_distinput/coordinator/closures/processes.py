@@ -14,10 +14,11 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 from torch_distinput.coordinator.closures.handles import check_owner
-from torch_distinput.coordinator.closures.queue import ClosureQueue
+from torch_distinput.coordinator.closures.queue import ClosureQueue, raise_unless_saving_helps
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
 from torch_distinput.coordinator.parameters.handle import Parameters
@@ -73,18 +74,18 @@ class Processes:
     def add_parameters(self, parameters: Parameters) -> None:
         """Hold closures back while the state of parameters is taken; tell them of deaths."""
         parameters.pause = self.queue.hold
-        parameters.note_closed = self._drop_parameters
-        parameters.check_open = self.queue.check_parameters
+        parameters.note_closed = partial(self._drop_parameters, parameters)
+        parameters.check_open = lambda: raise_unless_saving_helps(self.queue.end_reason)
         parameters.check_travel = self._check_travel
         with self._lock:
             self._parameters.append(parameters)
 
-    def _drop_parameters(self, parameters: Parameters) -> None:
+    def _drop_parameters(self, parameters: Parameters, key: str) -> None:
         """They were closed: workers are told with their next closures."""
         with self._lock:
             self._parameters = [one for one in self._parameters if one is not parameters]
         for worker in self._served:
-            worker.unused_parameters.append(parameters.key)
+            worker.unused_parameters.append(key)
 
     def close(self) -> None:
         """End the queue, the processes and the threads; may be called twice."""

@@ -139,17 +139,12 @@ class ClosureQueue:
                 self._holds.add(this)
                 while self._end is None and self._running:
                     self._changed.wait(_WAIT_SECONDS)
-                self._raise_end_of_parameters()
+                raise_unless_saving_helps(self._end)
             yield
         finally:
             with self._lock:
                 self._holds.discard(this)
                 self._has_work.notify_all()
-
-    def check_parameters(self) -> None:
-        """Raise why parameters are of no use any more; without workers they can still be saved."""
-        with self._lock:
-            self._raise_end_of_parameters()
 
     def end(self, error: BaseException) -> None:
         """Run nothing any more: from now on every call raises this error, or the one before it."""
@@ -175,10 +170,10 @@ class ClosureQueue:
     # ------------------------------------------------------------------ the workers' threads
 
     @property
-    def has_ended(self) -> bool:
-        """Whether nothing runs any more."""
+    def end_reason(self) -> BaseException | None:
+        """Why nothing runs any more; None as long as anything may."""
         with self._lock:
-            return self._end is not None
+            return self._end
 
     def arrive(self, worker: int, *, is_again: bool = False) -> None:
         """A worker is there, without a dataset; perhaps it was there before."""
@@ -288,16 +283,18 @@ class ClosureQueue:
         self._changed.notify_all()
         self._has_work.notify_all()
 
-    def _raise_end_of_parameters(self) -> None:
-        if self._end is not None and not isinstance(self._end, WorkerLostError):
-            raise again(self._end)
-
     def _raise_error(self) -> None:
         if self._end is not None:
             raise again(self._end)
         if self._error is not None:
             error, self._error = self._error, None
             raise again(error)
+
+
+def raise_unless_saving_helps(end_reason: BaseException | None) -> None:
+    """Raise why a job has ended, unless only its workers are lost: parameters can be saved then."""
+    if end_reason is not None and not isinstance(end_reason, WorkerLostError):
+        raise again(end_reason)
 
 
 def _no_worker_left(lost: dict[int, list[Death]]) -> WorkerLostError:

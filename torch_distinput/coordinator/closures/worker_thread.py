@@ -268,7 +268,7 @@ class WorkerThread:
         self.unused_values.clear()
         self.unused_datasets.clear()
         self.unused_parameters.clear()
-        while not self._queue.has_ended and len(self._failed_starts) < MAX_DEATHS:
+        while self._queue.end_reason is None and len(self._failed_starts) < MAX_DEATHS:
             try:
                 self._engine.restart(self._remote)
             except ProcessDiedError as death:
@@ -283,7 +283,7 @@ class WorkerThread:
 
     def _note_death(self, moment: str, error: ProcessDiedError) -> None:
         """First of all: what the worker has pushed is applied, or never, before join() returns."""
-        if not self._queue.has_ended:  # else it was ended
+        if self._queue.end_reason is None:  # else it was ended
             _log.warning("A worker died %s, and is started again: %s", moment, error)
             self._on_death(self._index)
 

@@ -35,9 +35,9 @@ from torch_distinput.coordinator.parameters.payload import (
     Packed,
     Update,
     cut_gradient,
-    pack,
-    read,
-    unpack,
+    pack_tensors,
+    read_tensors,
+    unpack_tensors,
 )
 from torch_distinput.coordinator.parameters.server import Push
 from torch_distinput.errors import ServerLostError, UsageError
@@ -82,7 +82,7 @@ class Client:
             version, packed = self._fetch(altered)
             self._local.move(device)
             for server, one in packed.items():
-                changes: Changes = read(one)
+                changes: Changes = read_tensors(one)
                 self._local.write(changes)
                 self._seen[server] = changes.version
             self._pulled = version
@@ -133,7 +133,7 @@ class Client:
                 packed = self._fan_out.call_all(
                     [(server, "state", (self._key,)) for server in range(self._num_servers)]
                 )
-            states: list[HeldState] = [unpack(one) for one in packed]
+            states: list[HeldState] = [unpack_tensors(one) for one in packed]
             for one in states:
                 self._local.write(Changes(version=-1, shards=dict(one.values), buffers=one.buffers))
             self._seen = [-1] * self._num_servers
@@ -157,7 +157,7 @@ class Client:
                     groups=groups,
                     buffers=buffers if server == 0 else {},
                 )
-                packed[server] = pack(part)
+                packed[server] = pack_tensors(part)
             with self._hold(is_load=True):
                 self._fan_out.call_all(
                     [(server, "load", (self._key, one)) for server, one in packed.items()]
@@ -222,7 +222,7 @@ class Client:
             staged=tuple(staged),
         )
         packed = {
-            server: pack((updates, buffers if server == 0 else {}))
+            server: pack_tensors((updates, buffers if server == 0 else {}))
             for server, updates in staged.items()
         }
         if self._num_servers == 1:

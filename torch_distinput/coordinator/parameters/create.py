@@ -25,7 +25,7 @@ from torch_distinput.coordinator.parameters.optimizers import (
     check_sharded,
     make_optimizer,
 )
-from torch_distinput.coordinator.parameters.payload import pack
+from torch_distinput.coordinator.parameters.payload import pack_tensors
 from torch_distinput.coordinator.parameters.placement import Partitioner, place_parameters
 
 
@@ -72,7 +72,7 @@ def create_parameters(
             server,
             "create",
             (
-                *(connection.key, pack(_part(recipe, module, server)), packed_fn),
+                *(connection.key, pack_tensors(_part(recipe, module, server)), packed_fn),
                 *((recipe, connection.servers) if server == 0 else ()),
             ),
         )

@@ -38,7 +38,7 @@ class Parameters:
     Attributes:
         pause: called around :meth:`state_dict` and :meth:`load_state_dict`; the coordinator holds
             its closures back in it.
-        note_closed: called by :meth:`close`.
+        note_closed: called by :meth:`close`, with what processes know them by.
         check_open: called before :meth:`pull`, :meth:`push` and :meth:`stats` in the process that
             has made them; raises where the job has ended, even if servers still answer.
         check_travel: called when this is pickled; raises where it must not be.
@@ -49,7 +49,7 @@ class Parameters:
         self._own = client
         self.pause: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._is_closed = False
-        self.note_closed: Callable[[Parameters], object] = lambda _: None
+        self.note_closed: Callable[[str], object] = lambda _: None
         self.check_open: Callable[[], object] = lambda: None
         self.check_travel: Callable[[], object] = lambda: None
 
@@ -144,15 +144,10 @@ class Parameters:
             )
             raise UsageError(msg)
         if not self._is_closed:
-            self.note_closed(self)
+            self.note_closed(self._connection.key)
             with suppress(ServerLostError):
                 self._own.close()
             self._is_closed = True
-
-    @property
-    def key(self) -> str:
-        """What processes know them by."""
-        return self._connection.key
 
     def release(self, worker: str) -> None:
         """A worker's process has ended: wait for no push of it. Before it is started again."""

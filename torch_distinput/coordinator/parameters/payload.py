@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_distinput.coordinator.parameters.placement import ParameterShard
-from torch_distinput.data.batch.serialized import split
+from torch_distinput.data.batch.serialized import split_buffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,20 +44,20 @@ class Packed:
     arrays: tuple[np.ndarray[Any, Any], ...]
 
 
-def pack(value: Any) -> Packed:
+def pack_tensors(value: Any) -> Packed:
     """Pack a value, with whose dense tensors on the CPU it shares memory until it is sent."""
-    text, buffers = split(value)
+    text, buffers = split_buffers(value)
     arrays = tuple(np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers)
     return Packed(text=text, arrays=arrays)
 
 
-def unpack(packed: Packed) -> Any:
+def unpack_tensors(packed: Packed) -> Any:
     """Return the value, whose tensors share memory with nothing else, and may be written to."""
     own = [array if array.flags.writeable else array.copy() for array in packed.arrays]
     return pickle.loads(packed.text, buffers=own)  # noqa: S301 - from our own processes
 
 
-def read(packed: Packed) -> Any:
+def read_tensors(packed: Packed) -> Any:
     """Return the value, whose tensors are only to be read: they may lie in shared memory.
 
     Each keeps all the memory of its message, so what is to stay is copied.

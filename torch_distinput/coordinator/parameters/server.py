@@ -32,7 +32,12 @@ from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
 from torch_distinput.coordinator.parameters.gate import Gate, Gates, ParameterStats
 from torch_distinput.coordinator.parameters.held import HeldParameters
 from torch_distinput.coordinator.parameters.identity import Caller, token_prefix
-from torch_distinput.coordinator.parameters.payload import Packed, pack, read, unpack
+from torch_distinput.coordinator.parameters.payload import (
+    Packed,
+    pack_tensors,
+    read_tensors,
+    unpack_tensors,
+)
 from torch_distinput.errors import ServerLostError, UsageError, again, let_go
 
 T = TypeVar("T")
@@ -110,7 +115,7 @@ class ParameterServer:
         servers: Sequence[RemoteObject] = (),
     ) -> None:
         """Hold the shards of a :class:`ServerPart`; with a recipe, be server 0 of these servers."""
-        held = HeldParameters(read(packed), pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
+        held = HeldParameters(read_tensors(packed), pickle.loads(optimizer_fn))  # noqa: S301 - our coordinator's
         self._served[key] = _Served(held=held)
         if recipe is not None:
             self._chiefs[key] = _Chief(
@@ -141,12 +146,13 @@ class ParameterServer:
             version = chief.gate.admit(caller)
             chief.check()
         served = self._find(key)
-        return Lent(opened=served.lend(lambda held: (version, pack(held.changes(seen, whole)))))
+        changes = served.lend(lambda held: (version, pack_tensors(held.changes(seen, whole))))
+        return Lent(opened=changes)
 
     def stage(self, key: str, token: str, packed: Packed) -> None:
         """Keep gradients and buffers until they are applied."""
         served = self._find(key)
-        take = read if served.held.only_reads_gradients else unpack
+        take = read_tensors if served.held.only_reads_gradients else unpack_tensors
         served.staged[token] = take(packed)
 
     def commit(self, key: str, push: Push, packed: Packed | None = None) -> None:
@@ -202,11 +208,11 @@ class ParameterServer:
 
     def state(self, key: str) -> Lent:
         """Lend the packed :class:`HeldState`."""
-        return Lent(opened=self._find(key).lend(lambda held: pack(held.state())))
+        return Lent(opened=self._find(key).lend(lambda held: pack_tensors(held.state())))
 
     def load(self, key: str, packed: Packed) -> None:
         """Take over a :class:`HeldState`."""
-        served, state = self._find(key), unpack(packed)
+        served, state = self._find(key), unpack_tensors(packed)
         with served.lock:
             served.held.load(state)
 

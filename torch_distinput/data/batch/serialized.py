@@ -29,7 +29,7 @@ def new_piece(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
 
 
-def split(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def split_buffers(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Return the text of a value, and its buffers where they are: ``pickle.loads`` joins them.
 
     Raises whatever pickle does for a value that cannot be pickled.
@@ -52,7 +52,7 @@ def serialize(
         allocate: returns memory for so many bytes; for who sends again and again, and knows
             what is no longer needed.
     """
-    text, buffers = split(value)
+    text, buffers = split_buffers(value)
     parts = [np.frombuffer(text, dtype=np.uint8)]
     parts += [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
     sizes = [part.nbytes for part in parts]
