@@ -223,5 +223,6 @@ def test_ready_batches_of_many_sizes(num_replicas):
     def stream():
         yield from torch.split(rows, [4, 4, 7, 2, 1, 3])
 
-    steps = [step if num_replicas > 1 else (step,) for step in one(num_replicas).distribute_dataset(stream)]
-    assert rows.tolist() == torch.cat([torch.cat(parts) for parts in steps]).tolist()
+    steps = list(one(num_replicas).distribute_dataset(stream))
+    parts = steps if num_replicas == 1 else [part for step in steps for part in step]
+    assert rows.tolist() == torch.cat(parts).tolist()
