@@ -213,3 +213,16 @@ class TestMended:
         dataset = one().distribute_dataset(stream_of(range(4)), global_batch_size=2)
         specs = [dataset.element_spec for _ in dataset]
         assert [tdi.TensorSpec((None,), torch.int64)] * 2 == specs
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_ready_batches_of_many_sizes(num_replicas):
+    """Each is cut by its own size, whatever that of the one before was."""
+    rows = torch.arange(21)
+
+    def stream():
+        yield from torch.split(rows, [4, 4, 7, 2, 1, 3])
+
+    steps = list(one(num_replicas).distribute_dataset(stream))
+    parts = steps if num_replicas == 1 else [part for step in steps for part in step]
+    assert rows.tolist() == torch.cat(parts).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.leaf_kind import windows
@@ -90,10 +91,9 @@ class Trace(NamedTuple):
 NO_TRACE = Trace()
 
 
-class LocalStep(NamedTuple):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalStep:
     """The replica batches of this worker's replicas in one step.
-
-    A tuple, as all that is made for each step is: it costs a third of a frozen dataclass.
 
     Attributes:
         parts: for each local replica its rows; None where it has none.
