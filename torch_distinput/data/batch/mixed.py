@@ -10,13 +10,14 @@ They are cut and passed over as they are; only what is delivered is mapped and c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from torch_distinput.data.batch.leaf_kind import LeafKind, Order, windows
+from torch_distinput.data.batch.leaf_kind import LeafKind, Order, join, windows
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
 
@@ -95,6 +96,10 @@ class Mixed(LeafKind):
             own = torch.from_numpy(ranks[wanted[sources == source]])
             parts.append(self._take_part(part, own) if len(own) else None)
         return MixedRows(sources, tuple(parts))
+
+    def pool(self, leaves: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
+        """Take rows of all leaves joined."""
+        return partial(self.take, join(self, leaves))
 
     def concat(self, leaves: Sequence[Any]) -> Any:
         """The rows of each source one after another."""

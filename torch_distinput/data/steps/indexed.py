@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, final
 
@@ -85,7 +85,7 @@ def with_source_counts(
             dict(zip(names, mixture.count_passes(after), strict=True)),
         )
         before = after
-        yield step._replace(trace=step.trace._replace(source_counts=found)), num_examples
+        yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
 
 
 def ended_early() -> SourceError:
