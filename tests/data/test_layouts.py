@@ -82,6 +82,7 @@ def test_unusual_leaves(carry, leaf):
         got = carry(result)
         assert repr(result) == repr(got)
         assert type(result) is type(got)
+    assert getattr(leaf, "strides", None) == getattr(carry(leaf), "strides", None)
 
 
 @pytest.mark.parametrize("count", [0, 1, layout._MOST_LEAVES + 1])
