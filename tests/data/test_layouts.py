@@ -82,7 +82,8 @@ def test_unusual_leaves(carry, leaf):
         got = carry(result)
         assert repr(result) == repr(got)
         assert type(result) is type(got)
-    assert getattr(leaf, "strides", None) == getattr(carry(leaf), "strides", None)
+    if isinstance(leaf, np.ndarray) and leaf.size:
+        assert leaf.strides == carry(leaf).strides
 
 
 @pytest.mark.parametrize("count", [0, 1, layout._MOST_LEAVES + 1])
