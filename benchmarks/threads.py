@@ -99,7 +99,7 @@ def count(batches: Any, expected: int) -> Callable[[], None]:
     return epoch
 
 
-def ours(data: Any, **parallel: int) -> Callable[[], None]:
+def ours(data: Any, **parallel: Any) -> Callable[[], None]:
     """What a user writes."""
     strategy = tdi.OneDeviceStrategy("cpu")
     return count(strategy.distribute_dataset(data, global_batch_size=BATCH, **parallel), len(data))

@@ -125,6 +125,21 @@ def test_an_error_comes_after_the_steps_before_it(fails_at, num_threads, error):
     assert not fetch_threads()
 
 
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_what_cannot_be_read_comes_after_the_steps_before_it(tmp_path, num_threads):
+    """Also where it is the reading that fails, which is ahead of the threads."""
+    (tmp_path / "a.txt").write_text("".join(f"{row}\n" for row in range(6)))
+    (tmp_path / "broken.txt").write_bytes(b"6\n\xff\n")
+    files = tdi.FileDataset(str(tmp_path / "*.txt")).map(int)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        files, global_batch_size=2, num_threads=num_threads
+    )
+    steps = iter(dataset)
+    assert [[0, 1], [2, 3], [4, 5]] == [next(steps).tolist() for _ in range(3)]
+    with pytest.raises(tdi.SourceError, match="broken.txt"):
+        next(steps)
+
+
 def fetch_threads():
     """Those that are alive."""
     return [one for one in threading.enumerate() if one.name.startswith("torch_distinput-fetch")]

@@ -116,11 +116,11 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 def _is_plain(leaf: Any) -> bool:
     if type(leaf) is torch.Tensor:
-        return is_plain_tensor(leaf) and not (leaf.is_conj() or leaf.is_neg())
+        return is_plain_tensor(leaf)
     if type(leaf) is not np.ndarray:
         return False
     dtype = leaf.dtype
-    is_numbers = dtype.kind in _NUMBERS and dtype.isnative and dtype.metadata is None
+    is_numbers = dtype.kind in _NUMBERS and dtype.metadata is None
     return is_numbers and leaf.size > 0 and leaf.flags.c_contiguous
 
 
