@@ -37,7 +37,8 @@ PUBLIC = {
         " replica_id_in_sync_group strategy"
     ),
     "Step": (
-        "average batch ids index info is_empty local_counts num_examples padded_rows sources state_dict"
+        "average batch ids index info is_empty local_counts num_examples padded_rows sources"
+        " state_dict"
     ),
     "StepGroup": "count index num_examples state_dict",
     "StepInfo": "ids index is_empty local_counts num_examples padded_rows sources",
