@@ -150,6 +150,7 @@ def test_an_epoch_that_is_left_does_not_mix_with_the_next():
 LEFT_BEHIND = """
 import os, signal, sys
 from tests.data.test_loader_processes import processes, who
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 results = processes(who).run(iter(range(1000)))
 next(results)
 {end}
