@@ -11,7 +11,7 @@ BENCH_READY := .venv/ready-bench
 INTEGRATIONS_READY := .venv-integrations/ready
 
 # How many processes run tests; each starts ranks and loader processes of its own.
-JOBS ?= 3
+JOBS ?= 4
 # A file of tests stays in one process, which makes once what they share. In the order of the folders:
 # by number of tests, the slow files with few of them would come last, one after another.
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
