@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -148,7 +149,7 @@ def _read_weights(weights: Any, names: tuple[str, ...]) -> tuple[Fraction, ...]:
             )
             raise ConfigurationError(msg)
         weights = [weights[name] for name in names]
-    if isinstance(weights, (str, bytes, Set)) or not hasattr(weights, "__iter__"):
+    if isinstance(weights, (str, bytes, AbstractSet)) or not hasattr(weights, "__iter__"):
         msg = f"mix expects weights by name or in a sequence, got {weights!r}."
         raise TypeError(msg)
     weights = list(weights)
