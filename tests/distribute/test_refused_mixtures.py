@@ -216,6 +216,7 @@ def test_a_stream_without_examples(stop):
     """Found when its turn comes, on every rank."""
     sources = {"one": torch.arange(3), "two": stream_of([])}
     said = messages_of(lambda: tdi.mix(sources, weights=(1, 1), stop=stop))
+    assert all(message.endswith("look for what has emptied it.") for message in said), said
     assert all("got none in 'two'" in message for message in said)
 
 
