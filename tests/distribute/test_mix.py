@@ -115,6 +115,24 @@ def test_steps_tell_what_they_are_from(kind, rebatch, buffer_size):
         assert ({"a": 7, "b": 6}, {"a": 0, "b": 2}) == (total, repeats)
 
 
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_repeats_are_those_since_the_epoch_began(kind):
+    """Also after a resume behind which the source that was repeated does not come again."""
+    a = torch.arange(2) if kind == "index" else stream_of(range(2))
+    source = tdi.mix({"a": a, "b": torch.arange(9)}, weights=(1, 2), stop="repeat")
+
+    def make():
+        return one().distribute_dataset(source, global_batch_size=1)
+
+    before, after = make(), make()
+    list(itertools.islice(before, 12))
+    after.load_state_dict(before.state_dict())
+    iterator = iter(after)
+    list(iterator)
+    assert {"a": 0, "b": 1} == iterator.stats().sources
+    assert {"a": 1, "b": 0} == iterator.stats().repeats
+
+
 def test_steps_of_one_source_tell_nothing():
     """Nor do those of workers that each mix files of their own."""
     iterator = iter(one().distribute_dataset(torch.arange(4), global_batch_size=2))

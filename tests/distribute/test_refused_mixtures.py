@@ -32,6 +32,8 @@ TWO = {"web": torch.arange(4), "code": torch.arange(9)}
         ((1, "2"), TypeError, "numbers as weights, got '2' for 'code'"),
         ((1, True), TypeError, "got True for 'code'"),
         (1, TypeError, "by name or in a sequence, got 1"),
+        ({0.3, 0.7}, TypeError, "by name or in a sequence, got {"),
+        (np.ones((2, 2)), TypeError, "numbers as weights, got array.* for 'web'"),
     ],
 )
 def test_weights(weights, error, words):
@@ -42,7 +44,16 @@ def test_weights(weights, error, words):
         tdi.mix(TWO, weights=tdi.schedule({0: (1, 1), 5: weights}))
 
 
-@pytest.mark.parametrize("weights", [np.array([0.5, 2]), torch.tensor([1, 4]), [Fraction(1, 4), 1]])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([0.5, 2]),
+        np.array([0.2, 0.8], dtype=np.float32),
+        torch.tensor([0.2, 0.8]),
+        torch.tensor([1, 4]),
+        [Fraction(1, 4), 1],
+    ],
+)
 def test_numbers_of_all_kinds_are_weights(weights):
     """They are fractions at once, and exact."""
     assert Fraction(4) == Fraction(*reversed(tdi.mix(TWO, weights=weights).points[0][1]))
@@ -129,6 +140,27 @@ def test_one_stream_under_two_names():
     assert [0, 0, 1, 1] == step.tolist()
 
 
+def test_one_stream_in_a_mixture_and_in_one_inside():
+    """It would be read by both, too."""
+    stream = Counting()
+    inner = tdi.mix({"again": stream}, weights=(1,))
+    with pytest.raises(ValueError, match="as 'once' and 'inner: again'"):
+        one().distribute_dataset(
+            tdi.mix({"once": stream, "inner": inner}, weights=(1, 1)), global_batch_size=2
+        )
+
+
+def test_steps_of_a_mixture_inside():
+    """A step has only some of its examples: a point would come later than it says."""
+    points = tdi.schedule({0: (1, 1), 2: (1, 3)}, unit="steps")
+    inner = tdi.mix(TWO, weights=points)
+    with pytest.raises(ValueError, match="got steps in 'inner'. Use unit=\"examples\""):
+        one().distribute_dataset(
+            tdi.mix({"inner": inner, "more": torch.arange(4)}, weights=(1, 1)),
+            global_batch_size=2,
+        )
+
+
 def test_a_stream_cannot_be_shuffled():
     """As by itself."""
     mixture = tdi.mix({"a": stream_of(range(3))}, weights=(1,))
@@ -172,11 +204,19 @@ def test_sources_of_different_structure(other, words):
         assert "'two'" in message
 
 
+def test_rows_of_different_shapes():
+    """Told with both shapes and both sources; a collate_fn may pad them."""
+    sources = {"one": torch.zeros(3, 2), "two": torch.zeros(3, 5)}
+    said = messages_of(lambda: tdi.mix(sources, weights=(1, 1)), size=4)
+    assert all("got (2,) in 'one' and (5,) in 'two'" in message for message in said), said
+
+
 @pytest.mark.parametrize("stop", ["first", "all", "repeat"])
 def test_a_stream_without_examples(stop):
     """Found when its turn comes, on every rank."""
     sources = {"one": torch.arange(3), "two": stream_of([])}
     said = messages_of(lambda: tdi.mix(sources, weights=(1, 1), stop=stop))
+    assert all(message.endswith("look for what has emptied it.") for message in said), said
     assert all("got none in 'two'" in message for message in said)
 
 
@@ -224,6 +264,22 @@ def test_a_state_of_another_mixture(kind, change, words):
     _, state = run(make_of(), (2, 1), steps=2)
     with pytest.raises(ValueError, match=words):
         run(make_of(**change), (2, 1), state=state)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("is_saved_mixed", [False, True])
+def test_a_state_of_as_many_examples_that_are_not_mixed(is_inside, is_saved_mixed):
+    """The number is the same, and the order another: by itself as in a mixture."""
+
+    def make_of(is_mixed):
+        source = tdi.mix(TWO, weights=(1, 1), stop="all") if is_mixed else torch.arange(13)
+        if is_inside:
+            source = tdi.mix({"own": source, "more": torch.arange(3)}, weights=(1, 1), stop="all")
+        return lambda strategy: strategy.distribute_dataset(source, global_batch_size=2)
+
+    _, state = run(make_of(is_saved_mixed), (2, 1), steps=2)
+    with pytest.raises(ValueError, match="sources? was"):
+        run(make_of(not is_saved_mixed), (2, 1), state=state)
 
 
 def test_ranks_with_different_weights():

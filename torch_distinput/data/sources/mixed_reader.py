@@ -208,11 +208,13 @@ class MixedReader:
                 "it was read for another time. Pass what can be iterated again and again."
             )
             raise SourceError(msg)
-        where = f" in shard {shard.index} of {shard.num_shards}" if shard.num_shards > 1 else ""
+        where = cure = ""
+        if shard.num_shards > 1:
+            where = f" in shard {shard.index} of {shard.num_shards}"
+            cure = '; with auto_shard_policy="data" all workers read all files'
         msg = (
             f"Expected examples in each source of a mixture, got none in {name!r}{where}. Leave "
-            'it out, or look for what has emptied it; with auto_shard_policy="data" all workers '
-            "read all files."
+            f"it out, or look for what has emptied it{cure}."
         )
         raise SourceError(msg)
 

@@ -111,14 +111,16 @@ def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) 
         check_alike([names[source] for source in parts], batches)
     structure = flatten(batches[0])[1]
     columns = zip(*(leaves_like(batch, structure) or [] for batch in batches), strict=True)
+    there = [names[source] for source in parts]
     places = [np.flatnonzero(sources == source) for source in parts]
-    return unflatten(structure, [_merge_column(column, places) for column in columns])
+    return unflatten(structure, [_merge_column(there, column, places) for column in columns])
 
 
-def _merge_column(column: Sequence[Any], places: Sequence[Indices]) -> Any:
+def _merge_column(names: Sequence[str], column: Sequence[Any], places: Sequence[Indices]) -> Any:
     """The rows of one leaf of all sources, each at its place."""
     first, count = column[0], sum(map(len, places))
-    if all(is_selectable(leaf) and leaf.shape[1:] == first.shape[1:] for leaf in column):
+    if all(map(is_selectable, column)):
+        _check_shapes(names, [tuple(leaf.shape[1:]) for leaf in column])
         merged = first.new_empty((count, *first.shape[1:]))
         for leaf, own in zip(column, places, strict=True):
             merged.index_copy_(0, torch.from_numpy(own), leaf)
@@ -128,6 +130,17 @@ def _merge_column(column: Sequence[Any], places: Sequence[Indices]) -> Any:
     back[order] = np.arange(count)
     kind = kind_of(first)
     return kind.take(kind.concat(column), torch.from_numpy(back))
+
+
+def _check_shapes(names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuse rows of different shapes, which no tensor can hold."""
+    for name, shape in zip(names[1:], shapes[1:], strict=True):
+        if shape != shapes[0]:
+            msg = (
+                f"Expected rows of one shape to mix, got {shapes[0]} in {names[0]!r} and {shape} "
+                f"in {name!r}. Let a map or a collate_fn make them alike, by padding for example."
+            )
+            raise ConfigurationError(msg)
 
 
 def _look_alike(batches: Sequence[Batch]) -> bool:

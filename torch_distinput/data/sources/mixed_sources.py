@@ -7,7 +7,7 @@ web: IndexedSource, code: StreamSource     ->  StreamSource in which all are rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -52,6 +52,7 @@ def open_mixture(mixture: Mixture, request: Request, open_source: Open) -> Sourc
         ConfigurationError: one of them is empty, cannot be mixed, or does not fit the request.
     """
     _refuse_same_stream(mixture)
+    _refuse_inner_steps(mixture)
     own = replace(request, drop_last=False)
     opened = {
         name: _open_member(name, source, own, open_source)
@@ -79,13 +80,33 @@ def _open_member(name: str, source: Any, request: Request, open_source: Open) ->
 def _refuse_same_stream(mixture: Mixture) -> None:
     """One object under two names would be started twice, and perhaps yield to each what is left."""
     names: dict[int, str] = {}
-    for name, source in mixture.sources.items():
+    for name, source in _find_members(mixture):
         other = names.setdefault(id(source), name)
         is_object = hasattr(source, "__iter__") and classify(source) is SourceKind.STREAM
         if other != name and is_object:
             msg = (
                 f"Expected streams of their own in a mixture, got one {type(source).__name__} as "
                 f"{other!r} and {name!r}. Make a second one, or give it the sum of their weights."
+            )
+            raise ConfigurationError(msg)
+
+
+def _find_members(mixture: Mixture) -> Iterator[tuple[str, Any]]:
+    """Its sources, and those of the mixtures in it."""
+    for name, source in mixture.sources.items():
+        yield name, source
+        if isinstance(source, Mixture):
+            for inner, member in _find_members(source):
+                yield f"{name}: {inner}", member
+
+
+def _refuse_inner_steps(mixture: Mixture) -> None:
+    """A step takes only some examples of a mixture in it: none knows which are its steps."""
+    for name, source in mixture.sources.items():
+        if isinstance(source, Mixture) and source.unit == STEPS and len(source.points) > 1:
+            msg = (
+                f"Expected a schedule in examples in a mixture of a mixture, got steps in {name!r}."
+                ' Use unit="examples": those of its own order, of which a step takes its share.'
             )
             raise ConfigurationError(msg)
 
@@ -151,10 +172,18 @@ def describe_mixture(
     ``members``: the same of each source, as far as it is known here.
     """
     weights = [[at, list(map(str, each))] for at, each in shares.points]
-    facts = {"sources": list(mixture.sources), "weights": weights, "stop": mixture.stop}
+    facts = {"sources": _list_names(mixture), "weights": weights, "stop": mixture.stop}
     for name, own in members.items():
         facts.update({f"{name}: {fact}": value for fact, value in own.items()})
     return facts
+
+
+def _list_names(mixture: Mixture) -> list[Any]:
+    """The names of its sources; of mixtures in it with the names of theirs."""
+    return [
+        [name, _list_names(source)] if isinstance(source, Mixture) else name
+        for name, source in mixture.sources.items()
+    ]
 
 
 def _mix_indexed(

@@ -92,10 +92,15 @@ class MixedStream(CountedStream):
         left = {number: iter(examples) for number, examples in found.items()}
         return [next(left[source]) for source in chunk.data.sources.tolist()]
 
-    def count_sources(self, ids: Ids) -> tuple[dict[str, int], dict[str, int]]:
-        """How many rows are of each source, by their ids, and how often those had begun again."""
+    def count_sources(self, chunk: Chunk) -> tuple[dict[str, int], dict[str, int]]:
+        """How many rows are of each source, and how often all had begun again by the last one.
+
+        The place tells it of those that have no row here: perhaps of a run before this one.
+        """
+        ids, start = chunk.ids, chunk.place.start
         counts = np.bincount(ids[:, 0], minlength=len(self.names))
-        repeats = np.zeros_like(counts)
+        assert start is not None, "the reader tells where each row stands"
+        repeats = np.array(start.several("passes", len(self.names)))
         np.maximum.at(repeats, ids[:, 0], ids[:, 1])
         return (
             dict(zip(self.names, counts.tolist(), strict=True)),

@@ -87,7 +87,11 @@ class IndexedSource:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     has_shards = False
-    kind = "examples by index"
+
+    @property
+    def kind(self) -> str:
+        """What it is, for a state: a place in a mixture is none in as many other examples."""
+        return "examples by index" if self.mixture is None else "a mixture by index"
 
     def make_order(self, seed: int, epoch: int, num_examples: int | None = None) -> ExampleOrder:
         """Our order of an epoch, for sources without a sampler.

@@ -195,7 +195,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         """What a whole global batch is from; None unless it is of a mixture that all share."""
         if not self._splitter.shared or not isinstance(self._stream, MixedStream):
             return None
-        return SourceCounts(*self._stream.count_sources(batch.ids))
+        return SourceCounts(*self._stream.count_sources(batch))
 
     def _trace(
         self, chunk: Chunk, number: int, *, first: bool = True, counts: SourceCounts | None = None

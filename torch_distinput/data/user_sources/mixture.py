@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from numbers import Integral, Rational, Real
 from typing import Any, final
+
+import numpy as np
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.mixing import FIRST, STOPS
@@ -146,7 +149,7 @@ def _read_weights(weights: Any, names: tuple[str, ...]) -> tuple[Fraction, ...]:
             )
             raise ConfigurationError(msg)
         weights = [weights[name] for name in names]
-    if isinstance(weights, (str, bytes)) or not hasattr(weights, "__iter__"):
+    if isinstance(weights, (str, bytes, AbstractSet)) or not hasattr(weights, "__iter__"):
         msg = f"mix expects weights by name or in a sequence, got {weights!r}."
         raise TypeError(msg)
     weights = list(weights)
@@ -165,7 +168,8 @@ def _read_weights(weights: Any, names: tuple[str, ...]) -> tuple[Fraction, ...]:
 
 def _read_weight(name: str, weight: Any) -> Fraction:
     """A weight as the fraction that was meant: of a float the shortest that is that float."""
-    if hasattr(weight, "item"):  # a number of NumPy or torch
+    single = str(getattr(weight, "dtype", "")).endswith("float32")
+    if getattr(weight, "shape", None) == ():  # a number of NumPy or torch
         weight = weight.item()
     if isinstance(weight, bool) or not isinstance(weight, (Real, Decimal)):
         msg = f"mix expects numbers as weights, got {weight!r} for {name!r}."
@@ -180,7 +184,8 @@ def _read_weight(name: str, weight: Any) -> Fraction:
         return Fraction(weight)
     weight = float(weight)
     short = Fraction(weight).limit_denominator(_SHORT)
-    return short if float(short) == weight else Fraction(repr(weight))
+    nearest = float(np.float32(float(short))) if single else float(short)
+    return short if nearest == weight else Fraction(repr(weight))
 
 
 def _refuse_endless(weights: tuple[Fraction, ...], names: tuple[str, ...], stop: str) -> None:
