@@ -148,9 +148,10 @@ def test_recipes(tmp_path_factory, name, chosen, cycle, mapped, workers, steps, 
     assert play(lists, workers, state=state) == play(packed, workers, state=state)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4 * NUM_RECIPES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * NUM_RECIPES)
 @given(buffer_size=st.integers(1, 60), mapped=st.booleans(), workers=st.integers(1, 3),
-       others=st.integers(1, 3), steps=st.integers(0, 6), policy=st.sampled_from(["file", "data"]))  # fmt: skip
+       others=st.integers(1, 3), steps=st.integers(0, 6),
+       policy=st.sampled_from(["file", "data"]))  # fmt: skip
 def test_long_rows_on_other_workers(
     tmp_path_factory, buffer_size, mapped, workers, others, steps, policy
 ):
