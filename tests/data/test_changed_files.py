@@ -10,10 +10,12 @@ import pytest
 import torch_distinput as tdi
 from tests.formats import FORMATS
 from tests.storages import Memory
+from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.files.work_units import Unit, UnitSource
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage.range_reader import sized
 from torch_distinput.data.stream.bad_records import ReadLog
+from torch_distinput.plan.progress.route import Shard
 
 
 def shortened(path):
@@ -171,3 +173,23 @@ def test_on_other_storages(tmp_path):
     with pytest.raises(EOFError, match="x://a: expected 9 bytes, as it was listed, got 8"):
         opened.read()
 
+
+
+def test_a_shuffle_holds_no_bytes_of_a_mapped_file(tmp_path):
+    """The file may be written over when it was read to its end, and nobody looks at it again."""
+    pa = pytest.importorskip("pyarrow")
+    paths = [tmp_path / "0.arrow", tmp_path / "1.arrow"]
+    for path in paths:
+        table = pa.table({"text": ["a" * 100] * 60})
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table)
+    files = tdi.FileDataset(list(paths), reader="arrow", strings="packed").shuffle(90)
+    stream = FileStream(dataset=files, listing=files.list_files(), collate=None)
+    reader = stream.open(Shard())
+    read = [reader.take(1)]
+    with paths[0].open("r+b") as file:
+        content = file.read().replace(b"a" * 100, b"z" * 100)
+        file.seek(0)
+        file.write(content)
+    read += [reader.take(1) for _ in range(119)]
+    assert {"a" * 100} == {text for chunk in read for text in chunk.data["text"]}

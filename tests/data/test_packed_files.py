@@ -148,6 +148,38 @@ def test_recipes(tmp_path_factory, name, chosen, cycle, mapped, workers, steps, 
     assert play(lists, workers, state=state) == play(packed, workers, state=state)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=2 * NUM_RECIPES)
+@given(buffer_size=st.integers(1, 60), mapped=st.booleans(), workers=st.integers(1, 3),
+       others=st.integers(1, 3), steps=st.integers(0, 6),
+       policy=st.sampled_from(["file", "data"]))  # fmt: skip
+def test_long_rows_on_other_workers(
+    tmp_path_factory, buffer_size, mapped, workers, others, steps, policy
+):
+    """Rows that a shuffle copies one by one: each once, as in lists, also behind a resume."""
+    folder = tmp_path_factory.getbasetemp() / "long rows"
+    folder.mkdir(exist_ok=True)
+    numbers = itertools.count()
+    for place, size in enumerate(SIZES):
+        lines = (f"{next(numbers)} {'ä' * 40}\n" for _ in range(size))
+        (folder / f"{place}.txt").write_text("".join(lines))
+    total = next(numbers)
+
+    def recipe(files):
+        files = files.shuffle(buffer_size)
+        return files.map(str) if mapped else files
+
+    paths = f"{folder}/*.txt"
+    lists, packed = both(paths, FORMATS["text"], recipe=recipe, policy=policy)
+    before = play(packed, workers, steps=steps)
+    assert play(lists, workers, steps=steps) == before
+    state = state_after(packed, workers, steps)
+    after = play(packed, others, state=state)
+    assert play(lists, others, state=state) == after
+    found = [row for run in (before, after) for rank in run[0] for parts, _ in rank
+             for part in parts for row in part]  # fmt: skip
+    assert list(range(total)) == sorted(int(row.split()[0]) for row in found)
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_what_is_text_is_packed(tmp_path, name):
     form = FORMATS[name]

@@ -6,6 +6,7 @@ import gc
 import weakref
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import torch_distinput as tdi
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.jagged import make_jagged
+from torch_distinput.data.files import windows
 from torch_distinput.data.files.operations import Key, Shuffle, read_windows, run
 from torch_distinput.data.files.windows import WindowReader
 from torch_distinput.data.stream.bad_records import ReadLog
@@ -83,8 +85,8 @@ def test_rows_and_places_are_those_of_whole_windows(sizes, buffer_size, counts):
         return chunks_of(sizes)
 
     whole = ChunkReader(run(upstream, operations, KEY, Cursor()))
-    windows = read_windows(upstream, operations, KEY, Cursor())
-    assert taken(whole, counts) == taken(WindowReader(windows, ReadLog(), None), counts)
+    found = read_windows(upstream, operations, KEY, Cursor())
+    assert taken(whole, counts) == taken(WindowReader(found, ReadLog(), None), counts)
 
 
 def test_an_operation_behind_a_shuffle_sees_whole_windows():
@@ -122,3 +124,43 @@ def test_a_window_is_let_go_before_the_next_is_filled():
     while reader.take(2) is not None:
         pass
     assert [[], [False]] == held
+
+
+@given(sizes, st.integers(1, 20), st.integers(1, 9))
+def test_pieces_are_the_window(sizes, buffer_size, piece):
+    """In order, each row at its place."""
+
+    def upstream(_, place):
+        return chunks_of(sizes)
+
+    def played():
+        chunks = list(run(upstream, [Shuffle(buffer_size)], KEY, Cursor()))
+        return [
+            (chunk.ids[row].tolist(), chunk.place.after(row))
+            for chunk in chunks
+            for row in range(chunk.num_rows)
+        ]
+
+    whole = played()
+    assert sum(sizes) == len(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(windows, "_PIECE_BYTES", 400 * piece)
+        cut = played()
+    assert whole == cut
+
+
+def test_an_operation_behind_a_shuffle_holds_one_window():
+    """Not the one before as well."""
+    held, refs = [], []
+
+    def upstream(_, place):
+        for chunk in chunks_of([4, 4, 4]):
+            gc.collect()
+            held.append([at() is not None for at in refs])
+            refs.append(weakref.ref(chunk.data["tensor"]))
+            yield chunk
+            del chunk
+
+    for chunk in run(upstream, [Shuffle(4)], KEY, Cursor()):
+        del chunk
+    assert [[], [False], [False, False]] == held

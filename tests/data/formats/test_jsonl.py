@@ -279,3 +279,9 @@ def test_values_of_100_levels_are_read(tmp_path, kind):
 def _skipping(path):
     dataset = tdi.FileDataset(path, reader="jsonl", on_error="skip")
     return list(tdi.OneDeviceStrategy("cpu").distribute_dataset(dataset, global_batch_size=1))
+
+
+def test_lines_in_a_list():
+    """As readers that are made of this one may yield them, with their ends or without."""
+    lines = [b'{"a": 1}', b'{"a": 2}\n']
+    assert [1, 2] == JSONL().decode(lines)["a"].tolist()

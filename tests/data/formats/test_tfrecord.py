@@ -25,6 +25,7 @@ from torch_distinput.data.formats import framing as framed
 from torch_distinput.data.formats import sidecar_index as kept_index
 from torch_distinput.data.formats import tfrecord
 from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.testing import check_reader
 
 PAYLOADS = [bytes([i % 251]) * (i * 7 % 1500) for i in range(1000 if LONG else 400)]
@@ -249,3 +250,16 @@ def test_a_missing_library_is_named(monkeypatch):
     with pytest.raises(ConfigurationError, match=r"pip install 'torch_distinput\[tfrecord\]'"):
         read(frame(b"record"))
     tfrecord._crc32c.cache_clear()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_payloads_in_a_list_and_frames(packed):
+    """What a list of payloads becomes is what packed frames become."""
+    records = [example(a=int_list(number), b=bytes_list(b"%d" % number)) for number in range(3)]
+    reader = TFRecord({"a": torch.int64, "b": bytes}, packed=packed)
+    frames = [bytes(12) + record + bytes(4) for record in records]
+    found = [reader.decode(records), reader.decode(PackedStrings.from_list(frames, bytes))]
+    for columns in found:
+        assert [0, 1, 2] == columns["a"].tolist()
+        assert [b"0", b"1", b"2"] == list(columns["b"])
+        assert isinstance(columns["b"], PackedStrings) == packed

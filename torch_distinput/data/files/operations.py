@@ -162,9 +162,10 @@ class Shuffle:
     kind = "shuffle"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
-        """Hand windows over whole."""
-        windows = self.windows(upstream, key, place)
-        return (window.take(0, len(window.order)) for window in windows)
+        """Hand windows over, piece by piece."""
+        for window in self.windows(upstream, key, place):
+            yield from window.pieces()
+            del window  # before the next one is filled
 
     def windows(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Window]:
         """Collect windows in keyed order; their rows stand behind their number."""
@@ -285,7 +286,7 @@ def read_windows(
 ) -> Iterator[Window] | None:
     """The windows of a shuffle that is the last operation; None where it is not.
 
-    An operation behind it would see a window as one chunk: its rows stand behind it.
+    An operation behind it gets chunks, and says where the rows of each stand.
     """
     *before, last = operations
     if not isinstance(last, Shuffle):

@@ -13,6 +13,7 @@ import numpy as np
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
+from torch_distinput.data.files.operations import Shuffle
 from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
@@ -164,7 +165,8 @@ class UnitSource:
             return
         try:
             for data in self.dataset.reader.read(file, part):
-                chunk = _number_rows(data, unit, count)
+                own = rows.copy_rows(data) if self._has_to_copy else data
+                chunk = _number_rows(own, unit, count)
                 count += chunk.num_rows
                 if chunk.num_rows:
                     yield chunk
@@ -179,6 +181,12 @@ class UnitSource:
         if log.on_error == "raise" and part.num_records not in (None, count):
             reason = f"expected {part.num_records} records, as was found before, got {count}"
             file.bad(where, reason)
+
+    @property
+    def _has_to_copy(self) -> bool:
+        """Whether rows of a mapped file are held for long after it was read."""
+        shuffles = any(isinstance(op, Shuffle) for op in self.dataset.operations)
+        return shuffles and self.dataset.reader.mapped
 
     def _file(self, number: int, log: ReadLog) -> InputFile:
         info = self.listing[number]

@@ -54,6 +54,11 @@ class Arrow(Reader):
         """The same, handing text over packed."""
         return replace(self, packed=True)
 
+    @property
+    def mapped(self) -> bool:  # type: ignore[override]  # read-only, as the class is frozen
+        """Packed strings are; all else is copied."""
+        return self.packed
+
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut a file at record batches; small ones are joined, to a megabyte at most."""
         if file.size is None:

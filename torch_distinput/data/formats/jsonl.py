@@ -80,8 +80,11 @@ class JSONL(Reader):
             if len(lines):
                 yield lines
 
-    def decode(self, records: PackedStrings) -> Batch:
-        """Parse lines."""
+    def decode(self, records: PackedStrings | Sequence[bytes]) -> Batch:
+        """Parse lines: in a list of ``bytes``, or packed, with their ends."""
+        if not isinstance(records, PackedStrings):
+            ended = [line.removesuffix(b"\n") + b"\n" for line in records]
+            records = PackedStrings.from_list(ended, bytes)
         _refuse_deep(records)
         found = None
         if len(records):

@@ -74,6 +74,11 @@ class Lanes:
         bounds = offsets.numpy()
         return Lanes(data.numpy(), bounds[:-2], bounds[1:-1])
 
+    def messages(self) -> list[bytes]:
+        """All of them, taken out."""
+        spans = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        return [self.data[start:stop].tobytes() for start, stop in spans]
+
     def features(self, wanted: Iterable[bytes]) -> Places:
         """Find the wanted features in all records."""
         numbers = {name: number for number, name in enumerate(wanted)}

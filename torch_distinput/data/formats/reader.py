@@ -60,6 +60,10 @@ class Reader(ABC):
     addressable: bool = False
     """``start`` and ``stop`` of a part count records, so that a part may begin at any of them."""
 
+    mapped: bool = False
+    """What :meth:`read` yields may be bytes of a mapped file. For a shuffle it is copied at once:
+    the file may change while rows are held, after it was compared with the listing."""
+
     def parts(self, file: InputFile) -> Sequence[Part]:
         """Cut a file into parts that together are all of it, in order; none if it is empty.
 

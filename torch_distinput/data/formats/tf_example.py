@@ -8,7 +8,7 @@ own, so that values are made in one place only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, final
@@ -79,26 +79,26 @@ def _field(name: str, given: Any) -> Field:
 
 
 def parse_examples(
-    frames: PackedStrings, wanted: Mapping[bytes, Field], *, packed: bool = False
+    records: PackedStrings | Sequence[bytes],
+    wanted: Mapping[bytes, Field],
+    *,
+    packed: bool = False,
 ) -> Batch:
     """Return a dict with a column for each wanted feature.
 
     Args:
-        frames: the messages, each with :data:`BEFORE` bytes before it and :data:`BEHIND` behind it.
+        records: the messages; packed, they are frames with :data:`BEFORE` bytes before each
+            message and :data:`BEHIND` behind it.
         wanted: what to make of which feature.
         packed: columns with one text or bytes a row become packed strings.
 
     Raises:
         ValueError: if a message does not parse, or does not have what is wanted.
     """
-    own = frames.narrow()
-    data, offsets = own.data.numpy(), own.offsets.numpy()
-    starts, stops = offsets[:-1] + BEFORE, offsets[1:] - BEHIND
-    lanes = Lanes(data, starts, stops)
+    lanes = _lanes(records) if isinstance(records, PackedStrings) else Lanes.joined(records)
     places = lanes.features(wanted)
     if not places.plain.all():
-        spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        messages = [data[start:stop].tobytes() for start, stop in spans]
+        messages = lanes.messages()
         for row in np.flatnonzero(~places.plain).tolist():
             messages[row] = _rewrite(messages[row], row)
         lanes = Lanes.joined(messages)
@@ -109,6 +109,13 @@ def parse_examples(
         for number, field in enumerate(wanted.values())
     }
     return {name: column.values(packed=packed) for name, column in columns.items()}
+
+
+def _lanes(frames: PackedStrings) -> Lanes:
+    """The messages in frames, where they lie."""
+    own = frames.narrow()
+    offsets = own.offsets.numpy()
+    return Lanes(own.data.numpy(), offsets[:-1] + BEFORE, offsets[1:] - BEHIND)
 
 
 def _rewrite(record: bytes, row: int) -> bytes:

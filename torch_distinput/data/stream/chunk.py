@@ -111,8 +111,6 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     )
 
 
-
-
 @final
 class ChunkPool:
     """Rows of chunks of one structure, to be taken in any order."""
