@@ -246,13 +246,11 @@ def test_a_vote_that_breaks_off_is_told_to_all(monkeypatch):
 
 def test_after_a_vote_that_broke_off_here_the_next_epoch_is_refused(monkeypatch):
     """Its first message would be taken for the vote that others wait for still."""
-    gather = SimulatedChannel.gather_ints
-    calls = []
+    gather, broken = SimulatedChannel.gather_ints, [ZeroDivisionError()]
 
     def broken_once_on_one(self, vector):
-        if self._rank == 1 and not calls:
-            calls.append(1)
-            raise ZeroDivisionError
+        if self._rank == 1 and broken:
+            raise broken.pop()
         return gather(self, vector)
 
     monkeypatch.setattr(SimulatedChannel, "gather_ints", broken_once_on_one)
