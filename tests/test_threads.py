@@ -233,3 +233,23 @@ def test_a_signal_ends_the_child_of_a_rank_that_stops_on_it():
         assert not strategy.stop_requested
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_at_exit_only_a_thread_that_does_not_end_when_asked_is_given_up(monkeypatch, heeds):
+    """Giving up breaks connections, and what went over them may be on its way yet."""
+    monkeypatch.setattr(threads, "_EXIT_SECONDS", SECONDS if heeds else 0.01)
+
+    def leave():
+        ended, given_up = threading.Event(), []
+
+        def give_up():
+            given_up.append(True)
+            ended.set()
+
+        stop = ended.set if heeds else (lambda: None)
+        threads.start_thread(ended.wait, name="test", stop=stop, give_up=give_up)
+        threads._end_all()
+        return len(given_up)
+
+    assert (0 if heeds else 1) == forked(leave)

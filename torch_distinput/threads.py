@@ -132,8 +132,9 @@ def _end_all() -> None:
     for way in ways.values():
         way.stop()
     _join([thread for thread, way in ways.items() if way.give_up], _EXIT_SECONDS)
-    for way in ways.values():
-        if way.give_up:
+    for thread, way in ways.items():
+        # Not for one that has ended: others may use the same connections until they end well.
+        if way.give_up and thread.is_alive():
             way.give_up()
     _join(list(_started), _LAST_SECONDS)
     for release in _releases:

@@ -244,6 +244,28 @@ def test_a_vote_that_breaks_off_is_told_to_all(monkeypatch):
     assert [tdi.PeerFailedError, tdi.SourceError] == simulate(work, num_workers=2)
 
 
+def test_after_a_vote_that_broke_off_here_the_next_epoch_is_refused(monkeypatch):
+    """Its first message would be taken for the vote that others wait for still."""
+    gather, broken = SimulatedChannel.gather_ints, [ZeroDivisionError()]
+
+    def broken_once_on_one(self, vector):
+        if self._rank == 1 and broken:
+            raise broken.pop()
+        return gather(self, vector)
+
+    monkeypatch.setattr(SimulatedChannel, "gather_ints", broken_once_on_one)
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(stream_of(range(40)), global_batch_size=4)
+        with pytest.raises(tdi.DistinputError, match="ZeroDivisionError"):
+            list(dataset)
+        with pytest.raises(tdi.PeerFailedError, match="broke off in the middle of a vote"):
+            list(dataset)
+        return True
+
+    assert [True] * 2 == simulate(work, num_workers=2)
+
+
 def test_a_worker_that_vanishes_breaks_the_channel():
     """The others end with an error instead of waiting."""
 

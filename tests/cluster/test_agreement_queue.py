@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.cluster.test_agreement import LIMIT, Step
-from torch_distinput.cluster.agreement import agreement_queue
+from torch_distinput.cluster.agreement import vote_pace
 from torch_distinput.cluster.agreement.agreement_queue import _LOW_WATER, Agreed, AgreementQueue
 from torch_distinput.plan.progress.end_of_data import WINDOW, VoterState
 from torch_distinput.plan.progress.place import Place
@@ -82,7 +82,7 @@ def put_steps(queue, number):
 @pytest.fixture
 def queue_after_vote(monkeypatch):
     """A queue whose last vote was just now, and stays so."""
-    monkeypatch.setattr(agreement_queue, "_PART_SECONDS", 1000.0)
+    monkeypatch.setattr(vote_pace, "_PART_SECONDS", 1000.0)
     queue = AgreementQueue[Step]()
     queue.introduce([None])
     put_steps(queue, 1)
@@ -93,6 +93,31 @@ def queue_after_vote(monkeypatch):
 
 def test_a_vote_soon_after_another_is_on_a_full_window(queue_after_vote):
     """The voter is woken once for all its steps."""
+    vote, num_wakes = vote_in_thread(
+        queue_after_vote, then=lambda: put_steps(queue_after_vote, WINDOW)
+    )
+    assert (WINDOW, 1) == (len(vote.counts), num_wakes)
+
+
+def vote_on(queue, number):
+    """A vote on so many steps, which are taken."""
+    put_steps(queue, number)
+    queue.agree([1] * number, [None] * number)
+    for _ in range(number):
+        assert isinstance(queue.get(0.0), Agreed)
+
+
+def test_a_source_that_waits_for_the_loop_is_not_waited_for(queue_after_vote):
+    """It gave two steps while a vote waited in full: no more would come before these are taken."""
+    vote_on(queue_after_vote, 2)
+    vote, num_wakes = vote_in_thread(queue_after_vote, then=lambda: put_steps(queue_after_vote, 2))
+    assert (2, 1) == (len(vote.counts), num_wakes)
+
+
+def test_one_vote_of_many_waits_in_full_again(queue_after_vote):
+    """Else few steps would be voted on for ever, once a source was slow."""
+    for _ in range(vote_pace._CYCLE):
+        vote_on(queue_after_vote, 2)
     vote, num_wakes = vote_in_thread(
         queue_after_vote, then=lambda: put_steps(queue_after_vote, WINDOW)
     )
@@ -113,7 +138,7 @@ def test_a_vote_does_not_wait_for_steps_that_will_not_come(queue_after_vote, las
 
 def test_a_part_of_a_window_is_voted_on_after_a_while(monkeypatch):
     """Also where the source does not return from reading the next step."""
-    monkeypatch.setattr(agreement_queue, "_PART_SECONDS", 0.05)
+    monkeypatch.setattr(vote_pace, "_PART_SECONDS", 0.05)
     queue = AgreementQueue[Step]()
     put_steps(queue, 2)
     queue.agree([1], [None])

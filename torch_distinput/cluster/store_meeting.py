@@ -86,7 +86,7 @@ class StoreMeeting:
         """Make a channel for votes; the first one connects the ranks over gloo."""
         number = self._meet_for_channel(timeout, gone)
         if self._connections is None:
-            store = PrefixStore("votes", self._store)
+            store = PrefixStore(f"votes {number}", self._store)  # not what a try before left
             make = partial(VoteConnections, store, self.rank, self.size, timeout=timeout)
             self._connections = connect(make, size=self.size, gone=gone)
         return self._connections.open_channel(number)

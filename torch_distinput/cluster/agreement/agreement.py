@@ -76,6 +76,13 @@ class Agreement(Generic[S]):
         return self._queue.ending
 
     @property
+    def breach(self) -> BaseException | None:
+        """What kept this worker from voting on, of which the others do not hear in a vote."""
+        ending = self._queue.ending
+        is_breach = ending is not None and ending.outcome is Outcome.FAILED and not ending.words
+        return ending.error if ending is not None and is_breach else None
+
+    @property
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         return self._queue.lacks_steps

@@ -11,7 +11,7 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
-from torch_distinput.errors import PeerTimeoutError
+from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
@@ -61,6 +61,14 @@ class AgreementChannel:
             )
             msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg, () if self._last.is_reading else late)
+        if self._last is not None and (error := self._last.breach) is not None:
+            # The others may be waiting for a vote still: they would take the next message for it.
+            msg = (
+                "Expected to vote on steps where the epoch before ended, but there this worker "
+                f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart the "
+                "job."
+            )
+            raise PeerFailedError(msg) from error
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
         self._last = Agreement(

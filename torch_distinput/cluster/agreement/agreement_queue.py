@@ -4,7 +4,7 @@
     reader     _ready (right), _state at the end   bytes and steps held       _room
     voter      _ready (left) -> _agreed (right),   _ready, _state             _votable
                _introduced, _told, _ending,
-               _num_wanted, _next_part
+               _num_wanted, _pace
     consumer   _agreed (left), _taken_bytes        _introduced, _ending       _news
     any        _state, _failure, by ``close`` and ``fail``: also a collection of garbage
 
@@ -17,11 +17,7 @@ much as some steps, and a vote as much as some more, so steps are handed over in
     the consumer is woken   by the voter, once for all steps that a vote has agreed on
     the reader is woken     by the consumer when there is room for ``_BURST`` steps
 
-A vote is due with a full window. One with less is due as well, but only ``_PART_SECONDS`` after the
-vote before:
-
-    a source of 0.1 ms a step   some fifty steps to a vote, as many as are read in that time
-    a source of 20 ms a step    each step is voted on as soon as it is read
+How many steps make a vote due: see :mod:`.vote_pace`.
 
 A method with a leading underscore expects the lock to be held, or only reads.
 """
@@ -29,13 +25,13 @@ A method with a leading underscore expects the lock to be held, or only reads.
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from torch_distinput.cluster.agreement.vote_pace import VotePace
 from torch_distinput.plan.progress.delivered import Progress
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
@@ -76,10 +72,6 @@ _LOW_WATER = 32
 """Agreed steps at which the voter asks for more: enough to hide a vote behind the steps."""
 _BURST = 32
 """Steps for which there is room again before a reader is woken: to wake it costs some steps."""
-_PART_SECONDS = 0.005
-"""Time between a vote and one on less than a full window: a vote costs 0.2 ms of the processor, and
-so never more than a few hundredths of it. No step waits longer for a vote while steps are lacking.
-"""
 _NEVER = sys.maxsize
 
 
@@ -138,7 +130,7 @@ class AgreementQueue(Generic[S]):
         self._told: ResumePoint | None = None
         self._reader_waits = False
         self._num_wanted = _NEVER  # steps that must be ready to wake the voter
-        self._next_part = 0.0  # when less than a full window may be voted on
+        self._pace = VotePace()
         self._kept_bytes = 0  # by ready and agreed steps, written under the lock, and
         self._taken_bytes = 0  # by those taken since, written by the consumer
 
@@ -200,7 +192,7 @@ class AgreementQueue(Generic[S]):
                 else:
                     self._kept_bytes -= num_bytes
                     self._room.notify()
-            self._next_part = time.monotonic() + _PART_SECONDS
+            self._pace.note_vote(len(totals))
             self._news.notify_all()
 
     def end(self, ending: Ending) -> None:
@@ -317,8 +309,7 @@ class AgreementQueue(Generic[S]):
             return _NEVER, None
         if self._state is not VoterState.RUNNING:
             return 0, None
-        seconds = self._next_part - time.monotonic()
-        return (WINDOW, seconds) if seconds > 0.0 else (1, None)
+        return self._pace.next_vote()
 
     def _has_room(self) -> bool:
         """Something is always read ahead; more only within the limits."""

@@ -50,7 +50,7 @@ class GlooBackend:
 
     def note(self, work: dist.Work) -> dist.Work:
         """Remember what may be under way when this closes. Any thread."""
-        for other in tuple(self._works):  # a copy, made in one operation
+        for other in self._works.copy():  # in one operation, as tuple() is not
             if other.is_completed():
                 self._works.discard(other)
         self._works.add(work)
@@ -58,7 +58,7 @@ class GlooBackend:
 
     def close(self) -> None:
         """Join gloo's threads, as it happens to a backend that nobody holds any more."""
-        if any(not work.is_completed() for work in tuple(self._works)):
+        if any(not work.is_completed() for work in self._works.copy()):
             # What was given up cannot be stopped, and might be waited for forever.
             self._keep()
         self._works.clear()
