@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 import torch_distinput as tdi
-from torch_distinput.data.loader import shared_memory
+from torch_distinput.data.loader import process_datasets, shared_memory
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.loader.task_run import _AHEAD_BYTES, _MOST_AHEAD
@@ -101,6 +101,13 @@ def kill_at(task):
     return task
 
 
+# Torch's signal handler may raise once more while torch ends the other processes.
+TORCH_SAYS_IT_TWICE = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*DataLoaderIter:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@TORCH_SAYS_IT_TWICE
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_process_that_is_killed(in_thread):
     """Whoever iterates; the next epoch has new ones."""
@@ -145,6 +152,85 @@ def test_an_epoch_that_is_left_does_not_mix_with_the_next():
     for first in range(0, 500, 100):
         results = loader.run(iter(range(first, first + 100)))
         assert [first, first + 1] == [int(result[1]) for result in islice(results, 2)]
+
+
+def test_a_run_that_another_follows_is_over():
+    """It takes nothing of what the next one asks for."""
+    loader = processes(who, persistent=True)
+    left = loader.run(iter(range(100)))
+    assert [0, 1] == [int(result[1]) for result in islice(left, 2)]
+    following = loader.run(iter(range(100, 200)))
+    assert [] == list(left)
+    assert list(range(100, 200)) == [int(result[1]) for result in following]
+
+
+def wait_at(task):
+    """Wait for another process to write into a pipe, if it is told its end."""
+    return os.read(task, 1) if task else os.getpid()
+
+
+def test_a_run_that_a_thread_waits_in():
+    """Its processes are left to it; the next run has others, and the one after has these."""
+    loader = processes(wait_at, num_workers=1, persistent=True)
+    asked, ask = os.pipe()
+    left = loader.run(iter([0, asked]))
+    first, arrived = next(left), []
+    thread = threading.Thread(target=lambda: arrived.extend(left))
+    thread.start()
+    while not left.gi_running:
+        pass
+    (second,) = loader.run(iter([0]))
+    (third,) = loader.run(iter([0]))
+    os.write(ask, b"!")
+    thread.join(60)
+    assert [b"!"] == arrived
+    assert first != second == third
+
+
+def interrupt_main(task):
+    """As Ctrl-C does, in the main process."""
+    if task == 2:
+        os.kill(os.getppid(), signal.SIGINT)
+    return task
+
+
+def test_an_interrupted_run():
+    """Nobody knows what it has read of a message: the next one has new processes."""
+    loader = processes(interrupt_main, num_workers=1, grouped=False, persistent=True)
+    with pytest.raises(KeyboardInterrupt):
+        list(loader.run(iter(range(9))))
+    assert loader._kept is None
+    assert [0, 1] == list(loader.run(iter(range(2))))
+
+
+def test_processes_that_ended_between_two_runs():
+    """As those of a program do that the user interrupts: new ones come without a word."""
+    loader = processes(wait_at, num_workers=2, persistent=True)
+    before = list(loader.run(iter([0, 0])))
+    watched = list(loader._kept._torchs._workers)
+    os.kill(before[1], signal.SIGINT)
+    watched[1].join(60)
+    after = list(loader.run(iter([0, 0])))
+    assert not {*before} & {*after}
+
+
+def break_channel(task):
+    """Have the results of this process not sent."""
+
+    def dump_message(*_):
+        raise OSError("too many open files")
+
+    if task == 3:
+        process_datasets.dump_message = dump_message
+    return task
+
+
+@TORCH_SAYS_IT_TWICE
+def test_a_result_that_cannot_be_sent(capfd):
+    """Its process says why, and ends: nobody waits for it."""
+    with pytest.raises(tdi.SourceError, match="did not deliver batch"):
+        list(processes(break_channel).run(iter(range(9))))
+    assert "OSError: too many open files" in capfd.readouterr().err
 
 
 LEFT_BEHIND = """

@@ -7,10 +7,13 @@ import logging
 import os
 import pickle
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.data.test_buffers import SHARING
 from torch_distinput.data.batch.collate import collate_examples
@@ -183,6 +186,28 @@ def test_results_that_grow_use_the_memory_of_the_last():
     assert 1 == len(sender._slots) == len(receiver._slots)
 
 
+RESULTS = st.lists(
+    st.tuples(st.integers(1, 40), st.booleans(), st.sampled_from([torch.int64, torch.int32]))
+)
+
+
+@given(results=RESULTS, num_kept=st.integers(0, 3), most_layouts=st.sampled_from([0, 1, 64]))
+def test_results_of_all_sizes_and_kinds_in_any_order(results, num_kept, most_layouts):
+    """Plain and pickled ones, in slots that are replaced by larger ones; some are kept for long."""
+    sender, receiver = Sender(0), Receiver()
+    kept = collections.deque(maxlen=num_kept)
+    with patch.object(shared_memory, "_MOST_LAYOUTS", most_layouts):
+        for number, (size, is_plain, dtype) in enumerate(results):
+            content = torch.full((size,), number, dtype=dtype)
+            result = (content,) if is_plain else (content, "text")
+            opened, *_ = receiver.open(sender.pack(result))
+            for arrived, expected in [*kept, (opened, content)]:
+                assert expected.dtype == arrived.dtype
+                assert torch.equal(expected, arrived)
+            kept.append((opened, content))
+            del opened, arrived
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors():
     """Also those of the older layout, which cannot be viewed as bytes."""
@@ -222,13 +247,14 @@ def test_tensors_that_share_memory(other):
         assert all(map(torch.equal, expected, receiver.open(sender.pack(result))))
 
 
+def no_memory(_):
+    """What torch says."""
+    raise RuntimeError("unable to allocate shared memory(shm) for file </x>: No space left")
+
+
 def test_without_shared_memory(monkeypatch, caplog):
     """Results come by value, may be written to, and that is said once."""
-
-    def share_memory_(_):
-        raise RuntimeError("unable to allocate shared memory(shm) for file </x>: No space left")
-
-    monkeypatch.setattr(torch.Tensor, "share_memory_", share_memory_)
+    monkeypatch.setattr(torch.Tensor, "share_memory_", no_memory)
     sender, receiver = Sender(0), Receiver()
     for name in ("plain", "bytes", "half", "unsigned", "complex", "empty"):
         got = receiver.open(pickle.loads(pickle.dumps(sender.pack((name, TENSORS[name])))))
@@ -239,6 +265,17 @@ def test_without_shared_memory(monkeypatch, caplog):
     assert ARRAYS["plain"].tolist() == array.tolist()
     assert 1 == len([r for r in caplog.records if r.levelno == logging.WARNING])
     assert not sender._slots
+
+
+def test_shared_memory_comes_back(monkeypatch):
+    """What could not be laid out the first time is, and is told, the next."""
+    sender, receiver = Sender(0), Receiver()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "share_memory_", no_memory)
+        assert torch.equal(numbers(3), receiver.open(sender.pack(numbers(3))))
+    for _ in range(2):
+        assert torch.equal(numbers(3), receiver.open(sender.pack(numbers(3))))
+    assert 1 == len(sender._slots)
 
 
 def test_another_error_is_no_lack_of_memory(monkeypatch):

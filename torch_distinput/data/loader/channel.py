@@ -80,8 +80,13 @@ class ProcessChannel:
                     if is_over():
                         raise ChannelClosed from None
 
+    def is_open(self) -> bool:
+        """Whether the other process still has its end."""
+        return all(not event & select.POLLHUP for _, event in self._reading.poll(0))
+
     def close(self) -> None:
         """Close this end."""
+        self._file = -1  # the number may be that of another file soon
         self._connection.close()
 
     def _missing(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -120,6 +121,9 @@ class ProcessDataset(Dataset[None]):
                     channel.send(dump_message(run[0], answers))
         except ChannelClosed:
             channel.close()
+        except Exception:  # noqa: BLE001 - a task or a result that cannot be pickled
+            traceback.print_exc()
+            sys.exit(1)  # the main process waits for an answer, or the end of this one
 
     def _answers(
         self, sender: Sender, run: RunKey, tasks: Sequence[Any]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
@@ -99,10 +99,16 @@ class TaskLoader(Generic[Task, T]):
             return FetchThreads(self._fetch, tasks, self._options.num_threads)
         if not self._options.num_workers:
             return map_items(self._fetch, tasks)
-        processes = self._kept or LoaderProcesses(self._fetch, self._options)
+        kept, self._kept = self._kept, None
+        can_serve = kept is not None and kept.leave_run()
+        processes = kept if kept and can_serve else LoaderProcesses(self._fetch, self._options)
+        try:
+            results = processes.run(tasks, epoch, grouped=self._grouped)
+        except RuntimeError as error:
+            raise _processes_lost(0, error) from error.with_traceback(None)
         if self._options.persistent:
             self._kept = processes
-        return _receive(processes.run(tasks, epoch, grouped=self._grouped), self._forget)
+        return _receive(results, self._forget)
 
     def guard(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Yield steps made of the results; torch may raise the death of a process in them, too."""
@@ -127,6 +133,7 @@ class LoaderProcesses:
         self._limits = Limits.of(keywords)
         self._receiver = Receiver()
         self._num_runs = 0
+        self._running: weakref.ref[Generator[Any, None, None]] | None = None
         pairs = [Pipe() for _ in range(count)]
         ends = [end for _, end in pairs]
         self._channels = [ProcessChannel(own) for own, _ in pairs]
@@ -161,9 +168,25 @@ class LoaderProcesses:
             run.begin()
         except ChannelClosed:
             self._say_who_is_lost()
-        return self._results(run)
+        results = self._results(run)
+        self._running = weakref.ref(results)
+        return results
 
-    def _results(self, run: TaskRun) -> Iterator[Any]:
+    def leave_run(self) -> bool:
+        """End the run before; False if these processes cannot serve another one.
+
+        That is so while another thread waits for a result of it, and where a process has ended, as
+        it does when the user interrupts the program.
+        """
+        running = self._running and self._running()
+        if running is not None:
+            try:
+                running.close()
+            except ValueError:  # it is executing
+                return False
+        return all(channel.is_open() for channel in self._channels)
+
+    def _results(self, run: TaskRun) -> Generator[Any, None, None]:
         try:
             yield from run
         except ChannelClosed:
@@ -253,6 +276,11 @@ def _receive(results: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any
         del results
         forget()
         raise _processes_lost(number, error) from error.with_traceback(None)
+    except GeneratorExit:  # between two results
+        raise
+    except BaseException:  # perhaps in the middle of a message
+        forget()
+        raise
 
 
 def _guard(steps: Iterator[Step], forget: Callable[[], None]) -> Iterator[Step]:

@@ -139,12 +139,14 @@ class Sender:
         shown, known = None, self._layouts.get(key)
         if known is None:
             shown = Layout.of(result, leaves)
-            known = self._layouts[key] = (len(self._layouts), shown)
+            known = len(self._layouts), shown
         index, layout = known
         number, memory = self._with_room(free, layout.num_bytes)
+        if shown is not None:  # not before there is memory: else nobody is ever told of the layout
+            self._layouts[key] = known
         slot = self._slots[number]
         of, places = self._places.get(number, _NO_PLACES)
-        if of is not layout or memory is not None:
+        if of is not layout:
             places = layout.view(slot)
             self._places[number] = (layout, places)
         copy_leaves(leaves, places)
@@ -170,6 +172,7 @@ class Sender:
                 return number, None
         memory: Any = torch.zeros(num_bytes, dtype=torch.uint8, device="cpu")
         memory.share_memory_()
+        self._places.pop(free[0], None)  # they lie in the memory that was
         slots[free[0]] = memory.numpy()  # in the place of one that is too small or left, if any
         return free[0], memory
 
