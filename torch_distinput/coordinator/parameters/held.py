@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -157,6 +157,7 @@ class HeldParameters:
         self._group_of = {
             index: number for number, group in enumerate(self.part.groups) for index in group
         }
+        self.part = replace(self.part, values={}, buffers={})  # which keep the message they came in
         if self._group_of:
             self._optimizer = self._make_optimizer()
 
