@@ -15,6 +15,7 @@ from torch import optim
 
 from tests.coordinator.parameter_models import assert_same
 from torch_distinput.coordinator.engines import memory
+from torch_distinput.coordinator.engines.engine import Lent
 from torch_distinput.coordinator.engines.memory import MessageMemory
 from torch_distinput.coordinator.parameters.held import ServerPart
 from torch_distinput.coordinator.parameters.payload import (
@@ -177,3 +178,21 @@ def test_a_server_does_not_keep_the_message_that_made_it():
     assert [True, True] == [one() is None for one in alive]
     with server.state(KEY).opened as state:
         assert torch.equal(torch.ones(3), read_tensors(state).buffers["mean"])
+
+
+def test_rows_are_not_lent_as_they_are_copies():
+    """What is lent is copied once more, and with Ray costs one more call."""
+    server = served(partial(optim.SGD, lr=0.1))
+    Copied().push(server, gradient(0, is_sparse=True))
+    version, packed = server.pull(KEY, 0, ())
+    before = read_tensors(packed).shards[0].values.clone()
+    Copied().push(server, gradient(0, is_sparse=True))
+    assert -1 == version
+    assert torch.equal(before, read_tensors(packed).shards[0].values)
+
+
+@pytest.mark.parametrize("pulled", [(-1, ()), (0, (0,))])
+def test_whole_values_are_lent(pulled):
+    server = served(partial(optim.SGD, lr=0.1))
+    Copied().push(server, gradient(0, is_sparse=True))
+    assert isinstance(server.pull(KEY, *pulled), Lent)
