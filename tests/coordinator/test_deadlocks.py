@@ -143,3 +143,20 @@ def test_whatever_the_order_all_come_to_an_end(bounds):
         stats = gate.stats()
         assert max(stats.staleness) <= bound
         assert stats.num_pushes > 0
+
+
+def test_a_call_that_is_to_be_refused_is_in_nobodys_way():
+    """Worker 2 died while its push waited; its call has not woken up when another one looks."""
+    first, _ = gates_of(1, 0)
+    first.admit(worker(0))
+    push(first, worker(1), first.admit(worker(1)))  # worker 0 is now as stale as it may be
+    pulled = first.admit(worker(2))
+    waiting = Later(push, first, worker(2), pulled)
+    until_waiting(first)
+    with first._condition:  # nobody wakes up before all of this is done
+        first._registered.pop("worker 2")
+        first._line = [pull for pull in first._line if pull.caller != worker(2)]
+        first._condition.notify_all()
+        assert set() == first._gates.calls.find_stuck()
+    with pytest.raises(UsageError, match="released"):
+        waiting.result()

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn, optim
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from torch_distinput.coordinator.engines.memory import MessageMemory
-from torch_distinput.coordinator.parameters.optimizers import only_reads_gradients
+from torch_distinput.coordinator.parameters.optimizers import (
+    changes_only_rows,
+    only_reads_gradients,
+)
 from torch_distinput.coordinator.parameters.payload import (
     SomeRows,
     as_sparse,
@@ -156,8 +163,42 @@ def hooked(parameters):
     return optimizer
 
 
+def replaced(parameters):
+    """Has a step of its own."""
+    optimizer = optim.SGD(parameters)
+    parameters[0].grad = torch.ones(3)
+    optimizer.step = parameters[0].grad.zero_
+    return optimizer
+
+
+def trained_decay(parameters):
+    """Adds the decay into the gradient."""
+    return optim.SGD(parameters, weight_decay=torch.tensor(0.1, requires_grad=True))
+
+
+def at_once(parameters):
+    return optim.SGD(parameters, foreach=True)
+
+
 @pytest.mark.parametrize(
-    "make", [Doubling, hooked, optim.NAdam, lambda parameters: optim.SGD(parameters, foreach=True)]
+    "make", [Doubling, hooked, replaced, trained_decay, optim.NAdam, at_once]
 )
 def test_nothing_is_said_of_others(make):
     assert not only_reads_gradients(make([nn.Parameter(torch.ones(3))]))
+
+
+@pytest.mark.parametrize(
+    "register",
+    [register_optimizer_step_pre_hook, register_optimizer_step_post_hook],
+)
+def test_nothing_is_said_where_all_optimizers_have_a_hook(register):
+    """It may write to gradients, and to rows that a push did not name."""
+    optimizer = optim.SGD([nn.Parameter(torch.ones(3))])
+    assert only_reads_gradients(optimizer)
+    assert changes_only_rows(optimizer, optimizer.param_groups[0])
+    hook = register(lambda *_: None)
+    try:
+        assert not only_reads_gradients(optimizer)
+        assert not changes_only_rows(optimizer, optimizer.param_groups[0])
+    finally:
+        hook.remove()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -60,6 +60,12 @@ class Changes:
     version: int
     shards: dict[int, Update]
     buffers: dict[str, torch.Tensor]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it shares no memory with what is held."""
+        only_rows = all(isinstance(update, SomeRows) for update in self.shards.values())
+        return only_rows and not self.buffers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +163,7 @@ class HeldParameters:
         self._group_of = {
             index: number for number, group in enumerate(self.part.groups) for index in group
         }
+        self.part = replace(self.part, values={}, buffers={})  # which keep the message they came in
         if self._group_of:
             self._optimizer = self._make_optimizer()
 
@@ -186,7 +193,7 @@ class HeldParameters:
     def changes(self, seen: int, whole: Collection[int]) -> Changes:
         """Return what changed after version ``seen``, and all of the shards ``whole``.
 
-        Values and buffers are those that the next :meth:`apply` writes to.
+        Values and buffers are those that the next :meth:`apply` writes to; rows are copies.
         """
         updates = {
             index: self._changed(held, -1 if index in whole else seen)
@@ -197,6 +204,14 @@ class HeldParameters:
             shards={index: one for index, one in updates.items() if one is not None},
             buffers=self._buffers if self._buffers_changed > seen else {},
         )
+
+    def copied_changes(self, seen: int, whole: Collection[int]) -> Changes | None:
+        """Return what :meth:`changes` would, if that shares no memory with what is held."""
+        has_more = whole or self._buffers_changed > seen
+        if has_more or any(held.changed > seen for held in self._held.values()):
+            return None
+        changes = self.changes(seen, whole)
+        return changes if changes.is_copy else None
 
     def state(self) -> HeldState:
         """Return everything, as it is: the next :meth:`apply` writes to it."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeAlias
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 from torch_distinput.errors import ConfigurationError
 
@@ -19,6 +20,7 @@ OptimizerFn: TypeAlias = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 _READERS = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop)
 """Classes of torch.optim that do not write into gradients, unless an option lets them."""
+_OPTIMIZER_MODULE = import_module("torch.optim.optimizer")  # torch.optim does not name it
 _BY_PARAMETER = {"Adafactor", "Muon"}
 """Classes of torch.optim whose update of an element depends on other elements of its parameter."""
 
@@ -101,19 +103,30 @@ def only_reads_gradients(optimizer: optim.Optimizer) -> bool:
     """Whether a step leaves the gradients as they are: then they may lie in shared memory.
 
     Known of torch's own that go through one parameter at a time, and of whom nothing else is called
-    at each step. Those that take all at once save memory by writing into the gradients.
+    at each step. Those that take all at once save memory by writing into the gradients, and those
+    with options that are trained add the decay of the weights there.
     """
     writes = any(
         group.get(option)
         for group in optimizer.param_groups
         for option in ("foreach", "fused", "differentiable")
+    ) or any(
+        isinstance(option, Tensor) and option.requires_grad
+        for group in optimizer.param_groups
+        for option in group.values()
     )
     return type(optimizer) in _READERS and not writes and not _has_hooks(optimizer)
 
 
 def _has_hooks(optimizer: optim.Optimizer) -> bool:
+    """Whether a step calls anything that is not of the optimizer's class."""
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    return any(getattr(optimizer, name, None) for name in names)
+    of_all = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    return (
+        "step" in vars(optimizer)
+        or any(getattr(optimizer, name, None) for name in names)
+        or any(getattr(_OPTIMIZER_MODULE, name, None) for name in of_all)
+    )
 
 
 def _is_of_torch(optimizer: optim.Optimizer) -> bool:

@@ -135,10 +135,11 @@ class ParameterServer:
 
     def pull(
         self, key: str, seen: int, whole: tuple[int, ...], caller: Caller | None = None
-    ) -> Lent:
+    ) -> Lent | tuple[int, Packed]:
         """Lend a version and the :class:`Changes` after ``seen``, with all of the shards ``whole``.
 
-        With a caller, wait first until it may pull; the version is that before.
+        With a caller, wait first until it may pull; the version is that before. Where only some
+        rows have changed, which are copies, they are the caller's: nobody copies them once more.
         """
         version = -1
         if caller is not None:
@@ -146,6 +147,10 @@ class ParameterServer:
             version = chief.gate.admit(caller)
             chief.check()
         served = self._find(key)
+        with served.lock:
+            rows = served.held.copied_changes(seen, whole)
+        if rows is not None:
+            return version, pack_tensors(rows)
         changes = served.lend(lambda held: (version, pack_tensors(held.changes(seen, whole))))
         return Lent(opened=changes)
 
