@@ -295,17 +295,17 @@ def test_known_lengths_open_no_channel(monkeypatch):
 
 def num_exchanges(source, monkeypatch, **keywords):
     """What two workers send each other for a whole epoch, by whatever means."""
-    calls = []
+    shown = set()
     exchange = _Wire.exchange
 
-    def counted(self, key, *args):
-        calls.append(key)
-        return exchange(self, key, *args)
+    def counted(self, key, rank, *args):
+        shown.add((key, rank))  # who waits long shows it again
+        return exchange(self, key, rank, *args)
 
     with monkeypatch.context() as patched:
         patched.setattr(_Wire, "exchange", counted)
         play(source, 4, workers=2, **keywords)
-    return len(calls)
+    return len(shown)
 
 
 @pytest.mark.parametrize("keywords", [{}, {"shuffle": True}, {"num_workers": 1}])
