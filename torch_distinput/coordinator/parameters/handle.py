@@ -67,7 +67,7 @@ class Parameters:
         written into the module is replaced, but for what is written through ``parameter.data``,
         which torch does not notice.
 
-        Without ``max_staleness``, pushes may come between two servers' answers.
+        Unless ``max_staleness`` is 0, pushes may come between two servers' answers.
 
         Args:
             device: where the module is to be; by default on the device of
