@@ -40,7 +40,7 @@ class Keeping(optim.Optimizer):
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
             gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
             state = self.state[parameter]

@@ -178,7 +178,7 @@ class LoaderProcesses:
         That is so while another thread waits for a result of it, and where a process has ended, as
         it does when the user interrupts the program.
         """
-        running = self._running and self._running()
+        running = None if self._running is None else self._running()
         if running is not None:
             try:
                 running.close()
