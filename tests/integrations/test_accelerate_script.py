@@ -9,6 +9,6 @@ PAGE = (ROOT / "docs/accelerate.md").read_text()
 
 
 def test_the_script_counts_every_example_once(tmp_path):
-    lines = run_by_torchrun(2, "train_accelerate.py", f"--folder={tmp_path / 'saved'}")
+    lines = run_by_torchrun(tmp_path, 2, "train_accelerate.py", f"--folder={tmp_path / 'saved'}")
     assert "\n".join(lines[-2:]) in PAGE
     assert lines[-1].startswith("epoch 1: 1000 once")
