@@ -8,6 +8,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -80,7 +81,11 @@ class HangWatch:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In each process that runs tests; whoever starts its fork server first, all others use it."""
+    """In each process that runs tests."""
+    # A shell has what runs in its background ignore SIGINT; all that tests start would inherit it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Whoever starts the fork server first, all others use it.
     multiprocessing.set_forkserver_preload(
         ["torch", "torch.distributed", "torch._dynamo", "torch_distinput.testing.rank_process"]
     )

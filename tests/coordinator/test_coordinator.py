@@ -125,7 +125,6 @@ class DyingSGD(torch.optim.SGD):
 def join_for_ever(engine, pipe, environment):
     """A script that is interrupted."""
     os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     with ParameterServerStrategy(1, 1, engine, devices=["cpu"]) as strategy:
         coordinator = ClusterCoordinator(strategy)
         coordinator.schedule(run_for_ever, args=(pipe,))

@@ -22,8 +22,6 @@ from torch_distinput.coordinator.engines import child_process, local_process
 def coordinate(name, folder, end, environment):
     """The coordinator: it says who its processes are, and then waits in a call."""
     os.environ.update(environment)
-    # Where the tests run in the background of a shell, Ctrl-C is ignored by all that they start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     # It needs a fork server of its own, which need not know about optimizers.
     child_process._PRELOAD = ["torch", local_process.__name__]
     engine = new_engine(name)

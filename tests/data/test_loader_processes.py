@@ -236,7 +236,6 @@ def test_a_result_that_cannot_be_sent(capfd):
 LEFT_BEHIND = """
 import os, signal, sys
 from tests.data.test_loader_processes import processes, who
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 results = processes(who).run(iter(range(1000)))
 next(results)
 {end}
