@@ -103,7 +103,8 @@ def kill_at(task):
 
 # Torch's signal handler may raise once more while torch ends the other processes.
 TORCH_SAYS_IT_TWICE = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in.*DataLoaderIter:pytest.PytestUnraisableExceptionWarning"
+    "ignore:Exception ignored in.*(DataLoaderIter|finalize object)"
+    ":pytest.PytestUnraisableExceptionWarning"
 )
 
 
