@@ -19,6 +19,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from tests.fast_paths import NAMES, switched
+from torch_distinput.testing import rank_pool
 
 LONG = os.environ.get("TDI_TEST_LONG") == "1"
 
@@ -86,9 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whoever starts the fork server first, all others use it.
-    multiprocessing.set_forkserver_preload(
-        ["torch", "torch.distributed", "torch._dynamo", "torch_distinput.testing.rank_process"]
-    )
+    multiprocessing.set_forkserver_preload(rank_pool._PRELOAD)
     config.pluginmanager.register(HangWatch())
 
 

@@ -23,8 +23,6 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from torch_distinput.testing import rank_pool
-
 LIMIT = 120.0
 """Seconds; after that a rank that hangs says where, and ends."""
 
@@ -42,7 +40,6 @@ def run_job(
     folder: Path, ranks: int, entry: Callable[..., None], *arguments: object, restarts: int = 0
 ) -> Ended:
     """Run a function at the level of a module on each rank; logs go to a folder that has none."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(rank_pool._PRELOAD)
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=ranks, max_restarts=restarts,
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id=folder.name,

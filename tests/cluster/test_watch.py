@@ -179,14 +179,19 @@ def test_who_has_left_without_a_word_is_named_by_all(town, victim):
         assert f"rank {10 * victim} closed the iterator or left its loop" in words
 
 
+def assert_all_hear_of_rank_90(town):
+    """But for itself, which is worker 9."""
+    for worker, words in town.all_words().items():
+        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
+
+
 def test_the_newest_of_many_failures_is_heard_by_all(town):
     for worker in range(20, 39):
         town.hearts[worker].failed = ("an earlier iteration", "ArithmeticError: long ago")
     town.live(3)
     town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
     town.live(3)
-    for worker, words in town.all_words().items():
-        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
+    assert_all_hear_of_rank_90(town)
 
 
 def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
@@ -195,8 +200,7 @@ def test_a_failure_is_heard_by_all_though_many_have_failed_of_it(town):
     town.live(2)
     town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
     town.live(3)
-    for worker, words in town.all_words().items():
-        assert worker == 9 or "rank 90: ArithmeticError: rotten record" in words
+    assert_all_hear_of_rank_90(town)
 
 
 def test_a_whole_job_that_was_suspended_names_nobody_when_it_goes_on(town):

@@ -25,10 +25,7 @@ from itertools import repeat
 from multiprocessing import Pipe
 from typing import Any, Generic, NoReturn, TypeVar, final
 
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-)
+from torch.utils.data import DataLoader, IterableDataset
 
 from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.fetch_threads import FetchThreads
@@ -56,6 +53,7 @@ Task = TypeVar("Task")
 Step = TypeVar("Step")
 
 _log = logging.getLogger(__name__)
+
 
 @final
 class TaskLoader(Generic[Task, T]):
@@ -155,9 +153,7 @@ class LoaderProcesses:
             for end in ends:
                 end.close()
 
-    def run(
-        self, tasks: Iterator[Any], epoch: int | None, *, grouped: bool
-    ) -> Iterator[Any]:
+    def run(self, tasks: Iterator[Any], epoch: int | None, *, grouped: bool) -> Iterator[Any]:
         """Send the first tasks, and return the way to the results."""
         self._num_runs += 1
         key = (self._num_runs, epoch)
