@@ -86,11 +86,15 @@ class FetchThreads(Generic[Task, T]):
         if not self._asked or not self.close.alive:
             self.close()
             raise StopIteration
-        result = self._asked.popleft().outbox.get()
+        try:
+            result = self._asked.popleft().outbox.get()
+            self._ask()
+        except BaseException:  # Ctrl-C: a result may be lost now, so none may follow
+            self.close()
+            raise
         if isinstance(result, _Failed):
             self.close()
             raise result.error
-        self._ask()
         return result  # type: ignore[no-any-return]
 
     def _ask(self) -> None:
