@@ -13,7 +13,7 @@ import torch
 
 from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
-from torch_distinput.data.sources.mixed_sources import check_policy
+from torch_distinput.data.sources.mixing.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
     IndexedSource,

@@ -22,7 +22,7 @@ from torch_distinput.data.sources.classify import (
 )
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
-from torch_distinput.data.sources.mixed_sources import open_mixture
+from torch_distinput.data.sources.mixing.mixed_sources import open_mixture
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
-from torch_distinput.data.sources.mixed_stream import MixedStream
+from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,

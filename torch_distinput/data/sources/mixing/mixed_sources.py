@@ -18,8 +18,8 @@ import numpy as np
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
-from torch_distinput.data.sources.mixed_rows import MixedFetch
-from torch_distinput.data.sources.mixed_stream import MixedStream
+from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
     Prepared,

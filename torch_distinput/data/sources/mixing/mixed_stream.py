@@ -22,8 +22,8 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.mixed import MixedRows
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.sources.mixed_reader import MixedReader, MixedSources
-from torch_distinput.data.sources.mixed_rows import check_num_examples, merge_rows
+from torch_distinput.data.sources.mixing.mixed_reader import MixedReader, MixedSources
+from torch_distinput.data.sources.mixing.mixed_rows import check_num_examples, merge_rows
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream

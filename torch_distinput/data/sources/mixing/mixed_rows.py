@@ -55,12 +55,15 @@ class MixedFetch:
 
     def examples(self, indices: Indices) -> list[Any]:
         """Return the examples at the indices, not collated."""
+        return self.pick(indices, _fetch_examples)
+
+    def pick(self, indices: Indices, examples_of: Callable[[Any, Indices], list[Any]]) -> list[Any]:
+        """Return the examples at the indices, as ``examples_of`` gets them of each source."""
         sources = self._sources(indices)
         found: list[Any] = [None] * len(indices)
         for source in np.flatnonzero(np.bincount(sources)).tolist():
-            own, fetch = np.flatnonzero(sources == source), self.fetches[source]
-            assert isinstance(fetch, (MixedFetch, ExampleFetch)), "they were made for a collate_fn"
-            examples = fetch.examples(indices[own] - self.firsts[source])
+            own = np.flatnonzero(sources == source)
+            examples = examples_of(self.fetches[source], indices[own] - self.firsts[source])
             check_num_examples(self.names[source], examples, len(own))
             for place, example in zip(own.tolist(), examples, strict=True):
                 found[place] = example
@@ -91,6 +94,11 @@ class MixedFetch:
 
     def _sources(self, indices: Indices) -> Indices:
         return np.searchsorted(self.firsts, indices, side="right") - 1
+
+
+def _fetch_examples(fetch: Callable[[Indices], Batch], indices: Indices) -> list[Any]:
+    assert isinstance(fetch, (MixedFetch, ExampleFetch)), "they were made for a collate_fn"
+    return fetch.examples(indices)
 
 
 def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) -> Batch:
