@@ -73,7 +73,9 @@ def _targets(scripts: dict[str, list[Figure]]) -> str:
         lines += ["| workload | figure | target |", "|---|---:|---:|"]
     for one in missed:
         unit = "" if one.unit == "ratio" else f" {one.unit}"
-        lines.append(f"| {one.workload} | {rounded(one.value)}{unit} | {one.target:g}{unit} |")
+        _, _, which = one.case.partition(", ")  # of ours
+        named = f"{one.workload} ({which})" if which else one.workload
+        lines.append(f"| {named} | {rounded(one.value)}{unit} | {one.target:g}{unit} |")
     return "\n".join(lines) + "\n"
 
 

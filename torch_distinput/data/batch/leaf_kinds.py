@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -201,7 +202,7 @@ class _List(LeafKind):
         return partial(self.take, join(self, leaves))
 
     def concat(self, leaves: Sequence[Any]) -> Any:
-        return type(leaves[0])(row for leaf in leaves for row in leaf)
+        return type(leaves[0])(chain.from_iterable(leaves))
 
     def iterate(self, leaf: Any) -> Iterable[Any]:
         return leaf  # type: ignore[no-any-return]

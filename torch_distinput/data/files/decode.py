@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 import torch
 
 from torch_distinput.data.batch.rows import num_rows
-from torch_distinput.data.batch.spec import same_kind, spec_of
+from torch_distinput.data.batch.spec import outline_of, same_kind, spec_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
     Batch,
@@ -134,36 +135,58 @@ class Schema:
     def __init__(self, log: ReadLog) -> None:
         """Take the first chunk as it comes."""
         self._log = log
-        self._first: tuple[str, list[TensorSpec], Structure] | None = None
+        self._first: _First | None = None
 
     def uniform(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
         """Pass chunks on, columns in one order; one that does not fit is bad."""
         for chunk in chunks:
-            path, where = key.where(chunk.ids[0])
-            data, reason = self._fitted(chunk.data, path)
+            leaves, structure = flatten(chunk.data)
+            if self._first is None:
+                path, _ = key.where(chunk.ids[0])
+                specs, _ = flatten(spec_of(chunk.data))
+                self._first = _First(path, structure, outline_of(leaves), specs)
+            first = self._first
+            is_like_it = structure is first.structure or structure == first.structure
+            if is_like_it and outline_of(leaves) == first.outline:  # as nearly all
+                yield chunk
+                continue
+            fitted, reason = first.fit(chunk.data)
             if reason is None:
-                yield replace(chunk, data=data)
+                yield replace(chunk, data=fitted)
             else:
+                path, where = key.where(chunk.ids[0])
                 self._log.bad(path, f"from {where} on", reason)
 
-    def _fitted(self, data: Batch, path: str) -> tuple[Batch, str | None]:
-        """The chunk in the shape of the first one, or what is between them."""
-        if self._first is None:
-            specs, structure = flatten(spec_of(data))
-            self._first = (path, specs, structure)
-            return data, None
-        first_path, first_specs, structure = self._first
-        leaves = leaves_like(data, structure)
+
+@final
+@dataclass(frozen=True, slots=True)
+class _First:
+    """The first chunk.
+
+    Attributes:
+        path: the file that it is from.
+        structure: its columns.
+        outline: of its leaves; equal ones have the same specs.
+        specs: of its leaves.
+    """
+
+    path: str
+    structure: Structure
+    outline: list[Any]
+    specs: list[TensorSpec]
+
+    def fit(self, data: Batch) -> tuple[Batch, str | None]:
+        """A chunk in the shape of the first one, or what is between them."""
+        leaves = leaves_like(data, self.structure)
         if leaves is None:
-            expected, got = (leaf_names(s, "record") for s in (structure, flatten(data)[1]))
-            return data, f"expected the columns {expected} of {first_path}, got {got}"
-        fitted = unflatten(structure, leaves)
+            expected, got = (leaf_names(s, "record") for s in (self.structure, flatten(data)[1]))
+            return data, f"expected the columns {expected} of {self.path}, got {got}"
+        fitted = unflatten(self.structure, leaves)
         specs = flatten(spec_of(fitted))[0]
-        for name, first, spec in zip(
-            leaf_names(structure, "record"), first_specs, specs, strict=True
-        ):
+        names = leaf_names(self.structure, "record")
+        for name, first, spec in zip(names, self.specs, specs, strict=True):
             if not _alike(first, spec):
-                said = f"{_said(first)} at {name} as in {first_path}, got {_said(spec)}"
+                said = f"{_said(first)} at {name} as in {self.path}, got {_said(spec)}"
                 return data, f"expected {said}"
         return fitted, None
 

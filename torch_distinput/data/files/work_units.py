@@ -227,6 +227,6 @@ def _number_rows(data: Batch, unit: Unit, count: int) -> Chunk:
         )
         raise TypeError(msg) from error
     first = unit.part.first_record + count
-    numbers = np.arange(first, first + num_rows)
-    ids = np.stack([np.full(num_rows, unit.file), numbers], axis=1)
+    ids = np.empty((num_rows, 2), np.int64)
+    ids[:, 0], ids[:, 1] = unit.file, np.arange(first, first + num_rows)
     return Chunk(data=data, ids=ids, place=unit.place)
