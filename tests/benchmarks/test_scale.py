@@ -124,3 +124,13 @@ def test_the_page_says_what_is_counted():
         for size in (2, 16):
             assert cells(tables, name, size) == cells({name: part}, name, size), name
     assert page != put_into(page, {"votes": "other"})
+
+
+def test_the_chart_finds_its_columns_on_the_page():
+    from scale_chart import BUSIEST, PAGE, RANK, read_column
+
+    page = PAGE.read_text()
+    columns = [read_column(page, name, column) for name, column, _ in (*RANK, *BUSIEST)]
+    assert {(2, 16, 128, 1024, 16_384)} == {tuple(size for size, _ in rows) for rows in columns}
+    assert (16_384, 603.0) == columns[0][-1]
+    assert (16_384, 51.1e6) == columns[1][-1]

@@ -177,9 +177,10 @@ def _check(lengths: Any, name: str, minimum: int) -> Indices:
     else:
         wrong = np.flatnonzero([not _is_whole(value) or value < minimum for value in lengths])
     if len(wrong):
+        index = int(wrong[0])
         msg = (
-            f"Expected {name} to give whole numbers from {minimum} on, got {lengths.tolist()[wrong[0]]!r} "
-            f"for example {wrong[0]}."
+            f"Expected {name} to give whole numbers from {minimum} on, got "
+            f"{lengths.tolist()[index]!r} for example {index}."
         )
         raise ConfigurationError(msg)
     return np.asarray(lengths, dtype=np.int64)
