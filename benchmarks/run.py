@@ -30,9 +30,12 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
     *("host", "threads", "files", "split", "device", "steps", "agreement", "resume", "startup"),
-    *("order", "preprocessing", "coordinator", "engine_calls"),
+    *("order", "mixing", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
-PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray")
+PACKAGES = (
+    *("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray"),
+    *("datasets", "grain"),
+)
 
 
 def machine() -> dict[str, str]:
