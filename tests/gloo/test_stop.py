@@ -60,7 +60,7 @@ SCRIPT = """
     import torch
     import torch_distinput as tdi
 
-    tdi.init_distributed(timeout=30)
+    tdi.init_distributed(timeout=100)
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
     strategy.stop_on_signal()
     train = strategy.distribute_dataset(range(10_000_000), global_batch_size=4)
@@ -86,7 +86,7 @@ def test_torchrun_passes_the_signal_on(tmp_path):
         try:
             assert "under way\n" == process.stdout.readline()
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=100)
         finally:
             process.kill()
     saved = re.findall(r"saved at \d+", out)  # two ranks may share a line
