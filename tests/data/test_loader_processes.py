@@ -148,9 +148,9 @@ def hang_at(task):
 
 def test_a_timeout_of_a_loader():
     """What came before is delivered."""
-    results = processes(hang_at, timeout=4).run(iter(range(9)))  # also for the first to start
+    results = processes(hang_at, timeout=3).run(iter(range(9)))  # also for the first to start
     assert [0, 1, 2] == list(islice(results, 3))
-    with pytest.raises(tdi.SourceError, match="batch 3 .*timed out after 4 seconds"):
+    with pytest.raises(tdi.SourceError, match="batch 3 .*timed out after 3 seconds"):
         next(results)
 
 
