@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.conftest import LONG
 from tests.gloo.meshes import TWO_BY_TWO, strategy_on
 from torch_distinput.testing import run_ranks
 
@@ -48,8 +49,10 @@ def train(known, coupled, strategy):
     return None
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("coupled", [True, False])
+STREETS = [(True, False), (False, True), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize(("known", "coupled"), STREETS if LONG else STREETS[:2])
 def test_a_signal_stops_all_ranks_at_one_step(known, coupled):
     first, second, third = run_ranks(partial(train, known, coupled), 3)
     assert first[0] == second[0] == third[0] > 5
