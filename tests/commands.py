@@ -7,8 +7,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+LIMIT_SECONDS = 500.0
+"""A watchdog: the slowest takes 50 s on idle cores."""
 
-def output_of(command: Sequence[str | Path], *, timeout: float) -> str:
+
+def output_of(command: Sequence[str | Path]) -> str:
     """Run a command that must succeed, without a GPU, and return what it prints."""
     with subprocess.Popen(
         command,
@@ -18,7 +21,7 @@ def output_of(command: Sequence[str | Path], *, timeout: float) -> str:
         text=True,
     ) as process:
         try:
-            printed, errors = process.communicate(timeout=timeout)
+            printed, errors = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.terminate()  # torchrun then ends its ranks, which SIGKILL would leave behind
             raise

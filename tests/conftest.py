@@ -60,10 +60,11 @@ class HangWatch:
 
     pytest's own watch (faulthandler_timeout) starts a thread for each test and waits for its end,
     which on busy cores takes longer than most tests do. This one begins anew each ten seconds. The
-    watchdogs of multi-process tests are shorter, and name the rank.
+    watchdogs of multi-process tests are shorter, and name the rank; so is the limit of a script, of
+    which the slowest takes minutes on busy cores without being stuck.
     """
 
-    SECONDS, PACE = 130.0, 10.0
+    SECONDS, PACE = 1000.0 if LONG else 550.0, 10.0
 
     def __init__(self) -> None:
         self.began = -math.inf
@@ -88,7 +89,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whoever starts the fork server first, all others use it.
     multiprocessing.set_forkserver_preload(rank_pool._PRELOAD)
+    for name, value in BUSY_MACHINE.items():
+        os.environ.setdefault(name, value)
     config.pluginmanager.register(HangWatch())
+
+
+BUSY_MACHINE = {"RAY_gcs_server_port_wait_time_s": "300", "RAY_memory_monitor_refresh_ms": "0"}
+"""For each Ray that tests or their scripts start: others may keep the cores busy for longer than
+the 30 seconds within which its server must be there, and fill the memory, for which Ray would kill
+our processes."""
 
 
 @pytest.fixture(scope="session")

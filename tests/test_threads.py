@@ -21,7 +21,7 @@ from torch_distinput import threads
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.testing import run_ranks, simulate
 
-SECONDS = 20
+SECONDS = 100
 """After which a child that hangs is ended by a signal."""
 
 

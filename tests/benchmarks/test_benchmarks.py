@@ -17,7 +17,6 @@ from tests.commands import output_of
 from tests.conftest import LONG
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-TIMEOUT_SECONDS = 120
 # Ours, with a target: the unit of each workload.
 EXPECTED: dict[str, dict[str, str]] = {
     "host": {
@@ -84,7 +83,7 @@ PEERS = {  # of packages that every user has
 def run_script(script: str) -> str:
     """What a script prints with its smallest data."""
     command: list[str | Path] = [sys.executable, BENCHMARKS / f"{script}.py", "--tiny", "--json"]
-    return output_of(command, timeout=TIMEOUT_SECONDS)
+    return output_of(command)
 
 
 @pytest.fixture(scope="module")

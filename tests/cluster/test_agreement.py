@@ -18,7 +18,7 @@ from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, beg
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 @dataclass

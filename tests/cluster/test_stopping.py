@@ -14,7 +14,7 @@ from tests.distribute.street import options, stream_of
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.testing import simulate
 
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Torn(CoordinatedStop):
@@ -204,11 +204,12 @@ def test_who_has_left_need_not_answer():
 
     def work(strategy):
         limits = options(timeout=LIMIT)
-        dataset = strategy.distribute_dataset(range(3000), global_batch_size=3, options=limits)
+        # It takes several times as long to sleep in each step as to hear of a request.
+        dataset = strategy.distribute_dataset(range(15_000), global_batch_size=3, options=limits)
         iterator = iter(dataset)
         next(iterator)
         if strategy.worker_index == 1:
-            assert 999 == sum(1 for _ in iterator)  # nobody waits for the others
+            assert 4999 == sum(1 for _ in iterator)  # nobody waits for the others
             strategy._session.heartbeat.close()
             gone.set()
             return None
@@ -233,7 +234,7 @@ def test_a_worker_that_does_not_answer_is_named():
     def work(strategy):
         if strategy.worker_index == 1:
             strategy._session.heartbeat.stop.hear = lambda votes: None
-        limits = options(timeout=1)
+        limits = options(timeout=2)
         dataset = strategy.distribute_dataset(range(100_000), global_batch_size=2, options=limits)
         iterator = iter(dataset)
         next(iterator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,16 @@ from torch_distinput.coordinator.parameters import handle, identity
 
 SECONDS = 900 if LONG else 300
 """For one test, on the busiest machine: 50 actors of Ray that are started again take minutes."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_pickler() -> None:
+    """Lambdas of tests are pickled by cloudpickle or, where that is missing, by Ray's copy of it.
+
+    Ours takes the latter where Ray is imported anyway, which must not depend on other tests.
+    """
+    if find_spec("cloudpickle") is None and find_spec("ray") is not None:
+        importlib.import_module("ray")
 
 
 @pytest.fixture(autouse=True)

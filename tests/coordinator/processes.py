@@ -6,7 +6,7 @@ import os
 import select
 from pathlib import Path
 
-SECONDS = 60
+SECONDS = 120
 """A watchdog."""
 
 
@@ -17,7 +17,7 @@ def named_pipe(path: Path) -> Path:
 
 
 def wait_until_gone(pids) -> None:
-    """Return when no process has one of these ids; an error after a minute."""
+    """Return when no process has one of these ids; an error after two minutes."""
     for pid in pids:
         try:
             process = os.pidfd_open(pid)

@@ -17,6 +17,9 @@ import torch
 
 from torch_distinput.coordinator.engines.engine import Lent
 
+SECONDS = 120
+"""A watchdog of those that meet."""
+
 
 class OversizedError(Exception):
     """It can be pickled, but not be made again from its arguments."""
@@ -55,7 +58,7 @@ class Subject:
 
     def meet(self):
         """Return when four calls have met here, or raise BrokenBarrierError."""
-        return self._meeting.wait(timeout=30)
+        return self._meeting.wait(timeout=SECONDS)
 
     def keep(self, *values):
         self.values = values
@@ -133,7 +136,7 @@ class Meeting:
         self._all = threading.Barrier(40)
 
     def meet(self):
-        return self._all.wait(timeout=60)
+        return self._all.wait(timeout=SECONDS)
 
 
 class FailedToMake:

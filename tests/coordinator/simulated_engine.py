@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from torch_distinput.coordinator.engines.engine import Lent, ProcessDiedError, RemoteObject
 
 _condition = threading.Condition()
-WATCHDOG_SECONDS = 30
+WATCHDOG_SECONDS = 100
 
 
 class Death(BaseException):

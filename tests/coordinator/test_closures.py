@@ -15,7 +15,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, SimulatedEngine
-from tests.coordinator.waiting import add, fail, fail_behind, pass_through
+from tests.coordinator.waiting import SECONDS, add, fail, fail_behind, pass_through
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 from torch_distinput.coordinator.engines import pickling
 
@@ -267,23 +267,31 @@ class TestClosing:
         assert 1 == done.fetch()
         strategy.close()
 
-    def test_no_thread_is_left(self, strategy, coordinator) -> None:
-        coordinator.schedule(add, args=(1,))
-        strategy.close()
-        names = {thread.name for thread in threading.enumerate()}
-        assert not {name for name in names if "worker" in name}
+    def test_no_thread_is_left(self, simulated) -> None:
+        before = set(threading.enumerate())
+        with ParameterServerStrategy(2, 0, simulated, devices=["cpu"]) as strategy:
+            coordinator = ClusterCoordinator(strategy)
+            coordinator.schedule(add, args=(1,))
+            assert 2 == len(threads_of_workers() - before)
+        assert set() == threads_of_workers() - before
 
     def test_a_strategy_that_is_dropped_ends_its_processes(self, simulated) -> None:
+        before = set(threading.enumerate())
         coordinator = ClusterCoordinator(ParameterServerStrategy(1, 0, simulated, devices=["cpu"]))
         coordinator.join()
-        thread = next(t for t in threading.enumerate() if "worker 0" in t.name)
+        (thread,) = threads_of_workers() - before
         del coordinator
         import gc
 
         gc.collect()
-        thread.join(10)
+        thread.join(SECONDS)
         assert simulated.closed
         assert not thread.is_alive()
+
+
+def threads_of_workers():
+    """Of all strategies: those of other tests may be about to end."""
+    return {thread for thread in threading.enumerate() if "worker" in thread.name}
 
 
 class TestStrategy:

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from tests.coordinator.engines import new_engine
-from tests.coordinator.processes import named_pipe, wait_until_gone
+from tests.coordinator.processes import SECONDS, named_pipe, wait_until_gone
 from tests.coordinator.remote_objects import FailedToMake, KilledInMake, MakeWaits, Subject
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.errors import UsageError
@@ -51,7 +51,7 @@ class TestDeath:
             pids = {int(pipe.read_text()) for pipe in pipes}
             os.kill(pids.pop(), signal.SIGKILL)
             assert set() == pids
-            assert [ProcessDiedError] * 3 == [type(call.exception(60)) for call in calls]
+            assert [ProcessDiedError] * 3 == [type(call.exception(SECONDS)) for call in calls]
 
     def test_in_make(self, started, tmp_path):
         """The first call waits for it, and is told."""
@@ -60,7 +60,7 @@ class TestDeath:
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(remote.call, "pid")
             os.kill(int(pipe.read_text()), signal.SIGKILL)
-            assert isinstance(call.exception(60), ProcessDiedError)
+            assert isinstance(call.exception(SECONDS), ProcessDiedError)
 
     def test_of_a_caller_leaves_the_object_it_called(self, started, remote):
         """And that of the object is seen by the caller."""
@@ -132,7 +132,7 @@ class TestClose:
             pid = int(pipe.read_text())
             closing.close()
             wait_until_gone([pid])
-            assert isinstance(call.exception(60), ProcessDiedError)
+            assert isinstance(call.exception(SECONDS), ProcessDiedError)
 
     def test_leaves_nothing_to_call_or_start(self, closing):
         remote = closing.start("worker 0", Subject, restarts=True)

@@ -7,7 +7,7 @@ import signal
 
 from torch_distinput.coordinator.parameters.fan_out import FanOut
 
-SECONDS = 20
+SECONDS = 100
 """A watchdog of the child."""
 
 

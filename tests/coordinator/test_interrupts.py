@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from tests.coordinator.simulated_engine import Gate
-from tests.coordinator.waiting import add, hold_once, pass_through
+from tests.coordinator.waiting import SECONDS, add, hold_once, pass_through
 from torch_distinput.coordinator.closures import queue as queue_module
 
 
@@ -49,7 +49,7 @@ class TestInterrupts:
         }
         for number in range(1, 200):
             was_reached = interrupt_at(number, calls[call])
-            assert coordinator._queue._lock.acquire(timeout=5), number
+            assert coordinator._queue._lock.acquire(timeout=SECONDS), number
             coordinator._queue._lock.release()
             coordinator.join()
             assert 2 == coordinator.schedule(add, args=(2,)).fetch()

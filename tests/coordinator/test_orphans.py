@@ -13,7 +13,7 @@ import pytest
 
 from tests.commands import output_of
 from tests.coordinator.engines import new_engine
-from tests.coordinator.processes import SECONDS, named_pipe, wait_until_gone
+from tests.coordinator.processes import named_pipe, wait_until_gone
 from tests.coordinator.remote_objects import Subject, announce
 from tests.docs.pages import ROOT
 from torch_distinput.coordinator.engines import child_process, local_process
@@ -88,7 +88,7 @@ def test_a_script_leaves_neither_processes_nor_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = tmp_path / "script.py"
     script.write_text(PRELOAD + SCRIPT)
-    count, pid = map(int, output_of([sys.executable, script], timeout=SECONDS).split())
+    count, pid = map(int, output_of([sys.executable, script]).split())
     assert 1 == count
     wait_until_gone([pid])
     assert [] == [*tmp_path.glob("coordinator-*"), *tmp_path.glob("pymp-*")]
@@ -108,4 +108,4 @@ def test_a_script_may_come_from_standard_input(tmp_path, monkeypatch):
     script = tmp_path / "script"
     script.write_text(PRELOAD + FROM_STANDARD_INPUT)
     command = ["sh", "-c", f"exec {sys.executable} - < {script}"]
-    assert "1 <stdin>\n" == output_of(command, timeout=SECONDS)
+    assert "1 <stdin>\n" == output_of(command)

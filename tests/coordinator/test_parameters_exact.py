@@ -47,7 +47,7 @@ MOVES = st.lists(
     ),
     max_size=12,
 )
-FEWER = 120 if LONG else 15
+FEWER = 120 if LONG else 10
 """For each module with each optimizer."""
 MODULES = {"dense": dense_table, "sparse": sparse_table, "only": OnlyEmbeddings}
 KINDS = [

@@ -14,7 +14,8 @@ from torch_distinput.coordinator.parameters.identity import Caller
 from torch_distinput.coordinator.parameters.staleness import may_pull, may_push
 from torch_distinput.errors import UsageError
 
-SECONDS = 30
+SECONDS = 100
+"""A watchdog."""
 
 
 def schedules(bound):

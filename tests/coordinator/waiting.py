@@ -10,7 +10,7 @@ import torch
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import die
 
-SECONDS = 30
+SECONDS = 100
 """A watchdog."""
 
 

@@ -50,7 +50,7 @@ def test_both_ends_may_send_what_no_socket_holds():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted([b"a", b"b", b"a" * LARGE, b"b" * LARGE]) == sorted(got)
 
 

@@ -22,9 +22,11 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.loader.task_run import _AHEAD_BYTES, _MOST_AHEAD
 
 
-def processes(fetch, num_workers=2, *, grouped=True, persistent=False, **keywords):
+def processes(fetch, num_workers=2, *, grouped=True, persistent=False, init_fn=None, **keywords):
     """A loader with so many of them."""
-    options = LoaderOptions(num_workers=num_workers, persistent=persistent, keywords=keywords)
+    options = LoaderOptions(
+        num_workers=num_workers, persistent=persistent, init_fn=init_fn, keywords=keywords
+    )
     return TaskLoader(fetch, options, grouped=grouped)
 
 
@@ -146,9 +148,9 @@ def hang_at(task):
 
 def test_a_timeout_of_a_loader():
     """What came before is delivered."""
-    results = processes(hang_at, timeout=1).run(iter(range(9)))
+    results = processes(hang_at, timeout=3).run(iter(range(9)))  # also for the first to start
     assert [0, 1, 2] == list(islice(results, 3))
-    with pytest.raises(tdi.SourceError, match="batch 3 .*timed out after 1 seconds"):
+    with pytest.raises(tdi.SourceError, match="batch 3 .*timed out after 3 seconds"):
         next(results)
 
 
@@ -239,27 +241,37 @@ def test_a_result_that_cannot_be_sent(capfd):
     assert "OSError: too many open files" in capfd.readouterr().err
 
 
+def begin_late(process):
+    """The second process begins when the main one has ended."""
+    main = os.getppid()
+    while process and os.getppid() == main:
+        os.sched_yield()
+
+
 LEFT_BEHIND = """
 import os, signal, sys
-from tests.data.test_loader_processes import processes, who
-results = processes(who).run(iter(range(1000)))
+from tests.data.test_loader_processes import begin_late, processes, who
+results = processes(who, init_fn={init_fn}).run(iter(range(1000)))
 next(results)
 {end}
 """
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(
-    ("end", "code"),
+    ("end", "code", "init_fn"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("sys.exit(3)", 3),
-        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        (KILL, -signal.SIGKILL, None),
+        (KILL, -signal.SIGKILL, "begin_late"),
+        ("sys.exit(3)", 3, None),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, None),
     ],
+    ids=["killed", "killed while one begins", "exit", "interrupted"],
 )
-def test_processes_end_with_the_main_process(end, code):
+def test_processes_end_with_the_main_process(end, code, init_fn):
     """However it ends: they hold its standard output, which is closed when all have ended."""
     ended = subprocess.run(
-        [sys.executable, "-c", LEFT_BEHIND.format(end=end)],
+        [sys.executable, "-c", LEFT_BEHIND.format(end=end, init_fn=init_fn)],
         capture_output=True, timeout=100, check=False,
     )  # fmt: skip
     assert code == ended.returncode

@@ -33,7 +33,7 @@ def readers():
 def joined(threads):
     """Whether they end."""
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return not any(thread.is_alive() for thread in threads)
 
 
@@ -60,7 +60,7 @@ class TestReadAhead:
                 yield chunk(number)
 
         ahead = ReadAhead(start)
-        assert full.wait(20)
+        assert full.wait(60)
         assert [0, 1, 2, 3] == made
         for number in range(50):
             assert int(next(ahead).data[0]) == number

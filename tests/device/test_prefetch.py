@@ -113,7 +113,7 @@ def test_look_ahead_is_bounded(recorder):
 
         prefetcher = Prefetcher(source(), [META], buffer_size=buffer_size)
         next(prefetcher)
-        assert settled.wait(10)
+        assert settled.wait(60)
         prefetcher.stop()
         prefetcher.join()
         assert len(pulled) == 1 + buffer_size
@@ -169,7 +169,7 @@ def test_no_thread_stays(recorder, how):
         del prefetcher
         gc.collect()
         for thread in set(threading.enumerate()) - before:
-            thread.join(10)
+            thread.join(60)
     else:
         prefetcher.join()
     assert set() == set(threading.enumerate()) - before
@@ -182,17 +182,17 @@ def test_a_consumer_that_waits_is_freed(recorder):
 
         def source(inside=inside, slow=slow):
             inside.set()
-            slow.wait(10)
+            slow.wait(60)
             yield step(0)
 
         prefetcher = Prefetcher(source(), [META], buffer_size=1)
         consumer = threading.Thread(target=next, args=(prefetcher, None), daemon=True)
         consumer.start()
-        inside.wait(10)
+        inside.wait(60)
         slow.set()
         prefetcher.stop()
         prefetcher.join()
-        consumer.join(10)
+        consumer.join(60)
         assert not consumer.is_alive()
 
 
@@ -292,8 +292,8 @@ class TestUnderAnIterator:
 
         def stream():
             yield 0
-            slow.wait(20)
-            yield 1
+            slow.wait(60)
+            yield from itertools.repeat(1)  # the end of the data must not come before the close
 
         iterator = iter(strategy.distribute_dataset(stream, global_batch_size=1))
         next(iterator)
@@ -302,4 +302,4 @@ class TestUnderAnIterator:
         with pytest.raises(tdi.UsageError, match="closed"):
             while True:
                 next(iterator)
-        closer.join(10)
+        closer.join(60)

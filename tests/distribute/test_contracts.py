@@ -189,7 +189,7 @@ def test_no_thread_stays():
         del datasets
         gc.collect()
         for thread in set(threading.enumerate()) - before:
-            thread.join(timeout=10)
+            thread.join(timeout=60)
         assert set() == set(threading.enumerate()) - before, how
 
 
@@ -215,7 +215,7 @@ def test_a_source_that_cannot_be_started_is_told_to_all():
 def test_a_source_that_does_not_return_is_named(monkeypatch):
     """The next epoch cannot start while the last one is still read; the others are not blamed."""
     monkeypatch.setattr(voted_feed, "_LEAVE_SECONDS", 0.1)
-    leave = threading.Event()
+    leave, both = threading.Event(), threading.Barrier(2, timeout=60)
 
     def work(strategy):
         inside = threading.Event()
@@ -223,12 +223,13 @@ def test_a_source_that_does_not_return_is_named(monkeypatch):
         def stream():
             yield from range(8)
             inside.set()
-            assert strategy.worker_index == 0 or leave.wait(20)
+            assert strategy.worker_index == 0 or leave.wait(60)
 
         limit = options(timeout=1)  # to leave the epoch before takes worker 1 a tenth of that
         dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
         next(iter(dataset))
-        assert inside.wait(20)
+        assert inside.wait(60)
+        both.wait()
         if strategy.worker_index == 0:
             return iter(dataset)
         try:

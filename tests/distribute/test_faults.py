@@ -20,7 +20,7 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing import simulate, simulated
 
-LIMIT = 30.0
+LIMIT = 60.0
 TIMEOUT = 1.0
 EXAMPLES = 24
 
@@ -47,6 +47,7 @@ class Scene:
 
     def __init__(self, planned):
         self.planned = planned
+        self.is_well = all(fault is None or fault.kind == "slow" for fault in planned.values())
         self.saved = {worker: [] for worker in planned}  # examples of each step, state after it
         self.done = dict.fromkeys(planned, False)
         self.changed = threading.Condition()
@@ -103,9 +104,9 @@ def play(scene, known, coupled, strategy):
     worker = strategy.worker_index
     source = Examples(scene, worker) if known else (lambda: stream(scene, worker))
     try:
-        dataset = strategy.distribute_dataset(
-            source, global_batch_size=4, options=options(timeout=TIMEOUT)
-        )
+        # Where nobody fails, nobody is taken for gone whom the machine holds up for a while.
+        limit = options(timeout=LIMIT if scene.is_well else TIMEOUT)
+        dataset = strategy.distribute_dataset(source, global_batch_size=4, options=limit)
         steps = 0
         for epoch in range(2):
             for batch in dataset:
@@ -142,13 +143,14 @@ def test_every_worker_ends(part, planned, known, coupled, afterwards):
     before = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer_monitor, "_ROLL_CALL_SECONDS", 0.4)
-        patch.setattr(simulated, "_PATIENCE_SECONDS", 1.25 * TIMEOUT)
+        if not scene.is_well:
+            patch.setattr(simulated, "_PATIENCE_SECONDS", 1.25 * TIMEOUT)
         started = time.monotonic()
         outcomes = simulate(
             lambda strategy: play(scene, known, coupled, strategy), num_workers=len(planned)
         )
     assert time.monotonic() - started < LIMIT
-    if all(fault is None or fault.kind == "slow" for fault in planned):
+    if scene.is_well:
         assert [2 * EXAMPLES // 4] * len(planned) == outcomes
     for worker, outcome in enumerate(outcomes):
         check(worker, outcome, planned[worker])

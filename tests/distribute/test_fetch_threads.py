@@ -117,12 +117,13 @@ def test_an_error_comes_after_the_steps_before_it(fails_at, num_threads, error):
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
         Rows(fails_at=fails_at, error=error), global_batch_size=4, num_threads=num_threads
     )
+    before = fetch_threads()
     steps = iter(dataset)
     for _ in range(fails_at // 4):
         next(steps)
     with pytest.raises(tdi.SourceError, match=f"{error.__name__} at example {fails_at}:"):
         next(steps)
-    assert not fetch_threads()
+    assert fetch_threads() <= before
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])
@@ -141,8 +142,8 @@ def test_what_cannot_be_read_comes_after_the_steps_before_it(tmp_path, num_threa
 
 
 def fetch_threads():
-    """Those that are alive."""
-    return [one for one in threading.enumerate() if one.name.startswith("torch_distinput-fetch")]
+    """Those that are alive; some of other tests may be about to end."""
+    return {one for one in threading.enumerate() if one.name.startswith("torch_distinput-fetch")}
 
 
 @pytest.mark.parametrize("leave", ["break", "close", "end", "collected"])
@@ -151,9 +152,10 @@ def test_threads_end(leave):
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
         Rows(100), global_batch_size=4, num_threads=3
     )
+    before = fetch_threads()
     iterator = iter(dataset)
     next(iterator)
-    assert 3 == len(fetch_threads())
+    assert 3 == len(fetch_threads() - before)
     if leave == "break":
         for _ in dataset:
             break  # the new iterator has closed the one before
@@ -165,7 +167,7 @@ def test_threads_end(leave):
     else:
         del iterator, dataset
         gc.collect()
-    assert not fetch_threads()
+    assert fetch_threads() <= before
 
 
 def test_a_collate_fn_that_uses_its_buffer_again():
@@ -185,7 +187,7 @@ def test_a_collate_fn_that_uses_its_buffer_again():
 
 def test_several_examples_are_fetched_at_once():
     """Each thread waits until the others have begun: one alone would wait for ever."""
-    barrier = threading.Barrier(3, timeout=30)
+    barrier = threading.Barrier(3, timeout=100)
 
     class Meeting(Rows):
         def __getitem__(self, index):

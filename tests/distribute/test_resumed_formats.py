@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 import torch_distinput as tdi
+from tests.conftest import LONG
 from tests.formats import FEATURES, FORMATS
 from torch_distinput import readers
 from torch_distinput.data.formats import npy, sidecar_index, text
@@ -48,10 +49,13 @@ def in_order(workers):
     return [number for step in zip(*workers, strict=True) for part in step for number in part]
 
 
-@pytest.mark.parametrize("policy", ["file", "data"])
-@pytest.mark.parametrize("split_files", [False, True])
+WAYS = [("file", False), ("file", True), ("data", True)]
+"""Whose files are cut into units, or not; of whole ones under DATA there are tests enough."""
+
+
+@pytest.mark.parametrize(("policy", "split_files"), [*WAYS, ("data", False)] if LONG else WAYS)
 @pytest.mark.parametrize("case", CASES)
-def test_formats(tmp_path, monkeypatch, case, split_files, policy):
+def test_formats(tmp_path, monkeypatch, case, policy, split_files):
     """On 3 workers, then 2, then 1; files of several units, some of them empty."""
     for module, name, size in [
         (text, "_PART_BYTES", 40), (text, "_SMALLEST_PART", 16),

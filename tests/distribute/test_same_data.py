@@ -246,11 +246,11 @@ def test_a_dataset_that_begins_slowly_is_named():
     def work(strategy):
         def slow(index):
             if strategy.worker_index == 0:
-                begun.wait(30)
+                begun.wait(60)
             return index
 
         dataset = strategy.distribute_dataset(
-            Noisy(slow), global_batch_size=4, options=options(timeout=1.0)
+            Noisy(slow), global_batch_size=4, options=options(timeout=2.0)
         )
         try:
             list(dataset)

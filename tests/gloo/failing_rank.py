@@ -34,7 +34,7 @@ import torch.distributed as dist
 import torch_distinput as tdi
 
 TIMEOUT = 3.0
-LIMIT = 40.0
+LIMIT = 100.0
 
 
 class Fault:
@@ -53,10 +53,18 @@ class Fault:
         if plan["kind"] == "raise":
             msg = "rotten record"
             raise ArithmeticError(msg)
-        if plan["kind"] in {"hang", "slow"}:
-            threading.Event().wait(0.75 * TIMEOUT if plan["kind"] == "slow" else None)
+        if plan["kind"] == "hang":
+            threading.Event().wait()
+        elif plan["kind"] == "slow":
+            wait_until_said(plan)
         else:
             os.kill(os.getpid(), getattr(signal, plan["kind"]))
+
+
+def wait_until_said(plan):
+    """Return when the other rank has told its log that it waits."""
+    while "late: worker 1" not in Path(plan["folder"], "err-0").read_text():
+        time.sleep(0.01)
 
 
 class Examples(torch.utils.data.Dataset):
@@ -146,8 +154,9 @@ def main(rank, plan):
     logging.basicConfig(format="log: %(message)s")
     dist.init_process_group(
         "gloo", store=store_of(rank, plan), rank=rank, world_size=plan["ranks"],
-        timeout=timedelta(seconds=plan["timeout"]),
+        timeout=timedelta(seconds=LIMIT),
     )  # fmt: skip
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=plan["timeout"]))
     play = leave if plan["kind"] == "leave" else work
     print(json.dumps(play(plan, tdi.MultiWorkerMirroredStrategy(["cpu"]))), flush=True)
     if plan["leaves"]:

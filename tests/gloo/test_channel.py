@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import torch_distinput as tdi
 from tests.conftest import LONG
-from tests.gloo.jobs import numbers
+from tests.gloo.jobs import LONG_TIMEOUT, SOON, numbers
 from torch_distinput.cluster.channels.gather import plan_rounds
 from torch_distinput.cluster.channels.gloo_backend import GlooBackend
 from torch_distinput.cluster.channels.vote_channels import VoteConnections
@@ -21,7 +21,6 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.testing import run_ranks, run_ranks_outcomes
 
 SIZE = 5
-SOON = 20.0
 
 
 def open_alone(size):
@@ -85,9 +84,9 @@ def die(victim, at, strategy):
             return send(*args)
 
         VoteConnections.send = send_or_die
-    dataset = strategy.distribute_dataset(
-        partial(numbers, 100_000), global_batch_size=SIZE, options=tdi.InputOptions(timeout=60)
-    )
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT)
+    stream = partial(numbers, 100_000)
+    dataset = strategy.distribute_dataset(stream, global_batch_size=SIZE, options=options)
     started = time.monotonic()
     with pytest.raises(tdi.PeerFailedError) as got:
         for _ in dataset:
@@ -113,7 +112,7 @@ def die_before_it_connects(strategy):
     if strategy.worker_index == 1:
         VoteConnections.__init__ = lambda *_, **__: os._exit(3)
     started = time.monotonic()
-    options = tdi.InputOptions(timeout=60)
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT)
     dataset = strategy.distribute_dataset(partial(numbers, 9), global_batch_size=4, options=options)
     with pytest.raises(tdi.PeerFailedError, match="worker 1: its process has ended"):
         iter(dataset)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import torch_distinput as tdi
 from tests.distribute.street import shown
-from tests.gloo.jobs import numbers
+from tests.gloo.jobs import SOON, numbers
 from torch_distinput.testing import run_ranks
 from torch_distinput.testing.ranks import RankError
 
@@ -105,7 +105,7 @@ def test_a_process_group_of_some_ranks():
 
 def many_datasets(_strategy):
     """Groups and threads after twenty datasets, left in every way, and after their strategy."""
-    baseline = threading.active_count()
+    before = set(threading.enumerate())
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
     groups = []
     for number in range(20):
@@ -119,18 +119,17 @@ def many_datasets(_strategy):
     assert "torch_distinput-heartbeat" in {thread.name for thread in threading.enumerate()}
     del strategy
     gc.collect()
-    for thread in threading.enumerate():
-        if "torch_distinput" in thread.name:
-            thread.join(10)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(SOON)
     gc.collect()
     groups = len(dist.distributed_c10d._world.pg_map)
-    return threading.active_count() - baseline, groups
+    return {thread.name for thread in set(threading.enumerate()) - before}, groups
 
 
 def test_nothing_stays_behind():
     """Neither threads nor groups of datasets that are gone."""
     for threads, groups in run_ranks(many_datasets, 2):
-        assert 0 == threads
+        assert set() == threads
         assert 1 == groups
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import time
+
+LIMIT = 100
+"""Seconds: a tenth of those that the source takes."""
 
 BLOCKED = """
     import threading, time
@@ -39,6 +41,4 @@ def test_a_source_that_does_not_return(tmp_path):
     command = [sys.executable, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert "the last line\n" == process.stdout.readline()
-        started = time.monotonic()
-        assert 0 == process.wait(30)
-        assert time.monotonic() - started < 5
+        assert 0 == process.wait(LIMIT)

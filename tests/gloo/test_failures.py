@@ -76,14 +76,17 @@ def play(folder, **plan):
     ]
 
 
-def check(outcomes, *, coupled, names=("worker 1",), within=2 * TIMEOUT + 5):
-    """Each ends in our error with all the names, or in that of its own collective."""
+def check(outcomes, *, coupled, names=("worker 1",)):
+    """Each ends in our error with all the names, or in that of its own collective.
+
+    In time: soon after the timeout on idle cores, and before its watchdog on busy ones.
+    """
     for words, _, seconds, err in outcomes:
         ours = words.startswith(("PeerFailedError", "PeerTimeoutError"))
         assert ours or (coupled and words.startswith("RuntimeError")), (words, err)
         if ours:
             assert all(name in words for name in names), words
-        assert seconds < within, words
+        assert seconds < LIMIT - 10, words
 
 
 STREETS = [(True, True), (True, False), (False, True), (False, False)]
@@ -159,9 +162,12 @@ def test_a_source_that_hangs(plan, outcomes):
     check(outcomes, coupled=plan["coupled"], names=("worker 1", "reading step"))
 
 
-@plans_of([(True, False), (False, False)], kind="slow", place="source", examples=40, pace=0.0)
+SLOW = {"kind": "slow", "timeout": 4 * TIMEOUT, "place": "source", "examples": 40, "pace": 0.0}
+
+
+@plans_of([(True, False), (False, False)], **SLOW)
 def test_a_slow_rank_is_waited_for(outcomes):
-    """It is late but alive: the others say so, once, and go on."""
+    """It is late but alive: the others say so after a quarter of the timeout, once, and go on."""
     ((words, steps, _, err),) = outcomes
     assert "completed" == words
     assert 20 == steps
@@ -177,7 +183,7 @@ def test_a_killed_loader_process(tmp_path, known, coupled, loaders):
         tmp_path, kind="SIGKILL", place="source", known=known, coupled=coupled,
         loaders=loaders, number=20,
     )  # fmt: skip
-    check(outcomes, coupled=coupled, within=20)
+    check(outcomes, coupled=coupled)
 
 
 def random_plan(seed):
@@ -196,4 +202,4 @@ def random_plan(seed):
     "plan", [random_plan(seed) for seed in range(50 if LONG else 3)], ids=itertools.count()
 )
 def test_random_kills(plan, outcomes):
-    check(outcomes, coupled=plan["coupled"], names=(f"worker {plan['victim']}",), within=20)
+    check(outcomes, coupled=plan["coupled"], names=(f"worker {plan['victim']}",))

@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
-from tests.gloo.jobs import described, numbers
+from tests.gloo.jobs import LONG_TIMEOUT, SOON, described, numbers
 from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.testing import run_ranks, run_ranks_outcomes
@@ -20,7 +20,7 @@ from torch_distinput.testing import run_ranks, run_ranks_outcomes
 def die(how, strategy, victim=1):
     """A rank is killed in the middle; the others say how they end."""
     stream = partial(numbers, 100_000)
-    options = tdi.InputOptions(timeout=20)
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT)
     dataset = strategy.distribute_dataset(stream, global_batch_size=6, options=options)
     steps = 0
     started = time.monotonic()
@@ -45,7 +45,7 @@ def test_a_killed_rank_is_named(ranks):
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
         assert "worker 1: its process has ended without a word" in text
-        assert seconds < 20
+        assert seconds < SOON
 
 
 def die_among_many(victim, strategy):
@@ -66,12 +66,12 @@ def test_a_killed_rank_is_named_where_one_watches_all(victim):
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
         assert f"worker {victim}: its process has ended without a word" in text
-        assert seconds < 20
+        assert seconds < SOON
 
 
 def die_with_all_texts(strategy):
     """Rank 1 comes last, and dies when it is to join what all have shown."""
-    options = tdi.InputOptions(timeout=60, auto_shard_policy="off")
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT, auto_shard_policy="off")
     dataset = strategy.distribute_dataset(range(8), global_batch_size=4, options=options)
     if strategy.worker_index == 1:
         store = strategy._session.communicator._meeting._store
@@ -91,14 +91,14 @@ def test_a_rank_that_dies_with_all_texts_keeps_nobody_waiting():
     assert 3 == second.exitcode
     steps, seconds = first.result
     assert 4 == steps
-    assert seconds < 15
+    assert seconds < SOON
 
 
 def die_before_the_channel(strategy):
     """Rank 1 shakes hands and dies; the other one says how long it waited."""
     if strategy.worker_index == 1:
         strategy._session.communicator.open_channel = lambda **_: os._exit(3)
-    options = tdi.InputOptions(timeout=60)
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT)
     dataset = strategy.distribute_dataset(partial(numbers, 9), global_batch_size=4, options=options)
     started = time.monotonic()
     with pytest.raises(tdi.PeerFailedError, match="worker 1: its process has ended"):
@@ -110,7 +110,7 @@ def test_a_rank_that_dies_before_the_channel_is_there():
     """The others do not wait for it."""
     first, second = run_ranks_outcomes(die_before_the_channel, 2)
     assert 3 == second.exitcode
-    assert first.result < 15
+    assert first.result < SOON
 
 
 def test_a_rank_that_leaves_its_loop_is_named():

@@ -12,11 +12,8 @@ import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.gloo.jobs import LONG_TIMEOUT, SOON
 from torch_distinput.testing import run_ranks_outcomes, simulate
-
-LONG_TIMEOUT = 100.0
-SOON = 30.0
-"""It takes a second or two, but others may keep the machine busy."""
 
 
 class Rotten:

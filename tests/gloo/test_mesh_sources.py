@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from tests.gloo.jobs import described
+from tests.gloo.jobs import LONG_TIMEOUT, described
 from tests.gloo.meshes import TWO_BY_TWO, examples, played, strategy_on
 from torch_distinput.testing import run_ranks
 from torch_distinput.testing.ranks import run_ranks_outcomes
@@ -98,7 +98,7 @@ def left_alone(rank_that_leaves, _):
     """One of two partners ends its loop, and its script, before the other."""
     strategy = strategy_on((1, 2), ("dp", "tp"), replicate_input="broadcast")
     dataset = strategy.distribute_dataset(
-        torch.arange(400_000), global_batch_size=4, options=tdi.InputOptions(timeout=5.0)
+        torch.arange(400_000), global_batch_size=4, options=tdi.InputOptions(timeout=LONG_TIMEOUT)
     )
     for step, _ in enumerate(dataset):
         if step == 2 and torch.distributed.get_rank() == rank_that_leaves:
@@ -109,7 +109,7 @@ def left_alone(rank_that_leaves, _):
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_partner_that_leaves_early(first):
     """The other one does not wait for it for ever."""
-    outcomes = run_ranks_outcomes(partial(left_alone, first), 2, timeout=30)
+    outcomes = run_ranks_outcomes(partial(left_alone, first), 2)
     assert 2 == outcomes[first].result
     words = described(outcomes[1 - first])
     assert words.startswith(("PeerFailedError", "PeerTimeoutError"))

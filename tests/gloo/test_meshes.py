@@ -270,7 +270,7 @@ def killed(rank_that_dies, _):
 @pytest.mark.parametrize("gone", [0, 1])
 def test_a_partner_that_dies(gone):
     """Neither end waits for the other for ever."""
-    outcomes = run_ranks_outcomes(partial(killed, gone), 2, timeout=30)
+    outcomes = run_ranks_outcomes(partial(killed, gone), 2)
     assert -signal.SIGKILL == outcomes[gone].exitcode
     assert "PeerFailedError" in described(outcomes[1 - gone])
 

@@ -121,7 +121,7 @@ def test_a_killed_rank_leaves_what_was_counted(data, expected, tmp_path):
     """Whatever was kept is whole, and nothing is in the folder; the next run goes on."""
     out, cache = tmp_path / "out", str(tmp_path / "cache")
     run = partial(killed, data=data, out=str(out), cache=cache)
-    outcomes = run_ranks_outcomes(partial(run, rows=15), 2, timeout=20)
+    outcomes = run_ranks_outcomes(partial(run, rows=15), 2)
     assert outcomes[1].error is not None
     assert not out.exists()
     kept = {path.name: path.stat().st_mtime_ns for path in Path(cache).iterdir()}

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.conftest import LONG
 from tests.gloo.meshes import TWO_BY_TWO, strategy_on
 from torch_distinput.testing import run_ranks
 
@@ -48,8 +49,10 @@ def train(known, coupled, strategy):
     return None
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("coupled", [True, False])
+STREETS = [(True, False), (False, True), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize(("known", "coupled"), STREETS if LONG else STREETS[:2])
 def test_a_signal_stops_all_ranks_at_one_step(known, coupled):
     first, second, third = run_ranks(partial(train, known, coupled), 3)
     assert first[0] == second[0] == third[0] > 5
@@ -60,7 +63,7 @@ SCRIPT = """
     import torch
     import torch_distinput as tdi
 
-    tdi.init_distributed(timeout=30)
+    tdi.init_distributed(timeout=100)
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
     strategy.stop_on_signal()
     train = strategy.distribute_dataset(range(10_000_000), global_batch_size=4)
@@ -86,7 +89,7 @@ def test_torchrun_passes_the_signal_on(tmp_path):
         try:
             assert "under way\n" == process.stdout.readline()
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=100)
         finally:
             process.kill()
     saved = re.findall(r"saved at \d+", out)  # two ranks may share a line

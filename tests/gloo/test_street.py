@@ -10,7 +10,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import shown, write_files
-from tests.gloo.jobs import described, numbers
+from tests.gloo.jobs import LONG_TIMEOUT, described, numbers
 from torch_distinput.testing import run_ranks, run_ranks_outcomes
 
 
@@ -157,7 +157,7 @@ def raise_at(kind, strategy):
         yield from (checked(k) for k in range(40))
 
     source = Examples() if kind == "index" else stream
-    off = tdi.InputOptions(auto_shard_policy="off", timeout=20)
+    off = tdi.InputOptions(auto_shard_policy="off", timeout=LONG_TIMEOUT)
     iterator = iter(strategy.distribute_dataset(source, global_batch_size=4, options=off))
     steps = 0
     try:

@@ -10,7 +10,7 @@ HEAD = """
     import torch
     import torch_distinput as tdi
 
-    tdi.init_distributed(timeout=30)
+    tdi.init_distributed(timeout=100)
     strategy = tdi.MultiWorkerMirroredStrategy()
 """
 

@@ -14,7 +14,6 @@ from tests.commands import output_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROWS, GROUP = 41, 12
-LIMIT_SECONDS = 180
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +25,7 @@ def run(num_ranks, script, *arguments):
     """What rank 0 has printed: the examples that were trained, and what follows from them."""
     torchrun = ("torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}")
     command = [sys.executable, "-m", *torchrun, str(EXAMPLES / script), *map(str, arguments)]
-    printed = output_of(command, timeout=LIMIT_SECONDS)
+    printed = output_of(command)
     (line,) = [line for line in printed.splitlines() if line.startswith('{"trained"')]
     return json.loads(line)
 

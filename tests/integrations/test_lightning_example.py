@@ -18,7 +18,7 @@ def test_it_goes_on_on_one_rank_after_two(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     first = [sys.executable, *torchrun, SCRIPT, "--stop-after=12", folder]
     second = [sys.executable, SCRIPT, "--resume", "--global-batch-size=100", folder]
-    printed = [output_of(command, timeout=100) for command in (first, second)]
+    printed = [output_of(command) for command in (first, second)]
     assert "2 rank(s), up to step 12\nepoch 0: 384 examples once, 616 to come" in printed[0]
     assert "1000 examples once, 0 to come, 0 repeated" in printed[1]
     for lines in printed:
@@ -40,6 +40,6 @@ def test_the_loaders_of_your_own(tmp_path):
     script = tmp_path / "own_loaders.py"
     script.write_text(PAGE.partition("# own_loaders.py\n")[2].partition("```")[0])
     start = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path({str(script)!r})"
-    printed = output_of([sys.executable, "-W", "ignore", "-c", start], timeout=100)
+    printed = output_of([sys.executable, "-W", "ignore", "-c", start])
     assert "['loss/dataloader_idx_0', 'loss/dataloader_idx_1']" in printed
     assert "200 predictions" in printed

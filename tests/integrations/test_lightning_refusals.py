@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import torch_distinput as tdi
+from tests.commands import LIMIT_SECONDS
 from tests.integrations.lightning_runs import (
     Indexed,
     Model,
@@ -168,7 +169,8 @@ def test_a_version_that_was_not_tested(monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda package: "2.9.1")
     trainer = make_trainer(callbacks=[InputState()])
     with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")  # of what is collected meanwhile
+        warnings.simplefilter("always", UserWarning)
         for _ in range(2):
             Loader(trainer, Indexed(), global_batch_size=4)
     (warning,) = told
@@ -209,7 +211,7 @@ def test_the_other_name_of_lightning(tmp_path):
     pytest.importorskip("pytorch_lightning")
     command = [sys.executable, "-W", "ignore", "-c", OTHER_NAME]
     run = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, check=True, cwd=tmp_path
+        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True, cwd=tmp_path
     )
     lines = [line.rpartition("trained")[2] for line in run.stdout.splitlines() if "trained" in line]
     assert [" 0 1 2", " 3 4"] == lines

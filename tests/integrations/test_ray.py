@@ -22,8 +22,6 @@ from tests.docs.pages import ROOT
 from tests.examples.scripts import EXAMPLES
 from torch_distinput.testing import simulate
 
-TIMEOUT_SECONDS = 500
-"""A watchdog: it takes 50 s on idle cores."""
 PAGE = (ROOT / "docs" / "ray.md").read_text()
 GROUP = re.compile(r"group \d: (\d) workers, up to step (\d+) of epoch (\d)")
 
@@ -41,7 +39,7 @@ class TestTrain:
         """What the example says of its groups of workers, and of its examples."""
         folder = tmp_path_factory.mktemp("run")
         command = [sys.executable, EXAMPLES / "train_ray.py", f"--folder={folder}"]
-        return output_of(command, timeout=TIMEOUT_SECONDS).splitlines()
+        return output_of(command).splitlines()
 
     def test_every_example_is_committed_once(self, printed):
         """Over an epoch with a kill and the same number of workers, and one with another."""
@@ -81,8 +79,7 @@ class TestWhatIsRefused:
             ray.cloudpickle.dumps(train)
 
 
-# Ray Data 2.60 reads old options of its own, and leaves its log files open.
-@pytest.mark.filterwarnings("ignore:unclosed file .*ray-data:ResourceWarning")
+# Ray Data 2.60 reads old options of its own.
 @pytest.mark.filterwarnings("ignore:`use_.*` is deprecated:DeprecationWarning")
 class TestRayData:
     """As a source: a stream without a state, which is read again up to the position."""

@@ -171,7 +171,7 @@ def test_an_epoch_may_be_left_while_threads_are_at_different_steps(make, is_whol
             next(node)
         if is_whole and strategy.worker_index:
             list(node)
-        have_read.wait(20)
+        have_read.wait(60)
         loader = nodes.Loader(node)
         assert expected == [[step.tolist() for step in loader] for _ in range(2)]
 
@@ -203,7 +203,7 @@ def test_a_state_tells_what_the_consumer_has_got():
     loader = nodes.Loader(nodes.Prefetcher(nodes.Mapper(node, note_the_last), 6))
     steps = iter(loader)
     next(steps)
-    assert has_ended.wait(20)
+    assert has_ended.wait(60)
     ahead = node.state_dict()["dataset"]["steps"]
     source = loader.state_dict()["root"]["snapshot"]["it_state"]["source"]
     assert (6, 1) == (ahead, source["dataset"]["steps"])
@@ -261,7 +261,7 @@ def test_close_frees_a_thread_that_waits_for_another_worker():
     def work(strategy):
         def play():
             if strategy.worker_index == 1:
-                assert released.wait(20)
+                assert released.wait(60)
             yield torch.zeros(1)
 
         node = DistributedNode(strategy.distribute_datasets_from_function(lambda _: play))
@@ -286,7 +286,7 @@ class Held(IterableDataset):
         yield 0
         self.is_inside = True
         self.entered.set()
-        assert self.released.wait(20)
+        assert self.released.wait(60)
         self.is_inside = False
         yield 1
 
@@ -316,7 +316,7 @@ def test_a_source_is_started_again_when_nobody_is_inside_of_it():
     steps = iter(nodes.Loader(nodes.Prefetcher(node, 2)))
     held.released.clear()
     assert 0 == next(steps)
-    assert held.entered.wait(20)
+    assert held.entered.wait(60)
     node.reset()
     assert 0 == next(node)
     assert [False, False] == held.starts

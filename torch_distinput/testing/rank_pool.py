@@ -26,6 +26,7 @@ from torch_distinput.testing.rank_process import Answer, Job
 _PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "torch_distinput", rank_process.__name__]
 _START_SECONDS = 120.0  # to start the processes and to import fn's module: not fn's own time
 _GRACE_SECONDS = 5.0  # for a rank that was told to end
+_LAST_SECONDS = 30.0  # for one that a signal ends, or has ended: at once, if a core is free
 _STILLBORN = (
     "exit code {}. Its own output says why. A script that calls run_ranks needs "
     "if __name__ == '__main__':, because each rank imports it.\n{}"
@@ -112,7 +113,7 @@ class _Rank:
 
     def last_words(self) -> tuple[int | None, str]:
         """Wait for the end of the rank: its exit code, and the stacks if a signal ended it."""
-        self._process.join(_GRACE_SECONDS)
+        self._process.join(_LAST_SECONDS)
         text = self._dump.read_text(errors="replace") if self._dump.exists() else ""
         return self._process.exitcode, text.partition("\nExtension modules:")[0].strip()
 

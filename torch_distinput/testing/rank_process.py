@@ -37,6 +37,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+_LONGER_SECONDS = 60.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -149,7 +151,8 @@ def _adopt(job: Job, rank: int) -> None:
 
 
 def _run(job: Job, rank: int, call: Callable[[], object]) -> Answer:
-    limit = timedelta(seconds=job.timeout)
+    # The parent names who is late: no collective of another rank gives up before.
+    limit = timedelta(seconds=job.timeout + _LONGER_SECONDS)
     dist.init_process_group(
         "gloo",
         store=FileStore(job.store_path, job.world_size),

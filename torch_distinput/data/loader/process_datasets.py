@@ -92,6 +92,7 @@ class ProcessInit:
         except Exception as error:  # noqa: BLE001 - it is raised again in the main process
             said = f"worker_init_fn({process}) raised {type(error).__name__}: {error}"
             ours.failed = error_to_send(SourceError(said), error)
+        ours.leave_if_closed(process)
 
 
 @final
@@ -107,8 +108,16 @@ class ProcessDataset(Dataset[None]):
         self._ends = ends
         self._run: RunKey | None = None
 
+    def leave_if_closed(self, process: int) -> None:
+        """End this process, if the main one has ended while this one was being started.
+
+        Torch ends a process whose parent is another one than at first: not where it was so before.
+        """
+        if not ProcessChannel(self._ends[process]).is_open():
+            sys.exit()
+
     def __getitem__(self, process: int) -> None:
-        """Fetch tasks until the main process closes the channel."""
+        """Fetch tasks until the main process closes the channel, or ends; then end as well."""
         for number, end in enumerate(self._ends):
             if number != process:  # else nobody would notice that one of the others has ended
                 end.close()
@@ -120,7 +129,7 @@ class ProcessDataset(Dataset[None]):
                 for answers in self._answers(sender, run, tasks):
                     channel.send(dump_message(run[0], answers))
         except ChannelClosed:
-            channel.close()
+            sys.exit()  # as above
         except Exception:  # noqa: BLE001 - a task or a result that cannot be pickled
             traceback.print_exc()
             sys.exit(1)  # the main process waits for an answer, or the end of this one
