@@ -81,11 +81,13 @@ class Trace(NamedTuple):
         resume_point: see :class:`LocalStep`.
         num_touched: see :class:`LocalStep`.
         source_counts: of the whole step, where all workers share one mixture.
+        num_tokens: of the whole step, by lengths of examples; None where they are not known.
     """
 
     resume_point: ResumePoint | None = None
     num_touched: int = 0
     source_counts: SourceCounts | None = None
+    num_tokens: int | None = None
 
 
 NO_TRACE = Trace()
