@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import torch_distinput as tdi
+from tests.distribute.street import options, stream_of
 from tests.distribute.token_losses import (
     distributed,
     is_counted,
@@ -138,6 +141,46 @@ class TestMean:
         weights = torch.tensor([2.0**24, 1.0, 1.0])
         average = step.average(torch.tensor([0.0, 0.0, 1.0]).double(), weights=weights)
         assert 1 / (2**24 + 2) == average.item()
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=1, max_size=9),
+    st.integers(1, 5), st.integers(1, 4), st.sampled_from(CLUSTERS),
+    st.sampled_from(["split", "even", "cycle"]), st.sampled_from(["zero_rows", "pad"]),
+    st.booleans(),
+)  # fmt: skip
+def test_groups_have_the_gradients_of_one_process(
+    weights, size, num_steps, cluster, rebatch, partial_batch, is_stream
+):
+    """C5 by weight: whatever is read, split, padded and accumulated, on any cluster."""
+    examples = [torch.tensor([[n, n + 7], w]).float() for n, w in enumerate(weights)]
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            stream_of(examples) if is_stream else examples,
+            global_batch_size=size,
+            options=options(rebatch=rebatch, partial_batch=partial_batch),
+        )
+        factor, gradients = torch.ones((), requires_grad=True), []
+        steps = dataset.steps()
+        for group in tdi.accumulate(steps, num_steps, weights=lambda b: labels_of(b)[:, 1] / 2):
+            for step in group:
+
+                def backward(batch, step=step):
+                    losses = labels_of(batch)[:, 0] * factor
+                    step.average(losses, per="token").backward()
+
+                strategy.run(backward, args=(step.batch,))
+            gradients.append(strategy.reduce("sum", factor.grad / cluster[1]).item())
+            factor.grad = None
+        return gradients
+
+    expected = []
+    for part in torch.stack(examples).split(size * num_steps):
+        values, own = part[:, 0], part[:, 1]
+        expected.append(((values * own).sum() / max(own.sum(), 1)).item())
+    for found in simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1]):
+        assert expected == pytest.approx(found)
 
 
 class TestNothing:

@@ -75,10 +75,16 @@ def divide(
     loss: torch.Tensor, divisor: float, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Sum the losses, times their weights, and divide by what all replicas have."""
+    divisor = divisor or 1  # where nothing counts, the sum is 0
+    is_half = loss.dtype in _HALVES
+    if weights is None and not is_half:
+        return loss.sum() / divisor
     # The losses of many rows need not fit into a half where their mean does.
-    wide = torch.float32 if loss.dtype in _HALVES else loss.dtype
-    summed = loss.sum(dtype=wide) if weights is None else weigh(loss.to(wide), weights).sum()
-    return (summed / (divisor or 1)).to(loss.dtype)  # where nothing counts, the sum is 0
+    if weights is None:
+        summed = loss.sum(dtype=torch.float32)
+    else:
+        summed = weigh(loss.float() if is_half else loss, weights).sum()
+    return (summed / divisor).to(loss.dtype)
 
 
 def average_by_weight(
