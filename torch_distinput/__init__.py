@@ -23,8 +23,9 @@ from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
+from torch_distinput.distribute.steps.groups import StepGroup, accumulate
 from torch_distinput.distribute.steps.loss import compute_average_loss
-from torch_distinput.distribute.steps.step import Step, StepGroup, accumulate
+from torch_distinput.distribute.steps.step import Step
 from torch_distinput.distribute.strategies import (
     MirroredStrategy,
     MultiWorkerMirroredStrategy,

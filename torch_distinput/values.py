@@ -109,6 +109,8 @@ class StepInfo:
         padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
             first; None where the rows are the examples.
         sources: of a :func:`mix` that all workers share, the examples in sync by source; else None.
+        num_tokens: tokens in this step over all replicas in sync, by the lengths of its examples;
+            None where they are not known beforehand.
     """
 
     index: int
@@ -117,6 +119,7 @@ class StepInfo:
     ids: NDArray[np.int64] | PerReplica[NDArray[np.int64]]
     padded_rows: int | None = None
     sources: Mapping[str, int] | None = None
+    num_tokens: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -163,6 +166,8 @@ class InputStats:
             empty.
         repeats: likewise how often each source has begun again since the epoch began
             (``stop="repeat"``).
+        num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
+            where they are not known.
     """
 
     steps: int
@@ -173,6 +178,7 @@ class InputStats:
     retries: int = 0
     sources: Mapping[str, int] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
+    num_tokens: int | None = None
 
 
 class OptionalStep(Generic[T_co]):

@@ -57,6 +57,8 @@ def train(shape, names, how, _):
     for step in dataset.steps():
         features, labels = step.batch
         losses = functional.cross_entropy(model(features), labels, reduction="none")
+        by_weight = step.average(losses.detach(), weights=torch.ones_like(losses))
+        torch.testing.assert_close(by_weight, step.average(losses.detach()))
         optimizer.zero_grad()
         (step.average(losses) * strategy.num_workers).backward()
         optimizer.step()

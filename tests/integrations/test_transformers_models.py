@@ -43,6 +43,19 @@ def texts():
         yield {"input_ids": ids, "labels": ids}
 
 
+def answers():
+    """Only the second half of a text is to be learned."""
+    for text in texts():
+        half = len(text["input_ids"]) // 2
+        yield {**text, "labels": [-100] * half + text["labels"][half:]}
+
+
+def prompts():
+    """Nothing of the first six texts is to be learned: not one label counts in their update."""
+    for number, text in enumerate(texts()):
+        yield {**text, "labels": [-100] * len(text["labels"])} if number < 6 else text
+
+
 def classified():
     for text in texts():
         yield {**text, "labels": len(text["input_ids"]) % 3}
@@ -68,6 +81,8 @@ def pad(examples):
 
 MODELS = {
     "by token": (make_gpt2, texts),
+    "by token of an answer": (make_gpt2, answers),
+    "without a label": (make_gpt2, prompts),
     "by example": (make_bert, classified),
     "as a mean": (make_regression, measured),
 }
@@ -107,7 +122,7 @@ def test_the_loss_is_that_of_one_process(kind, tmp_path):
     for found in run_ranks(job, 3, timeout=120):
         assert weights == pytest.approx(found[0], abs=2e-6)
         assert losses == pytest.approx(found[1], abs=2e-6)
-        if kind != "by token":  # a mean over the tokens of each batch, which are others
+        if make_gpt2 not in MODELS[kind]:  # a mean over the tokens of each batch, which are others
             assert evaluated == pytest.approx(found[2], abs=2e-6)
 
 

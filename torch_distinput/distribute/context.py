@@ -43,7 +43,7 @@ def entered_replica() -> Any:
 @contextmanager
 def scope(session: Session) -> Iterator[None]:
     """Make a strategy current in this thread."""
-    _check_same(session)
+    check_same_strategy(session)
     before = _local.scopes
     _local.scopes = (*before, session)
     try:
@@ -71,7 +71,7 @@ def check_cross_replica(session: Session, call: str) -> None:
             "use get_replica_context().all_reduce, .all_gather or .merge_call."
         )
         raise UsageError(msg)
-    _check_same(session)
+    check_same_strategy(session)
 
 
 def check_may_iterate(session: Session) -> None:
@@ -82,10 +82,11 @@ def check_may_iterate(session: Session) -> None:
             "replicas. Write strategy.run(fn, args=(next(iterator),))."
         )
         raise UsageError(msg)
-    _check_same(session)
+    check_same_strategy(session)
 
 
-def _check_same(session: Session) -> None:
+def check_same_strategy(session: Session) -> None:
+    """Refuse a strategy beside the one whose scope, or ``run``, is entered."""
     if _local.scopes and _local.scopes[-1] is not session:
         msg = (
             f"Mixing two strategies: expected {_local.scopes[-1].strategy!r}, whose scope() is "

@@ -96,6 +96,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._run = run
         self._loss_steps = session.loss_steps.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
+        self._num_tokens: int | None = None
         self._waited = 0.0
         self._source_totals = SourceTotals()
         self._last_step: StepInfo | None = None
@@ -221,6 +222,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             skipped=self._run.read_counter.skipped,
             sources=dict(self._source_totals.examples),
             repeats=dict(self._source_totals.repeats),
+            num_tokens=self._num_tokens,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -269,7 +271,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """The step delivered last, with its batch."""
         record = self._run.record
         return Step(
-            batch=batch, info=self.last_step, _end=record.step_end, _recipe=self._run.recipe
+            batch=batch,
+            info=self.last_step,
+            _end=record.step_end,
+            _recipe=self._run.recipe,
+            _session=weakref.ref(self._session),  # a step that is kept keeps no process group
         )
 
     def _count(self, info: StepInfo, progress: Progress | int | None, waited: float) -> None:
@@ -279,6 +285,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._run.record.deliver(info.index, info.num_examples, progress)
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
+        if info.num_tokens is not None:
+            self._num_tokens = info.num_tokens + (self._num_tokens or 0)
         self._waited += waited
         self._run.monitor.leave(info.index)
         context.note_delivered(self._session, self._loss_steps, info)
@@ -309,6 +317,7 @@ def _host_steps(
             ids=ids[0] if num_replicas == 1 else PerReplica(ids),
             padded_rows=padded_rows,
             sources=None if source_counts is None else source_counts.examples,
+            num_tokens=step.trace.num_tokens,
         )
         note = (info, structures, delivery.progress, source_counts)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)

@@ -20,9 +20,9 @@ together, so it reads these first. With three steps to accumulate and five in th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 import torch
 from accelerate import Accelerator
@@ -33,9 +33,12 @@ from torch_distinput.integrations.versions import check_names, check_version
 from torch_distinput.integrations.wrapping import refuse_item
 
 _log = logging.getLogger(__name__)
+_Weights = Callable[[Any], torch.Tensor] | None
 
 
-def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> DistributedLoader:
+def prepare(
+    dataset: tdi.DistributedDataset, accelerator: Accelerator, *, weights: _Weights = None
+) -> DistributedLoader:
     """Make a loader of a distributed dataset, as ``accelerator.prepare`` does of a DataLoader.
 
     A loader that trains is to be registered: ``accelerator.register_for_checkpointing(loader)``.
@@ -44,6 +47,7 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         dataset: of a strategy over the accelerator's processes, with one device each. While the
             loader plays it, nobody else iterates it.
         accelerator: whose gradients it synchronizes at the end of an epoch.
+        weights: what :func:`tdi.accumulate` takes, for losses by token.
 
     Raises:
         TypeError: if it is no distributed dataset.
@@ -70,7 +74,7 @@ def prepare(dataset: tdi.DistributedDataset, accelerator: Accelerator) -> Distri
         )
         raise tdi.ConfigurationError(msg)
     claim(dataset, "Accelerate")
-    loader = DistributedLoader(dataset, accelerator)
+    loader = DistributedLoader(dataset, accelerator, weights)
     accelerator.register_save_state_pre_hook(loader.check_saved)
     return loader
 
@@ -122,11 +126,17 @@ class DistributedLoader:
 
     remainder = 0
 
-    def __init__(self, dataset: tdi.DistributedDataset, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        dataset: tdi.DistributedDataset,
+        accelerator: Accelerator,
+        weights: _Weights = None,
+    ) -> None:
         """Called by :func:`prepare`."""
         self.dataset = dataset
         self.end_of_dataloader = False
         self._accelerator = accelerator
+        self._weights = weights
         self._step: tdi.Step | None = None
         self._before: dict[str, Any] | tdi.Step | None = None  # what the optimizer has not taken
         self._num_waiting = 0  # examples of the steps before the one in use that it has not taken
@@ -178,7 +188,8 @@ class DistributedLoader:
         while following is not None:
             num_steps = accelerator.gradient_accumulation_steps
             ahead = chain([following], steps)
-            group = next(iter(tdi.accumulate(ahead, num_steps - accelerator.step % num_steps)))
+            size = num_steps - accelerator.step % num_steps
+            group = next(tdi.accumulate(ahead, size, weights=self._weights))
             self._num_averaged = group.num_examples
             for step in group[:-1]:
                 yield step, False
@@ -214,7 +225,9 @@ class DistributedLoader:
             raise tdi.UsageError(msg)
         return self._step
 
-    def average_loss(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+    def average_loss(
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+    ) -> torch.Tensor:
         """The loss for ``accelerator.backward``: gradients become those of one large batch.
 
         Accelerate averages gradients over processes, and over the steps that it accumulates. The
@@ -224,12 +237,13 @@ class DistributedLoader:
         Args:
             per_example_loss: shape ``(rows, ...)``: losses of the step in use, with
                 ``reduction="none"``.
+            per: as of ``Step.average``; by token with the ``weights`` of :func:`prepare`.
 
         Returns:
             A 0-dim tensor, as of :meth:`Step.average`.
         """
         num_steps = self._accelerator.gradient_accumulation_steps
-        average: torch.Tensor = self.step.average(per_example_loss)
+        average: torch.Tensor = self.step.average(per_example_loss, per=per)
         return average * float(self.dataset.strategy.num_workers * num_steps)
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:

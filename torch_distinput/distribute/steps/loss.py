@@ -1,16 +1,25 @@
-"""The loss of a step whose examples are spread over replicas, unevenly or not."""
+"""The loss of the step delivered last, whose examples are spread over replicas, unevenly or not."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 
 from torch_distinput.distribute import context as current
-from torch_distinput.distribute.replicas.replica import get_replica_context
+from torch_distinput.distribute.steps.averages import (
+    average_by_weight,
+    check_per_example,
+    divide,
+    find_replica,
+    mask_of,
+    mask_rows,
+)
 from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
-from torch_distinput.values import PerReplica, StepInfo
 
-_HALVES = (torch.float16, torch.bfloat16)
+if TYPE_CHECKING:
+    from torch_distinput.values import StepInfo
 
 
 def compute_average_loss(
@@ -18,6 +27,7 @@ def compute_average_loss(
     num_examples: int | None = None,
     *,
     mask: torch.Tensor | None = None,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sum a replica's losses and divide by the examples of the *global* batch.
 
@@ -27,6 +37,9 @@ def compute_average_loss(
 
     The rows that ``InputOptions(partial_batch="pad")`` has added are left out.
 
+    With ``weights`` it is the mean by weight: losses times weights, divided by all weights of the
+    global batch. The replicas add these up in one small all-reduce, so all of them pass weights.
+
     Args:
         per_example_loss: shape ``(rows, ...)``: losses with ``reduction="none"``.
         num_examples: what to divide by; default: the examples in sync of the step delivered last
@@ -35,20 +48,27 @@ def compute_average_loss(
             several open iterators have delivered equally many steps since the last loss, as under
             ``zip``, it is refused on all workers unless their steps have as many examples.
         mask: bool, shape ``(rows,)``: which rows count. Pass it, as it came with the batch, beside
-            the ``num_examples`` of padded batches, and only there: of the step delivered last it
-            is known.
+            the ``num_examples`` or the ``weights`` of padded batches of another step than the one
+            delivered last, of which it is known.
+        weights: of the shape of the losses, bools or floats from 0 on: which of them count
+            (``labels != -100``), and how much. They carry no gradient, and may be anything in rows
+            that are padding.
 
     Returns:
         A 0-dim tensor of the loss's dtype, summed in float32 if that is a half; exactly 0, with
-        gradients, for a batch of zero rows.
+        gradients, for a batch of zero rows, and for all where everything weighs 0.
 
     Raises:
         ValueError: if the loss has other rows than the replica batch delivered last, or the mask
             than the loss; for padded batches with ``num_examples`` and without their mask; if the
-            loss may belong to steps of several datasets.
+            loss may belong to steps of several datasets; for weights of another shape than the
+            loss, or that are negative, infinite or NaN.
+        PeerFailedError: if another worker's weights, or its loss, are refused.
         UsageError: if no step has been delivered and ``num_examples`` is not given.
     """
-    _check_per_example(per_example_loss, "compute_average_loss")
+    if weights is not None:
+        return _average_by_weight(per_example_loss, weights, mask, num_examples)
+    check_per_example(per_example_loss, "compute_average_loss")
     if num_examples is None:
         if mask is not None:
             msg = (
@@ -58,76 +78,46 @@ def compute_average_loss(
             )
             raise ValueError(msg)
         num_examples, count = _last_step(per_example_loss.shape[0])
-        if count is not None:
-            mask = _mask_of(count, per_example_loss)
+        mask = mask_of(count, per_example_loss)
     else:
         _note_loss(None if mask is not None else per_example_loss.shape[0])
     check_count("num_examples", num_examples, minimum=1)
     if mask is not None:
-        per_example_loss = _mask(per_example_loss, mask)
-    return _divide(per_example_loss, num_examples)
+        per_example_loss = mask_rows(per_example_loss, mask)
+    return divide(per_example_loss, num_examples)
 
 
-def average_step_loss(
-    per_example_loss: torch.Tensor, info: StepInfo, num_examples: int
+def _average_by_weight(
+    loss: torch.Tensor,
+    weights: torch.Tensor,
+    mask: torch.Tensor | None,
+    num_examples: int | None,
 ) -> torch.Tensor:
-    """Average the losses of a known step: see :meth:`Step.average`."""
-    _check_per_example(per_example_loss, "Step.average")
-    num_rows = per_example_loss.shape[0]
-    count = info.local_counts[_find_replica(len(info.local_counts))]
-    expected = count if info.padded_rows is None else info.padded_rows
-    if num_rows != expected:
+    """The mean by weight of a loss of the step delivered last, or of one whose mask is given."""
+    if num_examples is not None:
         msg = (
-            f"Expected one loss for each of the {expected} rows of this replica's batch of step "
-            f"{info.index}, got {num_rows}. Average each step's losses by its own step."
+            f"Expected num_examples= or weights=, got both: a loss is divided by {num_examples} "
+            "examples, or by what all replicas' weights add up to. Leave one of them out."
         )
         raise ValueError(msg)
     session = current.loss_session()
-    if session is not None:
-        session.loss_steps.note_loss()
-    if info.padded_rows is not None:
-        per_example_loss = _mask(per_example_loss, _mask_of(count, per_example_loss))
-    return _divide(per_example_loss, num_examples)
-
-
-def _check_per_example(loss: torch.Tensor, call: str) -> None:
-    if not isinstance(loss, torch.Tensor):
-        is_grouped = isinstance(loss, PerReplica)
-        cure = "Call it inside strategy.run, for each replica" if is_grouped else "Stack the losses"
+    if session is None:
         msg = (
-            f"{call} needs a tensor with one loss per example, shape (rows, ...), got "
-            f"{type(loss).__name__}. {cure}."
+            "Expected a strategy whose replicas add up their weights, got none: no step has been "
+            "delivered in this thread. Call compute_average_loss where next(iterator) is called, "
+            "or inside strategy.scope()."
         )
-        raise TypeError(msg)
-    if loss.ndim == 0:
-        msg = (
-            f"{call} needs one loss per example, shape (rows, ...), got a 0-dim tensor. "
-            'Use reduction="none" in the loss function.'
-        )
-        raise ValueError(msg)
+        raise UsageError(msg)
 
+    def find_mask() -> torch.Tensor | None:
+        check_per_example(loss, "compute_average_loss")
+        if mask is None:
+            return mask_of(_last_step(loss.shape[0], by_weight=True)[1], loss)
+        find_replica(len(session.devices))
+        _note_loss(None)
+        return mask
 
-def _divide(loss: torch.Tensor, num_examples: int) -> torch.Tensor:
-    # The losses of many rows need not fit into a half where their mean does.
-    if loss.dtype in _HALVES:
-        return (loss.sum(dtype=torch.float32) / num_examples).to(loss.dtype)
-    return loss.sum() / num_examples
-
-
-def _mask_of(count: int, loss: torch.Tensor) -> torch.Tensor:
-    """The examples of a padded batch come first."""
-    return torch.arange(loss.shape[0], device=loss.device) < count
-
-
-def _mask(loss: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The loss with 0 in the rows that do not count, whatever it is there; also infinite or NaN."""
-    if mask.dtype is not torch.bool or mask.shape != loss.shape[:1]:
-        msg = (
-            f"Expected mask to be a bool tensor of shape ({loss.shape[0]},), one for each row of "
-            f"the loss, got {mask.dtype} of shape {tuple(mask.shape)}. Pass the mask of its step."
-        )
-        raise ValueError(msg)
-    return torch.where(mask.view(-1, *[1] * (loss.ndim - 1)), loss, 0)
+    return average_by_weight(loss, weights, find_mask, session)
 
 
 def _note_loss(num_rows: int | None) -> None:
@@ -150,7 +140,7 @@ def _note_loss(num_rows: int | None) -> None:
     raise ValueError(msg)
 
 
-def _last_step(num_rows: int) -> tuple[int, int | None]:
+def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | None]:
     """The examples in sync of the last step, and this replica's if they may be fewer than rows.
 
     Refuses a loss that does not belong to the step.
@@ -158,14 +148,15 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
     session = current.loss_session()
     candidates = [] if session is None else session.loss_steps.candidates()
     if session is None or not candidates:
+        cure = "mask=: which rows count" if by_weight else "num_examples="
         msg = (
             "compute_average_loss divides by the examples of the step delivered last, but none has "
-            "been delivered in this thread. Pass num_examples=."
+            f"been delivered in this thread. Pass {cure}."
         )
         raise UsageError(msg)
-    replica = _find_replica(len(session.devices))
+    replica = find_replica(len(session.devices))
     if len(candidates) > 1:
-        _refuse_several(candidates)
+        _refuse_several(candidates, by_weight=by_weight)
     session.loss_steps.note_loss()
     for info in candidates:
         count = info.local_counts[replica]
@@ -176,39 +167,30 @@ def _last_step(num_rows: int) -> tuple[int, int | None]:
     last = candidates[0]
     padded = last.padded_rows
     rows = f"{last.local_counts[replica]} examples" if padded is None else f"{padded} rows"
+    cure = "Pass num_examples= if the loss belongs to another step"
+    if by_weight:
+        cure = "Losses of tokens keep their rows: losses.view(labels.shape)"
     msg = (
         f"Expected one loss for each of the {rows} of the replica batch delivered last, got "
-        f"{num_rows} rows. Pass num_examples= if the loss belongs to another step."
+        f"{num_rows} rows. {cure}."
     )
     raise ValueError(msg)
 
 
-def _find_replica(num_replicas: int) -> int:
-    """Which local replica the loss is of."""
-    context = get_replica_context()
-    if context is None and num_replicas > 1:
-        msg = (
-            f"The loss of a step with {num_replicas} local replicas must be averaged inside "
-            "Strategy.run, once per replica. Or pass num_examples= to compute_average_loss."
-        )
-        raise UsageError(msg)
-    return 0 if context is None else context.local_replica
-
-
-def _refuse_several(candidates: list[StepInfo]) -> None:
+def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
     """Refuse what all workers refuse alike: a loss that may be of steps with other examples.
 
-    Steps of as many examples give one result, whichever it is; but which rows are padding is known
-    of one step only.
+    Steps of as many examples give one result, whichever it is, and weights are added up whatever
+    the step has; but which rows are padding is known of one step only.
     """
     counts = [info.num_examples for info in candidates]
     is_padded = any(info.padded_rows for info in candidates)
-    if len(set(counts)) > 1 or is_padded:
-        padded = " and mask=" if is_padded else ""
+    if is_padded or (len(set(counts)) > 1 and not by_weight):
+        names = ["num_examples="] * (not by_weight) + ["mask="] * is_padded
         msg = (
             f"Expected the loss of one dataset's step, got {len(counts)} open iterators that have "
             f"delivered in turn, steps of {' and '.join(map(str, counts))} examples in sync: which "
-            f"of them the loss belongs to is not known. Pass num_examples={padded}, from last_step "
-            "of the iterator whose batch it is of; close() an iterator that you are done with."
+            f"of them the loss belongs to is not known. Pass {' and '.join(names)}, as of the step "
+            "whose batch it is of; close() an iterator that you are done with."
         )
         raise ValueError(msg)

@@ -9,13 +9,17 @@ ahead. A step that travels with its batch through all that still knows its examp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
-from torch_distinput.distribute.steps.loss import average_step_loss
-from torch_distinput.options import check_count
+from torch_distinput.distribute import context
+from torch_distinput.distribute.steps.step_loss import (
+    average_step_by_weight,
+    average_step_in_group,
+    average_step_loss,
+)
+from torch_distinput.errors import UsageError
 from torch_distinput.plan.progress.state import to_state
 
 if TYPE_CHECKING:
@@ -23,10 +27,28 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from torch_distinput.distribute.session import Session
     from torch_distinput.engine.epoch_record import StepEnd
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
     from torch_distinput.values import PerReplica, StepInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupShare:
+    """What the steps have that train together with one.
+
+    Attributes:
+        num_examples: of all of them, in sync.
+        num_tokens: likewise; None where it is not known.
+        total_weight: of all of them, in sync; None without weights.
+        weights: of this step alone, for each local replica.
+    """
+
+    num_examples: int
+    num_tokens: int | None
+    total_weight: float | None = None
+    weights: tuple[torch.Tensor, ...] = ()
 
 
 @final
@@ -44,7 +66,8 @@ class Step:
     info: StepInfo
     _end: StepEnd
     _recipe: Callable[[Position], Recipe]
-    _num_averaged: int | None = None
+    _session: Callable[[], Session | None] | None = None
+    _share: GroupShare | None = None
 
     def __repr__(self) -> str:
         """Show the numbers, not the batch."""
@@ -93,8 +116,19 @@ class Step:
         """Whether no local replica has an example, as in :class:`StepInfo`."""
         return self.info.is_empty
 
-    def average(self, per_example_loss: torch.Tensor) -> torch.Tensor:
-        """Sum a replica's losses and divide by the examples of the global batch.
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens in this step over all replicas in sync, as in :class:`StepInfo`."""
+        return self.info.num_tokens
+
+    def average(
+        self,
+        per_example_loss: torch.Tensor,
+        *,
+        per: Literal["example", "token"] = "example",
+        weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Sum a replica's losses and divide by the examples of the global batch, or its tokens.
 
         The sum of the results over all replicas is the mean loss of the global batch; of all steps
         of the group, where :func:`accumulate` gave it. DDP and FSDP average gradients over workers,
@@ -104,22 +138,81 @@ class Step:
         Args:
             per_example_loss: shape ``(rows, ...)``: losses of this step's batch, with
                 ``reduction="none"``.
+            per: ``"example"``: divide by examples. ``"token"``: by the weights that
+                :func:`accumulate` was given; without them by ``num_tokens``, all tokens that the
+                source's lengths count, whether they have a loss or not.
+            weights: of the shape of the losses, bools or floats from 0 on: which of them count
+                (``labels != -100``), and how much. The losses times their weights are divided by
+                all weights of the step, which all replicas add up now, in one small all-reduce: all
+                of them pass weights. These carry no gradient, and may be anything in rows that are
+                padding.
 
         Returns:
             A 0-dim tensor of the loss's dtype, summed in float32 if that is a half; exactly 0, with
-            gradients, for a batch of zero rows.
+            gradients, for a batch of zero rows, and for all where everything weighs 0.
 
         Raises:
-            ValueError: if the loss has other rows than the batch.
+            ValueError: if the loss has other rows than the batch; by token, if the tokens are not
+                known; for weights of another shape than the loss, or that are negative, infinite or
+                NaN, and for weights of one step of a group.
+            PeerFailedError: if another worker's weights, or its loss beside them, are refused.
             UsageError: with several local replicas outside ``Strategy.run``.
         """
-        num_examples = self.num_examples if self._num_averaged is None else self._num_averaged
+        if weights is not None:
+            return self._average_by_weight(per_example_loss, weights)
+        if per == "token":
+            return self._average_by_token(per_example_loss)
+        if per != "example":
+            msg = f'Expected per="example" or per="token", got {per!r}. Pass one of them.'
+            raise ValueError(msg)
+        num_examples = self.num_examples if self._share is None else self._share.num_examples
         return average_step_loss(per_example_loss, self.info, num_examples)
+
+    def _average_by_weight(self, loss: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        if self._share is not None:
+            msg = (
+                "Expected the weights of a group of steps before its first loss, got those of step "
+                f"{self.index} alone: what to divide by is the sum over the group. Write "
+                "accumulate(steps, num_steps, weights=lambda batch: ...), and "
+                'step.average(losses, per="token").'
+            )
+            raise ValueError(msg)
+        return average_step_by_weight(loss, weights, self.info, self._find_session())
+
+    def _average_by_token(self, loss: torch.Tensor) -> torch.Tensor:
+        share = self._share
+        if share is not None and share.total_weight is not None:
+            return average_step_in_group(loss, share.weights, self.info, share.total_weight)
+        num_tokens = self.num_tokens if share is None else share.num_tokens
+        if num_tokens is None:
+            cure = "step.average(losses, weights=labels != -100)"
+            if share is not None:
+                cure = "accumulate(steps, num_steps, weights=lambda batch: ...)"
+            msg = (
+                f"Expected a number of tokens to divide by, got step {self.index}, which knows its "
+                f"{self.num_examples} examples and not how long they are. Say which losses count: "
+                f"{cure}."
+            )
+            raise ValueError(msg)
+        return average_step_loss(loss, self.info, num_tokens)
+
+    def _find_session(self) -> Session:
+        """Whose replicas add up weights; a copy of a step, which may have travelled, asks scope."""
+        session = context.entered_session() if self._session is None else self._session()
+        if session is None:
+            msg = (
+                f"Expected a strategy whose replicas add up their weights, got step {self.index}, "
+                "which is a copy, or whose strategy is gone. Keep the strategy, and average inside "
+                "strategy.scope()."
+            )
+            raise UsageError(msg)
+        context.check_same_strategy(session)
+        return session
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle what it knows; what tells it of its epoch stays in this process."""
         recipe = _Known(self._recipe(self._end.position))
-        return _remake, (self.batch, self.info, self._end, recipe, self._num_averaged)
+        return _remake, (self.batch, self.info, self._end, recipe, self._share)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after this step, for :meth:`DistributedDataset.load_state_dict`.
@@ -142,59 +235,6 @@ class _Known:
 
 
 def _remake(
-    batch: Any, info: StepInfo, end: StepEnd, recipe: _Known, num_averaged: int | None
+    batch: Any, info: StepInfo, end: StepEnd, recipe: _Known, share: GroupShare | None
 ) -> Step:
-    return Step(batch=batch, info=info, _end=end, _recipe=recipe, _num_averaged=num_averaged)
-
-
-@final
-class StepGroup(tuple[Step, ...]):
-    """Steps that train together, from :func:`accumulate`."""
-
-    __slots__ = ()
-
-    @property
-    def num_examples(self) -> int:
-        """Examples of all its steps over all replicas in sync."""
-        return sum(step.num_examples for step in self)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the epoch stands after its last step."""
-        return self[-1].state_dict()
-
-
-def accumulate(steps: Iterable[Step], num_steps: int) -> Iterator[StepGroup]:
-    """Yield groups of ``num_steps`` steps, the last of an epoch perhaps of fewer.
-
-    For gradient accumulation: ``step.average`` divides by the examples of the whole group, so that
-    the gradients that its steps add up to are those of one large batch. All ranks get the same
-    groups.
-
-        for group in tdi.accumulate(train.steps(), 4):
-            for step in group:
-                (step.average(loss_of(step.batch)) * strategy.num_workers).backward()
-            optimizer.step()
-
-    Args:
-        steps: those of ``dataset.steps()``.
-        num_steps: how many are held at once, at least 1.
-
-    Raises:
-        ValueError: if ``num_steps`` is less than 1.
-        TypeError: for what is no step, as the batches of ``iter(dataset)`` are.
-    """
-    num_steps = check_count("num_steps", num_steps, minimum=1)
-    return _group(iter(steps), num_steps)
-
-
-def _group(steps: Iterator[Step], num_steps: int) -> Iterator[StepGroup]:
-    while group := StepGroup(islice(steps, num_steps)):
-        for step in group:
-            if type(step) is not Step:
-                msg = (
-                    "accumulate() groups the steps of dataset.steps(), which know their examples, "
-                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
-                )
-                raise TypeError(msg)
-        total = group.num_examples
-        yield StepGroup(replace(step, _num_averaged=total) for step in group)
+    return Step(batch=batch, info=info, _end=end, _recipe=recipe, _share=share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch_distinput as tdi
 from torch_distinput.integrations.lightning import framework
@@ -33,7 +33,8 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         shuffle: of ``train`` alone, as ``distribute_dataset`` has it.
         drop_last: of ``train`` alone.
         arguments: what ``distribute_dataset`` takes for all of them: ``global_batch_size``,
-            ``seed``, ``collate_fn``, ``num_workers``, ``num_threads``, ``options``.
+            ``seed``, ``collate_fn``, ``num_workers``, ``num_threads``, ``options``; and
+            ``weights``, as of :class:`Loader`.
     """
 
     def __init__(
@@ -130,9 +131,11 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         """The step in use, as :attr:`Loader.step`."""
         return self.loader.step
 
-    def average_loss(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+    def average_loss(
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+    ) -> torch.Tensor:
         """The loss that ``training_step`` returns, as :meth:`Loader.average_loss`."""
-        return self.loader.average_loss(per_example_loss)
+        return self.loader.average_loss(per_example_loss, per=per)
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
         """The mean over the step in use for ``self.log``, as :meth:`Loader.average`."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 import torch_distinput as tdi
+
+LossWeights = Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +41,16 @@ def to_the_end(steps: Iterator[tdi.Step], num_steps: int | None) -> Iterator[tdi
         yield step
 
 
-def one_by_one(steps: Iterator[tdi.Step]) -> Iterator[DeliveredStep]:
+def one_by_one(steps: Iterator[tdi.Step], weights: LossWeights) -> Iterator[DeliveredStep]:
     """Yield steps that train by themselves."""
+    if weights is not None:
+        steps = chain.from_iterable(tdi.accumulate(steps, 1, weights=weights))
     for step in steps:
         yield DeliveredStep(step=step, num_accumulated=1, num_averaged=step.num_examples)
 
 
 def grouped(
-    steps: Iterator[tdi.Step], size: int, *, done: int, room: float
+    steps: Iterator[tdi.Step], size: int, *, done: int, room: float, weights: LossWeights
 ) -> Iterator[DeliveredStep]:
     """Yield steps that train together: up to each multiple of ``size``, and up to the end.
 
@@ -56,10 +62,12 @@ def grouped(
         size: ``accumulate_grad_batches``.
         done: how many steps Lightning counts before the first one.
         room: how many more of them it takes.
+        weights: what :func:`tdi.accumulate` takes.
     """
     steps = steps if math.isinf(room) else islice(steps, int(room))
     first = size - done % size
-    groups = chain(tdi.accumulate(islice(steps, first), first), tdi.accumulate(steps, size))
+    accumulate = partial(tdi.accumulate, weights=weights)
+    groups = chain(accumulate(islice(steps, first), first), accumulate(steps, size))
     for group in groups:
         total = group.num_examples
         for step in group:

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
 from torch_distinput.integrations.lightning import framework
 from torch_distinput.integrations.lightning.delivered_steps import (
     DeliveredStep,
+    LossWeights,
     grouped,
     one_by_one,
     to_the_end,
@@ -46,17 +47,19 @@ class Loader:
         trainer: the Trainer that plays it; in a hook ``self.trainer``.
         source: what ``Strategy.distribute_dataset`` takes.
         arguments: what it takes with it: ``global_batch_size``, ``shuffle``, ``seed``, ``options``
-            and so on.
+            and so on. And ``weights``: what :func:`tdi.accumulate` takes, for losses by token.
 
     Raises:
         UsageError: if the trainer has neither.
     """
 
-    def __init__(self, trainer: Any, source: Any, **arguments: Any) -> None:
+    def __init__(
+        self, trainer: Any, source: Any, *, weights: LossWeights = None, **arguments: Any
+    ) -> None:
         framework.check_lightning()
         self._trainer = trainer
         self._progress = _find_progress(trainer)
-        self._source, self._arguments = source, arguments
+        self._weights, self._source, self._arguments = weights, source, arguments
         self._dataset: tdi.DistributedDataset | None = None
         self._delivered: deque[DeliveredStep] = deque()  # and not in use yet
         self._in_use: DeliveredStep | None = None
@@ -125,7 +128,9 @@ class Loader:
         """
         return self._used.step
 
-    def average_loss(self, per_example_loss: torch.Tensor) -> torch.Tensor:
+    def average_loss(
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+    ) -> torch.Tensor:
         """The loss that ``training_step`` returns for the losses of its examples.
 
         The gradients are those of the mean over all examples of the optimizer's step: over all
@@ -135,6 +140,7 @@ class Loader:
         Args:
             per_example_loss: shape ``(rows, ...)``: losses of this rank's batch, with
                 ``reduction="none"``.
+            per: as of ``Step.average``; by token with the ``weights`` of the loader.
 
         Returns:
             A 0-dim tensor; exactly 0, with gradients, for a batch of zero rows.
@@ -153,7 +159,7 @@ class Loader:
             )
             raise tdi.UsageError(msg)
         scale = self.dataset.strategy.num_workers * num_accumulated
-        average: torch.Tensor = used.step.average(per_example_loss) * scale
+        average: torch.Tensor = used.step.average(per_example_loss, per=per) * scale
         return average
 
     def average(self, per_example_value: torch.Tensor) -> torch.Tensor:
@@ -318,10 +324,10 @@ class Loader:
         """Join the steps whose gradients Lightning accumulates."""
         size = 1 if self._trained is None else self._trainer.accumulate_grad_batches
         if size == 1:
-            return one_by_one(steps)
+            return one_by_one(steps, self._weights)
         done = self._num_done()
         room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
-        return grouped(steps, size, done=done, room=room)
+        return grouped(steps, size, done=done, room=room, weights=self._weights)
 
 
 def _find_progress(trainer: Any) -> TrainingProgress:

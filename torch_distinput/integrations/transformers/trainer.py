@@ -222,6 +222,8 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if given:
             self._check_loss(given[0], rows[0])
         _, num_items = super().get_batch_samples(iter(batches), len(batches), device)
+        if isinstance(num_items, torch.Tensor):
+            num_items = num_items.clamp(min=1)  # where no label counts: a loss of 0, and no NaN
         self._weights.clear()
         if batches and not self._is_scaled(num_items):
             self._weights.extend(self._weigh_means(batches, rows, device))
@@ -267,7 +269,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         items = torch.stack(
             [count_items(batch, own, self._loss_shifts_labels).to(device) for batch, own in pairs]
         )
-        total = self.accelerator.gather(items.sum()).sum()
+        total = self.accelerator.gather(items.sum()).sum().clamp(min=1)
         yield from items * self.accelerator.num_processes / total
 
     def training_step(

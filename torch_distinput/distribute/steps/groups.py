@@ -1,0 +1,116 @@
+"""Steps that train together: gradient accumulation, with the gradients of one large batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, final
+
+from torch_distinput.distribute import context
+from torch_distinput.distribute.replicas.replica import split_arguments
+from torch_distinput.distribute.steps.step import GroupShare, Step
+from torch_distinput.distribute.steps.step_loss import mask_step
+from torch_distinput.distribute.steps.weights import sum_weights
+from torch_distinput.options import check_count
+
+if TYPE_CHECKING:
+    import torch
+
+
+@final
+class StepGroup(tuple[Step, ...]):
+    """Steps that train together, from :func:`accumulate`."""
+
+    __slots__ = ()
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of all its steps over all replicas in sync."""
+        return sum(step.num_examples for step in self)
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of all its steps over all replicas in sync; None where they are not known."""
+        counts = [step.num_tokens for step in self]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch stands after its last step."""
+        return self[-1].state_dict()
+
+
+def accumulate(
+    steps: Iterable[Step],
+    num_steps: int,
+    *,
+    weights: Callable[[Any], torch.Tensor] | None = None,
+) -> Iterator[StepGroup]:
+    """Yield groups of ``num_steps`` steps, the last of an epoch perhaps of fewer.
+
+    For gradient accumulation: ``step.average`` divides by the examples of the whole group, so that
+    the gradients that its steps add up to are those of one large batch. All ranks get the same
+    groups.
+
+        for group in tdi.accumulate(train.steps(), 4):
+            for step in group:
+                (step.average(loss_of(step.batch)) * strategy.num_workers).backward()
+            optimizer.step()
+
+    Args:
+        steps: those of ``dataset.steps()``.
+        num_steps: how many are held at once, at least 1.
+        weights: from a replica's batch to the weights of its losses, as of ``Step.average``: then
+            ``step.average(losses, per="token")`` divides by those of the whole group. The replicas
+            add them up in one small all-reduce for each group, before it is yielded.
+
+    Raises:
+        ValueError: if ``num_steps`` is less than 1; for weights that are negative, infinite or NaN,
+            or of other rows than the batch.
+        TypeError: for what is no step, as the batches of ``iter(dataset)`` are.
+        PeerFailedError: if another worker's weights are refused.
+    """
+    num_steps = check_count("num_steps", num_steps, minimum=1)
+    return _group(iter(steps), num_steps, weights)
+
+
+def _group(
+    steps: Iterator[Step], num_steps: int, weights: Callable[[Any], Any] | None
+) -> Iterator[StepGroup]:
+    while group := StepGroup(islice(steps, num_steps)):
+        for step in group:
+            if type(step) is not Step:
+                msg = (
+                    "accumulate() groups the steps of dataset.steps(), which know their examples, "
+                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
+                )
+                raise TypeError(msg)
+        share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
+        shares = [share] * len(group) if weights is None else _weigh(group, share, weights)
+        yield StepGroup(map(_in_group, group, shares))
+
+
+def _in_group(step: Step, share: GroupShare) -> Step:
+    return replace(step, _share=share)
+
+
+def _weigh(group: StepGroup, share: GroupShare, weights: Callable[[Any], Any]) -> list[GroupShare]:
+    """What each step has of its group, whose weights all replicas add up now."""
+    session = group[0]._find_session()  # noqa: SLF001 - a group knows its steps
+    context.check_cross_replica(session, "accumulate(weights=...)")
+
+    def make() -> list[torch.Tensor]:
+        return [own for step in group for own in _weights_of(step, weights)]
+
+    found, total = sum_weights(session, make)
+    width = len(session.devices)
+    parts = (tuple(found[first : first + width]) for first in range(0, len(found), width))
+    return [replace(share, total_weight=total, weights=part) for part in parts]
+
+
+def _weights_of(step: Step, weights: Callable[[Any], Any]) -> Iterator[torch.Tensor]:
+    """Those of each local replica's batch."""
+    batches = split_arguments(step.batch, len(step.local_counts))
+    for replica, batch in enumerate(batches):
+        yield mask_step(weights(batch), step.info, replica)

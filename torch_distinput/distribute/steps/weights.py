@@ -1,0 +1,151 @@
+"""What the losses of a step weigh over all replicas in sync: what a loss by token is divided by.
+
+    replica 0    labels  5  7  -     weights  1 1 0
+    replica 1    labels  9  -  -              1 0 0     3 in all: what each sum is divided by
+
+That is one small all-reduce over the workers, of float64 in host memory:
+
+    [what this worker's replicas weigh, how many of them have failed]
+
+All workers make it alike, those without rows too, and those whose weights are refused: an error
+before it would leave the others waiting in it. Only if one has failed do they say why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_distinput.cluster.membership import check_alone
+from torch_distinput.communicator import communicator_of
+from torch_distinput.distribute.replicas.replica import get_replica_context
+from torch_distinput.errors import PeerFailedError
+
+if TYPE_CHECKING:
+    from torch_distinput.communicator import Communicator
+    from torch_distinput.distribute.session import Session
+
+_WITH_FLOAT64 = ("cpu", "cuda")
+
+
+def check_weights(weights: object, num_rows: int) -> torch.Tensor:
+    """Return weights of a replica batch of ``num_rows`` rows, whatever they are.
+
+    Whole numbers are refused: they may be the labels themselves, passed by mistake.
+    """
+    if not isinstance(weights, torch.Tensor):
+        found = type(weights).__name__
+    elif weights.dtype is not torch.bool and not weights.is_floating_point():
+        found = f"a tensor of {weights.dtype}"
+    elif weights.ndim == 0 or len(weights) != num_rows:
+        msg = (
+            f"Expected weights of shape (rows, ...) for the {num_rows} rows of the replica batch, "
+            f"got {tuple(weights.shape)}. Make them from the batch whose losses they weigh."
+        )
+        raise ValueError(msg)
+    else:
+        return weights.detach()
+    msg = (
+        f"Expected weights to be a tensor of bools or floats, one for each loss, got {found}. "
+        "Write which labels count, as in labels != -100, or convert: weights.bool()."
+    )
+    raise TypeError(msg)
+
+
+def check_shape(weights: torch.Tensor, loss: torch.Tensor) -> None:
+    """Refuse weights that are not one for each loss: broadcast, they would count other losses."""
+    if weights.shape != loss.shape:
+        msg = (
+            f"Expected one weight for each loss, of shape {tuple(loss.shape)}, got weights of "
+            f"shape {tuple(weights.shape)}. Shift and reshape both alike; keep the rows."
+        )
+        raise ValueError(msg)
+
+
+def weigh(loss: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The losses times their weights; 0 where the weight is 0, also of a loss that is NaN there."""
+    weights = weights.to(loss.device)
+    product = loss if weights.dtype is torch.bool else loss * weights.to(loss.dtype)
+    return torch.where(weights != 0, product, 0)
+
+
+def sum_weights(
+    session: Session, make: Callable[[], Sequence[torch.Tensor]]
+) -> tuple[Sequence[torch.Tensor], float]:
+    """Make this replica's weights and add up those of all replicas in sync; a collective call.
+
+    Inside ``Strategy.run`` all local replicas make it; outside, this worker for all of them.
+
+    Args:
+        session: of the replicas.
+        make: returns the weights, with zeros in rows that are padding.
+
+    Raises:
+        ValueError: for weights that are negative, infinite or NaN; or what ``make`` raises.
+        PeerFailedError: in the same call, if that was on another worker.
+    """
+    weights: Sequence[torch.Tensor] = ()
+    own, error = 0.0, None
+    try:
+        weights = make()
+        own = math.fsum(map(_sum_up, weights))
+    except Exception as raised:  # noqa: BLE001 - raised again when the others have heard of it
+        error = raised
+    vector = torch.tensor([own, error is not None], dtype=torch.float64)
+    context = get_replica_context()
+    try:
+        if context is not None:
+            return weights, context.merge_call(_merge, args=(vector, error))
+        return weights, _add_up(session.communicator, [vector], [error])
+    finally:
+        del error  # error -> traceback -> this frame -> error
+
+
+def _sum_up(weights: torch.Tensor) -> float:
+    if weights.dtype is torch.bool:
+        return float(weights.sum())
+    wide = weights.to(torch.float64 if weights.device.type in _WITH_FLOAT64 else torch.float32)
+    is_weight = (wide >= 0) & wide.isfinite()
+    total, is_fine = torch.stack([wide.sum(), is_weight.all().to(wide.dtype)]).tolist()
+    if not is_fine:
+        wrong = wide[~is_weight]
+        msg = (
+            f"Expected weights of 0 or more, got {len(wrong)} others, the first of them "
+            f"{wrong[0].item():g}. What is not to count has a weight of 0."
+        )
+        raise ValueError(msg)
+    return float(total)
+
+
+def _merge(strategy: Any, vector: Any, error: Any) -> float:
+    """Called once for all local replicas."""
+    vectors, errors = map(strategy.local_results, (vector, error))
+    return _add_up(communicator_of(strategy), vectors, errors)
+
+
+def _add_up(
+    workers: Communicator,
+    vectors: Sequence[torch.Tensor],
+    errors: Sequence[Exception | None],
+) -> float:
+    check_alone(workers)
+    total, num_failed = workers.all_reduce(torch.stack(list(vectors)).sum(0)).tolist()
+    if num_failed:
+        _raise_first(workers, errors)
+    return float(total)
+
+
+def _raise_first(workers: Communicator, errors: Sequence[Exception | None]) -> None:
+    own = next((error for error in errors if error is not None), None)
+    told = workers.gather_objects(None if own is None else f"{type(own).__name__}: {own}")
+    if own is not None:
+        try:
+            raise own
+        finally:
+            del own, errors
+    worker, words = next((worker, words) for worker, words in enumerate(told) if words)
+    msg = f"Expected weights from every worker, but worker {worker} failed: {words}"
+    raise PeerFailedError(msg)
