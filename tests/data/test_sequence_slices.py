@@ -85,7 +85,7 @@ class Tokens:
 
 def test_a_dataclass_is_cut_and_gets_no_field():
     found = cut(Tokens(TOKENS, TOKENS), columns=(("labels", 1),))
-    assert Tokens == type(found)
+    assert isinstance(found, Tokens)
     assert [(2, 8), (2, 4)] == [found.input_ids.shape, found.labels.shape]
 
 
@@ -116,7 +116,7 @@ JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch
     ("batch", "columns", "words"),
     [
         (torch.ones(2, 6), None, "multiple of 4, two chunks for each of the 2 ranks.*got 6.*to 8"),
-        ((TOKENS, torch.ones(2, 3)), None, r"one length.*8 at batch\[0\], 3 at batch\[1\].*Name th"),
+        ((TOKENS, torch.ones(2, 3)), None, r"one length.*8 at batch\[0\], 3 at batch\[1\].*Name"),
         ((TOKENS, JAGGED), None, r"jagged tensor at batch\[1\]. Pad its rows"),
         (torch.ones(2), None, "got none among batch. Leave cp_dim out"),
         ({"a": TOKENS}, (("b", 1),), r"the keys \['a'\] without \['b'\]"),
@@ -124,7 +124,7 @@ JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch
         ({"a": TOKENS}, (("a", 2),), r"dimension 2 at batch\['a'\].*got one of 2 dimensions"),
         ({"a": ["x", "y"], "b": TOKENS}, (("a", 1),), r"at batch\['a'\].*no dense tensor"),
         ({"a": JAGGED, "b": TOKENS}, (("a", 1),), r"jagged tensor at batch\['a'\]"),
-        ({"a": torch.ones(2, 5), "b": TOKENS}, (("a", 1),), r"got 5 in dimension 1 of batch\['a'\]"),
+        ({"a": torch.ones(2, 5), "b": TOKENS}, (("a", 1),), r"got 5 in dimension 1.*\['a'\]"),
     ],
 )
 def test_what_cannot_be_cut(batch, columns, words):

@@ -265,8 +265,8 @@ def test_several_replicas_and_padded_batches():
 def ragged(_):
     """Only the second worker has a batch with a length that cannot be cut."""
     _, strategy = on_mesh((2, 2))
-    source = [torch.ones(8)] * 6 + [torch.ones(6)] * 2
-    return [batch.shape for batch in distribute(strategy, source)]
+    source = [torch.ones(8)] * 6 + [torch.ones(6)] * 2 + [torch.ones(8)] * 400_000
+    return [len(batch) for batch in distribute(strategy, source)]
 
 
 def test_sequences_that_cannot_be_cut_are_an_error_on_all_ranks():
