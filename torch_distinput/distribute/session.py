@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -99,7 +99,7 @@ class Session:
         return SequenceSlices(
             index=dim.index,
             num_slices=dim.size,
-            columns=None if columns is None else tuple(columns.items()),
+            columns=tuple(columns.items()) if isinstance(columns, Mapping) else None,
         )
 
     @property

@@ -40,7 +40,10 @@ _FIRST_OF_SEQUENCES = 1
 
 
 class _Look(NamedTuple):
-    """What of a leaf decides whether it is cut: its sizes but for the rows, None if they vary."""
+    """What of a leaf decides whether it is cut.
+
+    ``sizes``: of a dense tensor those but for its rows, None if they vary; of others nothing.
+    """
 
     kind: LeafKind
     sizes: tuple[int | None, ...]
@@ -86,7 +89,7 @@ class SequenceSlices:
         Raises:
             SourceError: for sequences that cannot be cut.
         """
-        looks = tuple(_Look(kind_of(leaf), _sizes_of(leaf)) for leaf in part.leaves)
+        looks = tuple(_look_at(kind_of(leaf), leaf) for leaf in part.leaves)
         cuts, structure, positions = _plan(self, part.structure, looks)
         pairs = zip(part.leaves, cuts, strict=True)
         leaves = [leaf if cut is None else self._take(leaf, cut) for leaf, cut in pairs]
@@ -99,7 +102,7 @@ class SequenceSlices:
         if spec is None:
             return None
         leaves, structure = flatten(spec[0])
-        looks = tuple(_Look(kind_of_spec(leaf), tuple(leaf.shape[1:])) for leaf in leaves)
+        looks = tuple(_look_at(kind_of_spec(leaf), leaf) for leaf in leaves)
         plan = _plan(self, structure, looks)
         pairs = zip(leaves, plan.cuts, strict=True)
         found = [leaf if cut is None else self._shrink(leaf, cut) for leaf, cut in pairs]
@@ -128,8 +131,8 @@ class SequenceSlices:
         return replace(leaf, shape=tuple(shape))
 
 
-def _sizes_of(leaf: Any) -> tuple[int, ...]:
-    return tuple(leaf.shape[1:]) if kind_of(leaf) is DENSE else ()
+def _look_at(kind: LeafKind, leaf: Any) -> _Look:
+    return _Look(kind, tuple(leaf.shape[1:]) if kind is DENSE else ())
 
 
 @lru_cache(maxsize=64)  # it is the same for almost all steps
@@ -201,10 +204,11 @@ def _find_named(
         if look.kind is JAGGED:
             raise _jagged(name)
         if len(look.sizes) < dim:
+            is_dense = look.kind is DENSE
+            got = f"one of {1 + len(look.sizes)} dimensions" if is_dense else "no dense tensor"
             msg = (
                 f"Expected a tensor with a dimension {dim} at {name}, where cp_columns has "
-                f"sequences, got {'one' if look.kind is DENSE else 'no dense tensor, or one'} of "
-                f"{1 + len(look.sizes)} dimensions. Name another column or dimension."
+                f"sequences, got {got}. Name another column or dimension."
             )
             raise SourceError(msg)
         yield _Cut(dim, look.sizes[dim - 1])
