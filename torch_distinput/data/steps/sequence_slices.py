@@ -26,14 +26,10 @@ from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
 from torch_distinput.data.steps.local_step import ReplicaBatch
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.context_parallel import (
-    Run,
-    cut_head_and_tail,
-    smallest_length,
-)
+from torch_distinput.plan.assignment.context_parallel import cut_head_and_tail, smallest_length
 from torch_distinput.values import TensorSpec
 
-Columns = tuple[tuple[Any, int], ...]
+SequenceColumns = tuple[tuple[Any, int], ...]
 """Keys of a batch, each with the dimension of its sequences."""
 _POSITIONS = "position_ids"
 _FIRST_OF_SEQUENCES = 1
@@ -81,10 +77,10 @@ class SequenceSlices:
 
     index: int
     num_slices: int
-    columns: Columns | None = None
+    columns: SequenceColumns | None = None
 
     def cut(self, part: ReplicaBatch) -> ReplicaBatch:
-        """Take the slices of a batch; what is cut is a copy.
+        """Take the slices of a batch; what is cut is copied.
 
         Raises:
             SourceError: for sequences that cannot be cut.
@@ -111,18 +107,19 @@ class SequenceSlices:
             found.append(self._shrink(whole, plan.positions))
         return unflatten(plan.structure, found), *spec[1:]
 
-    def _runs(self, cut: _Cut) -> tuple[Run, ...]:
+    def _chunks(self, cut: _Cut) -> tuple[tuple[int, int], ...]:
         assert cut.length is not None, "only that of a spec is open"
         return cut_head_and_tail(cut.length, index=self.index, num_slices=self.num_slices)
 
     def _take(self, leaf: torch.Tensor, cut: _Cut) -> torch.Tensor:
-        runs = self._runs(cut)
+        if self.num_slices == 1:
+            return leaf
+        chunks = self._chunks(cut)
         # Copied, also where the two lie side by side: attention wants them dense in memory.
-        return torch.cat([leaf.narrow(cut.dim, at, end - at) for at, end in runs], cut.dim)
+        return torch.cat([leaf.narrow(cut.dim, at, end - at) for at, end in chunks], cut.dim)
 
     def _make_positions(self, cut: _Cut, num_rows: int) -> torch.Tensor:
-        runs = self._runs(cut)
-        places = torch.cat([torch.arange(*run, device="cpu") for run in runs])
+        places = torch.cat([torch.arange(*chunk, device="cpu") for chunk in self._chunks(cut)])
         return places.repeat(num_rows, 1)  # a row each: users may write into theirs
 
     def _shrink(self, leaf: TensorSpec, cut: _Cut) -> TensorSpec:
@@ -176,7 +173,7 @@ def _find_cuts(names: Sequence[str], looks: Sequence[_Look]) -> Iterator[_Cut | 
 
 
 def _find_named(
-    columns: Columns, structure: Structure, names: Sequence[str], looks: Sequence[_Look]
+    columns: SequenceColumns, structure: Structure, names: Sequence[str], looks: Sequence[_Look]
 ) -> Iterator[_Cut | None]:
     """Cut what is named, all leaves of it, along the dimensions that are named with it."""
     missing = [key for key, _ in columns if key not in structure.keys]

@@ -11,12 +11,11 @@ as much to do. That is the order of torch's ring attention.
 
 from __future__ import annotations
 
-Run = tuple[int, int]
-"""The first of some places one behind the other, and the place after the last."""
 
-
-def cut_head_and_tail(length: int, *, index: int, num_slices: int) -> tuple[Run, ...]:
-    """The runs of places of a sequence that make up slice ``index`` of ``num_slices``, in order.
+def cut_head_and_tail(
+    length: int, *, index: int, num_slices: int
+) -> tuple[tuple[int, int], ...]:
+    """Where the chunks of slice ``index`` of ``num_slices`` begin and end in a sequence, in order.
 
     ``length`` is a multiple of :func:`smallest_length`. A single slice is the whole sequence.
     """
