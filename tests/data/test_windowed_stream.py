@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -44,8 +45,11 @@ class Joined(RowPlan):
 
     most: int = 6
     kind = "joined"
-    recipe = ()
-    collate = list
+    recipe = MappingProxyType({})
+
+    def collate(self, examples):
+        """A list of rows."""
+        return list(examples)
 
     def make_rows(self, examples, ids, key):
         """First fit, in order."""

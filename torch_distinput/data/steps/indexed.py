@@ -210,8 +210,10 @@ def _fetch_here(
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
     for step in planned:
         waiting.append(step)
-        is_told = step.longest is not None and len(step.indices)
-        yield PaddedRows(step.indices, step.longest) if is_told else step.indices
+        if step.longest is None or not len(step.indices):
+            yield step.indices
+        else:
+            yield PaddedRows(step.indices, step.longest)
 
 
 def _merge(
