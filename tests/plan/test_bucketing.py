@@ -24,8 +24,7 @@ def make_order(lengths, size, *, batches=3, shuffle=True, epoch=0, boundaries=(3
     """An order with buckets, of windows of some batches."""
     order = EpochOrder(num_examples=len(lengths), shuffle=shuffle, seed=1, epoch=epoch)
     bucketing = Bucketing(
-        lengths=np.array(lengths, dtype=np.int64),
-        boundaries=boundaries,
+        buckets=find_buckets(np.array(lengths, dtype=np.int64), boundaries),
         window=batches * size,
         global_batch_size=size,
         shuffle=shuffle,

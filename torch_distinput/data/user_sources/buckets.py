@@ -10,6 +10,7 @@ from typing import Any, final
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
+from torch_distinput.plan.assignment.bucketing import MOST_BOUNDARIES
 
 _WINDOW = 10_000
 
@@ -88,5 +89,8 @@ def _check_boundaries(boundaries: Any) -> tuple[int, ...]:
             f"{', '.join(map(str, found)) or 'none'}. Write the longest length of each bucket but "
             "the last, such as (128, 512)."
         )
+        raise ConfigurationError(msg)
+    if len(found) > MOST_BOUNDARIES:
+        msg = f"bucket expects at most {MOST_BOUNDARIES} boundaries, got {len(found)}. Merge some."
         raise ConfigurationError(msg)
     return tuple(map(int, found))

