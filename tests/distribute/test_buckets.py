@@ -7,6 +7,8 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -193,6 +195,22 @@ def test_ids_are_those_of_the_examples():
         dataset = one().distribute_dataset(bucketed(source, 10), global_batch_size=2)
         for step in dataset.steps():
             assert step.batch.tolist() == step.ids.tolist()
+
+
+@pytest.mark.parametrize("keywords", [{}, {"num_threads": 2}, {"num_workers": 2}])
+def test_rows_of_a_window_are_finished_as_ever(tmp_path, keywords):
+    """A list column is a jagged tensor, and packed text stays packed."""
+    rows = [[number] * (1 + number * 5 % 6) for number in range(12)]
+    for number in range(0, 12, 4):
+        table = pa.table({"ids": rows[number : number + 4], "text": list("abcd")})
+        pq.write_table(table, tmp_path / f"{number:02}.parquet")
+    files = tdi.FileDataset(str(tmp_path / "*"), reader="parquet", strings="packed")
+    source = tdi.bucket(files, length="ids", boundaries=BOUNDARIES, window=12)
+    (batches,) = [list(one().distribute_dataset(source, global_batch_size=4, **keywords))]
+    got = [row.tolist() for batch in batches for row in batch["ids"].unbind()]
+    assert [rows[number] for number in sort_by_hand(range(12), 4, 12)] == got
+    expected = ["abcd"[row[0] % 4] for row in got]
+    assert expected == [text for batch in batches for text in batch["text"].to_list()]
 
 
 def test_bad_records_are_counted(tmp_path):

@@ -119,6 +119,20 @@ def test_shapes_agree_on_all_ranks(loaders):
     assert any(len(each) > 1 for each in widths)
 
 
+def test_rows_of_a_mixture_are_padded_to_a_step():
+    sources = {"a": rows(1, 5, 3, 7), "b": rows(2, 2, 9, 4)}
+    mixture = tdi.mix(sources, weights=(1, 1), stop="all")
+    source = tdi.bucket(mixture, length=len, boundaries=(3, 6), window=8)
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            source, global_batch_size=4, collate_fn=tdi.pad_collate(longest_of="step")
+        )
+        return [tuple(batch.shape) for batch in dataset]
+
+    assert [[(2, 3), (2, 9)]] * 2 == simulate(work, num_workers=2)
+
+
 def test_widths_are_multiples():
     """For tensor cores."""
     widths = {width for worker in play_widths("step", multiple_of=8) for width, _ in worker}
