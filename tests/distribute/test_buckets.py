@@ -165,6 +165,48 @@ def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     assert_resumes_everywhere(make)
 
 
+@pytest.mark.parametrize(("policy", "split"), [("data", False), ("file", False), ("file", True)])
+def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split):
+    """Where nothing is read to find a place; also of files and batches in orders of the epoch."""
+    for number, (start, stop) in enumerate([(0, 9), (9, 14), (14, 16), (16, 28)]):
+        np.save(tmp_path / f"{number}.npy", np.arange(start, stop))
+    files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy", split_files=split)
+    source = bucketed(files, 9)
+    chosen = options(auto_shard_policy=policy)
+
+    def make(strategy):
+        return strategy.distribute_dataset(
+            source, global_batch_size=3, shuffle=True, options=chosen
+        )
+
+    assert_resumes_everywhere(make, elsewhere=((3, 1),))
+    dataset = make(one())
+    epochs = [[n for batch in dataset for n in batch.tolist()] for _ in range(2)]
+    assert [list(range(28))] * 2 == [sorted(epoch) for epoch in epochs]
+
+
+def test_the_windows_of_a_file_are_shuffled_each_by_itself(tmp_path):
+    """A place holds the number of its window: the batches of another come in another order."""
+    np.save(tmp_path / "a.npy", np.arange(320))
+    files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
+    filtered = bucketed(files.filter(lambda rows: rows >= 0), 160)
+
+    def make(strategy):
+        return strategy.distribute_dataset(filtered, global_batch_size=8, shuffle=True)
+
+    dataset = make(one())
+    turns = [
+        tuple(np.argsort([batch.tolist()[0] for batch in own]))
+        for epoch in (list(dataset), list(dataset))
+        for own in (epoch[:20], epoch[20:])
+    ]
+    assert 4 == len(set(turns))
+    head, state = run(make, (1, 1), steps=23)
+    tail, _ = run(make, (1, 1), state=state)
+    whole, _ = run(make, (1, 1))
+    assert whole == [head[0] + tail[0]]
+
+
 @pytest.mark.parametrize("num_workers", [1, 3])
 @pytest.mark.parametrize("kind", ["index", "stream", "files"])
 def test_loader_processes_change_nothing(tmp_path, kind, num_workers):

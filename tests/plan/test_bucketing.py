@@ -53,6 +53,13 @@ def test_a_window_is_sorted_by_bucket_and_cut_into_batches(buckets, size, key):
         assert sorted(batch[0] for batch in batches) == [batch[0] for batch in batches]
 
 
+def test_a_bucket_keeps_the_order_of_its_examples():
+    """On all machines, however they sort."""
+    buckets = np.arange(1000, dtype=np.uint16) % 2
+    for own in sort_window(buckets, 500, key=None).reshape(2, 500):
+        assert list(range(own[0], 1000, 2)) == own.tolist()
+
+
 def test_the_drawn_example():
     """As in the module's docstring."""
     buckets = find_buckets(np.array([9, 2, 3, 8, 1, 7, 2, 9]), (4,))
@@ -99,11 +106,17 @@ def test_drop_last_leaves_out_what_it_would_without():
 
 def test_no_epoch_runs_from_short_to_long():
     """Each window has its batches in an order of its own, and so has each epoch."""
-    lengths = np.random.default_rng(0).integers(1, 10, 1000).tolist()
+    lengths = np.tile(np.random.default_rng(0).integers(1, 10, 500), 2)
+    bucketing = Bucketing(
+        buckets=find_buckets(lengths, tuple(range(1, 9))),
+        window=500,
+        global_batch_size=10,
+        shuffle=True,
+    )
     turns = []
     for epoch in range(2):
-        _, order = make_order(lengths, 10, batches=50, epoch=epoch, boundaries=tuple(range(1, 9)))
-        means = np.array(lengths)[take_all(order)].reshape(2, 50, 10).mean(axis=2)
+        order = bucketing.apply(EpochOrder(num_examples=1000), seed=0, epoch=epoch)
+        means = lengths[take_all(order)].reshape(2, 50, 10).mean(axis=2)
         for window in means:
             turns.append(np.argsort(window, kind="stable").tolist())
             assert abs(np.corrcoef(np.arange(50), window)[0, 1]) < 0.5
