@@ -20,7 +20,7 @@ from tests.distribute.mixtures import MAKERS, make_values
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
 from tests.distribute.street import Shards, one, options, play, stream_of, write_files
 from torch_distinput.plan.assignment.bucketing import find_buckets, round_window, sort_window
-from torch_distinput.testing import assert_resumes_everywhere
+from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 some = settings(max_examples=300 if LONG else 25)
 BOUNDARIES = (2, 4)
@@ -229,6 +229,24 @@ def test_an_audit_finds_each_example_once(tmp_path, policy):
         tail, _ = run(make, (2, 1), state=state)
         times = 2 if policy == "off" else 1
         assert Counter(dict.fromkeys(range(23), times)) == examples_of(head) + examples_of(tail)
+
+
+def test_an_audit_finds_lengths_that_differ_between_workers():
+    """After the first batches nobody else would: examples are lost, and others come twice."""
+
+    def work(strategy):
+        worker = strategy.worker_index
+        source = tdi.bucket(
+            stream_of(range(60)), length=lambda n: 1 + n % 2 * (n < 40 or worker), boundaries=(1,),
+            window=20,
+        )  # fmt: skip
+        chosen = options(audit=True)
+        dataset = strategy.distribute_dataset(source, global_batch_size=4, options=chosen)
+        with pytest.raises(tdi.AuditError, match="some came twice"):
+            list(dataset)
+        return True
+
+    assert [True, True] == simulate(work, num_workers=2)
 
 
 def test_ids_are_those_of_the_examples():
