@@ -18,6 +18,8 @@ from torch_distinput import errors
 from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.data.sources.sequences.pad_collate import pad_collate
+from torch_distinput.data.user_sources.buckets import bucket
 from torch_distinput.data.user_sources.mixture import mix, schedule
 from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
@@ -109,6 +111,7 @@ __all__ = [
     "ValueContext",
     "WorkerLostError",
     "accumulate",
+    "bucket",
     "collate",
     "compute_average_loss",
     "coordinator",
@@ -119,6 +122,7 @@ __all__ = [
     "init_distributed",
     "integrations",
     "mix",
+    "pad_collate",
     "preprocessing",
     "readers",
     "schedule",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.mixture import Mixture
 
 _INNER = (
@@ -20,7 +21,7 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
     while waiting:
         part = waiting.pop()
         yield part
-        if closed(part) or not (_is_of_torch(part) or isinstance(part, Mixture)):
+        if closed(part) or not (_is_of_torch(part) or isinstance(part, (Mixture, Buckets))):
             continue
         new = [inner for inner in _inside(part) if id(inner) not in seen]
         seen.update(map(id, new))
