@@ -57,6 +57,7 @@ PROMISED = {
     "DatasetCreator",
     "FileDataset",
     "mix",
+    "pack",
     "readers",
     "schedule",
     "FileShardDataset",
@@ -83,6 +84,8 @@ PROMISED = {
     "TensorSpec",
     "accumulate",
     "compute_average_loss",
+    "cu_seqlens",
+    "document_mask",
     "get_replica_context",
     # errors
     "errors",

@@ -4,6 +4,7 @@ A source may look like several kinds: a TensorDataset has an index and tensors, 
 stream is iterable and has shards. So the order of ``_TABLE`` is part of the promise:
 
     MIXTURE   it is no other, and nobody else knows what it is
+    PACKING   likewise
     LOADER    before its dataset, whose batch size, order and functions the user chose with it
     FILES     it has neither an index nor elements, and nobody else may read it
     COLUMNS   before INDEXED: rows are gathered leaf by leaf, and no example is ever made
@@ -28,6 +29,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import Distributed
 
@@ -44,6 +46,7 @@ class SourceKind(Enum):
     SHARDS = "an object with num_shards and shard()"
     STREAM = "an IterableDataset, generator function or torchdata node"
     MIXTURE = "a mix()"
+    PACKING = "a pack()"
 
 
 BATCHED = frozenset({SourceKind.LOADER, SourceKind.SHARDS, SourceKind.STREAM, None})
@@ -130,6 +133,10 @@ def _is_mixture(source: Any) -> bool:
     return isinstance(source, Mixture)
 
 
+def _is_packing(source: Any) -> bool:
+    return isinstance(source, DocumentPacking)
+
+
 def _is_file_dataset(source: Any) -> bool:
     """Who has one has imported it; the others need no files, and no fsspec."""
     module = sys.modules.get("torch_distinput.data.files.dataset")
@@ -158,6 +165,7 @@ def _is_indexable(source: Any) -> bool:
 
 _TABLE: tuple[tuple[SourceKind, Callable[[Any], bool]], ...] = (
     (SourceKind.MIXTURE, _is_mixture),
+    (SourceKind.PACKING, _is_packing),
     (SourceKind.LOADER, is_loader),
     (SourceKind.FILES, _is_file_dataset),
     (SourceKind.COLUMNS, _has_columns),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch_distinput.data.user_sources.mixture import Mixture
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 
 _INNER = (
     *("dataset", "datasets", "sampler", "batch_sampler"),  # of torch
@@ -20,7 +21,7 @@ def parts_of(source: Any, *, closed: Callable[[Any], bool] = lambda _: False) ->
     while waiting:
         part = waiting.pop()
         yield part
-        if closed(part) or not (_is_of_torch(part) or isinstance(part, Mixture)):
+        if closed(part) or not (_is_of_torch(part) or isinstance(part, (Mixture, DocumentPacking))):
             continue
         new = [inner for inner in _inside(part) if id(inner) not in seen]
         seen.update(map(id, new))
@@ -60,6 +61,9 @@ def split_of(source: Any) -> Any:
 def _inside(part: Any) -> Iterator[Any]:
     if isinstance(part, Mixture):
         yield from part.sources.values()
+        return
+    if isinstance(part, DocumentPacking):
+        yield part.source
         return
     for name in _INNER:
         inner = getattr(part, name, None)

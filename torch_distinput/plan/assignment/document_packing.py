@@ -150,7 +150,9 @@ def _concatenate(lengths: Indices, row_length: int) -> PackedRows:
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     begins = ends - lengths
-    cuts = np.union1d(begins[lengths > 0], np.arange(0, total, row_length))
+    cuts = np.concatenate([begins[lengths > 0], np.arange(0, total, row_length)])
+    cuts.sort(kind="stable")  # merges the two
+    cuts = cuts[np.diff(cuts, prepend=-1) > 0]
     documents = np.searchsorted(ends, cuts, side="right")
     num_rows = -(-total // row_length)
     return PackedRows(
@@ -166,11 +168,11 @@ def _find_best_rows(pieces: Indices, windows: Indices, row_length: int) -> Indic
     """The row of each piece; rows are numbered in the order of the first piece that each has."""
     order = np.argsort(windows * (row_length + 1) + row_length - pieces, kind="stable")
     bounds = [*np.flatnonzero(np.diff(windows, prepend=-1)).tolist(), len(windows)]
-    sizes = pieces[order].tolist()
+    sizes = pieces[order]
     rows = np.empty(len(pieces), dtype=np.int64)
     num_rows = 0
     for begin, end in pairwise(bounds):
-        found = np.array(_fit_best(sizes[begin:end], row_length))
+        found = _fit_best(sizes[begin:end], row_length)
         rows[order[begin:end]] = found + num_rows
         num_rows += int(found.max()) + 1
     firsts = np.empty(num_rows, dtype=np.int64)
@@ -180,25 +182,33 @@ def _find_best_rows(pieces: Indices, windows: Indices, row_length: int) -> Indic
     return numbers[rows]
 
 
-def _fit_best(sizes: list[int], row_length: int) -> list[int]:
+def _fit_best(sizes: Indices, row_length: int) -> Indices:
     """For each piece of a window, the longest first, its row."""
     # What is left of a row and its number in one integer, so that the row with least space that is
     # enough, the first among equals, is the next one in a sorted list.
     shift = len(sizes).bit_length()
-    mask = (1 << shift) - 1
-    smallest = sizes[-1] << shift
+    wanted = (sizes << shift).tolist()
+    whole, smallest = row_length << shift, wanted[-1]
     spaces: list[int] = []
-    rows: list[int] = []
-    num_rows = 0
-    for size in sizes:
-        wanted = size << shift
-        at = bisect_left(spaces, wanted)
-        if at < len(spaces):
-            space = spaces.pop(at) - wanted
-        else:
-            space = ((row_length - size) << shift) + num_rows
+    chosen: list[int] = []
+    num_rows = num_open = 0
+    for size in wanted:
+        at = bisect_left(spaces, size)
+        if at == num_open:
+            space = whole + num_rows - size
             num_rows += 1
-        rows.append(space & mask)
-        if space >= smallest:  # else nothing of this window fits any more
-            insort(spaces, space)
-    return rows
+            if space >= smallest:
+                insort(spaces, space)
+                num_open += 1
+        else:
+            space = spaces[at] - size
+            if space < smallest:  # nothing of this window fits any more
+                del spaces[at]
+                num_open -= 1
+            elif at and spaces[at - 1] > space:
+                del spaces[at]
+                insort(spaces, space, 0, at)
+            else:
+                spaces[at] = space
+        chosen.append(space)
+    return np.array(chosen) & ((1 << shift) - 1)

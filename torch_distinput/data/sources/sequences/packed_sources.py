@@ -1,0 +1,153 @@
+"""From documents to a source of packed rows: first their lengths, once, then a plan of rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.sources.indexed import ExampleFetch
+from torch_distinput.data.sources.sequences.documents import DocumentReader, make_reader
+from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
+from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
+from torch_distinput.data.sources.source import IndexedSource, Request, Source
+from torch_distinput.data.user_sources.mixture import STEPS, Mixture
+from torch_distinput.data.user_sources.sequences.packing import ERROR, DocumentPacking
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
+from torch_distinput.plan.assignment.permutation import Indices
+
+_log = logging.getLogger(__name__)
+_BLOCK = 1024
+"""Documents that are read at a time to count their tokens."""
+
+
+def open_packing(
+    packing: DocumentPacking, request: Request, open_source: Callable[[Any, Request], Source]
+) -> Source:
+    """Open the documents, count their tokens, and plan rows of them.
+
+    ``open_source``: opens the source of the documents.
+
+    Raises:
+        TypeError: it is no source.
+        ConfigurationError: it cannot be packed, or does not fit the request.
+        SourceError: it raised.
+    """
+    _refuse_steps(packing.source)
+    own = replace(request, shuffle=False, drop_last=False, collate_fn=None)
+    documents = open_source(packing.source, own)
+    if not isinstance(documents, IndexedSource):
+        raise _make_stream_error(documents.name)
+    reader = make_reader(documents.fetch, packing.columns)
+    order = _find_order(documents)
+    lengths = _find_lengths(packing, documents, reader, order)
+    if packing.long_documents == ERROR:
+        _refuse_long(lengths, packing.row_length)
+    plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
+    _say_waste(packing, lengths, plan)
+    fetch = PackedFetch(reader=reader, plan=plan, lengths=lengths, order=order, packing=packing)
+    collate = request.collate_fn
+    return IndexedSource(
+        name=repr(packing),
+        fetch=fetch if collate is None else ExampleFetch(fetch, collate),
+        num_examples=plan.num_rows,
+        request=request,
+        loader=LoaderOptions(
+            num_workers=request.num_workers, num_threads=request.num_threads, dataset=packing
+        ),
+        facts=_describe(packing, documents.facts, lengths),
+    )
+
+
+def _find_order(documents: IndexedSource) -> Indices | None:
+    """The indices of a mixture in their order; None for 0, 1, 2, ..."""
+    if documents.mixture is None:
+        return None
+    order = documents.make_order(0, 0)
+    return order.take_range(0, order.num_examples)
+
+
+def _find_lengths(
+    packing: DocumentPacking,
+    documents: IndexedSource,
+    reader: DocumentReader,
+    order: Indices | None,
+) -> Indices:
+    """The length of each document, in order."""
+    mixture = documents.mixture
+    count = documents.num_examples if mixture is None else mixture.num_indices
+    assert count is not None, "only a DataLoader has none"
+    if packing.document_lengths is not None:
+        found = measure_examples(
+            packing.document_lengths, documents.fetch, count, name="document_lengths"
+        )
+        return found if order is None else found[order]
+    wanted = np.arange(count) if order is None else order
+    blocks = [wanted[first : first + _BLOCK] for first in range(0, len(wanted), _BLOCK)]
+    none = np.empty(0, dtype=np.int64)
+    return np.concatenate([none, *map(reader.measure, blocks)])
+
+
+def _refuse_steps(source: Any) -> None:
+    """A step takes rows, which are made of more documents or fewer."""
+    if isinstance(source, Mixture) and source.unit == STEPS and len(source.points) > 1:
+        msg = (
+            "Expected a schedule in examples in a mixture that is packed, got steps, whose rows "
+            'have no fixed number of documents. Use unit="examples": those are documents.'
+        )
+        raise ConfigurationError(msg)
+
+
+def _make_stream_error(name: str) -> ConfigurationError:
+    msg = (
+        f"pack expects documents with an index, got {name}, which is read in order. Pass columns, "
+        "a list or a map-style dataset."
+    )
+    return ConfigurationError(msg)
+
+
+def _refuse_long(lengths: Indices, row_length: int) -> None:
+    longer = np.flatnonzero(lengths > row_length)
+    if len(longer):
+        first = longer[0]
+        msg = (
+            f"pack expects documents of at most length={row_length} tokens with "
+            f"long_documents={ERROR!r}, got {lengths[first]} tokens in document {first}, and "
+            f"{len(longer)} of {len(lengths)} documents that are longer. Use a larger length, "
+            'long_documents="split", or leave them out.'
+        )
+        raise ConfigurationError(msg)
+
+
+def _say_waste(packing: DocumentPacking, lengths: Indices, plan: PackedRows) -> None:
+    """Nothing is left out, but rows have padding, and documents are cut."""
+    pieces = np.bincount(plan.documents, minlength=len(lengths))
+    _log.info(
+        "%s (%s): %d documents in %d rows, %.2f %% of them padding; %d documents are cut, %d have "
+        "no tokens",
+        packing,
+        packing.how,
+        len(lengths),
+        plan.num_rows,
+        100 * plan.waste,
+        int((pieces > 1).sum()),
+        int((lengths == 0).sum()),
+    )
+
+
+def _describe(
+    packing: DocumentPacking, facts: Mapping[str, Any], lengths: Indices
+) -> dict[str, Any]:
+    """What decides the rows: of a state, and compared between workers."""
+    described = {
+        "length of a row": packing.row_length,
+        "how rows are packed": packing.how,
+        "window of documents": packing.window,
+        "lengths of documents": digest_lengths(lengths),
+    }
+    return {**facts, **described}
