@@ -36,6 +36,14 @@ def test_cu_seqlens_of_jagged_rows():
     assert max(SIZES) == longest
 
 
+def test_positions_tell_documents_apart():
+    """As torchtitan and models of Hugging Face look for them; padding is one more."""
+    batch = make_batch(how="concatenate", length=7)
+    ids = batch["document_ids"]
+    from_positions = (batch["position_ids"] == 0).cumsum(1)
+    assert torch.equal(ids[:, 1:] != ids[:, :-1], from_positions.diff(dim=1) > 0)
+
+
 def test_cu_seqlens_without_rows():
     bounds, longest = tdi.cu_seqlens(torch.empty(0, 4, dtype=torch.int32))
     assert ([0], 0) == (bounds.tolist(), longest)

@@ -171,8 +171,9 @@ class _TableReader:
 
     def _take(self, wanted: Indices) -> Any:
         indices = wanted.tolist()
+        is_range = bool((np.diff(wanted) == 1).all())
         try:
-            return self.table[indices]
+            return self.table[indices[0] : indices[-1] + 1] if is_range else self.table[indices]
         except Exception as error:
             raise source_error(error, f"examples {indices[0]} to {indices[-1]}") from error
 

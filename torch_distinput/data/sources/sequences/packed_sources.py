@@ -50,7 +50,13 @@ def open_packing(
         _refuse_long(lengths, packing.row_length)
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
     _say_waste(packing, lengths, plan)
-    fetch = PackedFetch(reader=reader, plan=plan, lengths=lengths, order=order, packing=packing)
+    fetch = PackedFetch(
+        reader=reader,
+        plan=plan,
+        lengths=lengths,
+        order=order,
+        packing=replace(packing, source=None),  # the reader has what is read of it
+    )
     collate = request.collate_fn
     return IndexedSource(
         name=repr(packing),
