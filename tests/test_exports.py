@@ -56,6 +56,8 @@ PROMISED = {
     "DataShardDataset",
     "DatasetCreator",
     "FileDataset",
+    "bucket",
+    "pad_collate",
     "mix",
     "pack",
     "readers",

@@ -19,6 +19,8 @@ from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
 from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
+from torch_distinput.data.sources.sequences.pad_collate import pad_collate
+from torch_distinput.data.user_sources.buckets import bucket
 from torch_distinput.data.user_sources.mixture import mix, schedule
 from torch_distinput.data.user_sources.sequences.packing import pack
 from torch_distinput.distribute.creator import DatasetCreator
@@ -110,6 +112,7 @@ __all__ = [
     "ValueContext",
     "WorkerLostError",
     "accumulate",
+    "bucket",
     "collate",
     "compute_average_loss",
     "coordinator",
@@ -123,6 +126,7 @@ __all__ = [
     "integrations",
     "mix",
     "pack",
+    "pad_collate",
     "preprocessing",
     "readers",
     "schedule",

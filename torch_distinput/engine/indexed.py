@@ -14,6 +14,7 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps.indexed import (
@@ -93,7 +94,7 @@ class IndexedInput:
         """
         if sampled is not None:
             return {**self._counts, "order of the sampler": sampled.digest}
-        mixture = self._source.mixture
+        mixture = self._source.counted_mixture
         if mixture is None or not self._splitter.shared:
             return self._counts
         delivered = list(mixture.count(position.examples))
@@ -127,8 +128,9 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
-        if self._source.mixture is not None and self._splitter.shared:
-            fetched = with_source_counts(fetched, self._source.mixture, position.examples)
+        mixture = self._source.counted_mixture
+        if mixture is not None and self._splitter.shared:
+            fetched = with_source_counts(fetched, mixture, position.examples)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -199,9 +201,12 @@ class IndexedInput:
 
     def _plan(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
+        lengths = self._source.padded_lengths
         if self._splitter.shared:
-            return plan_steps(_skip_delivered(batches, position), self._splitter)
-        return islice(plan_steps(batches, self._splitter), position.steps, None)
+            left = _skip_delivered(batches, position)
+            return plan_steps(left, self._splitter, padded_lengths=lengths)
+        steps = plan_steps(batches, self._splitter, padded_lengths=lengths)
+        return islice(steps, position.steps, None)
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Fetch the step as one worker with all the replicas."""
@@ -223,7 +228,10 @@ class IndexedInput:
             return None
         indices = batches.take(number)
         (cut,) = splitter.cut(len(indices))
-        return [cut_step(take_apart(self._source.fetch(indices), indices), cut.sizes)]
+        fetch, lengths = self._source.fetch, self._source.padded_lengths
+        if lengths is not None:
+            fetch = told_longest(fetch, int(lengths[indices].max()))
+        return [cut_step(take_apart(fetch(indices), indices), cut.sizes)]
 
     def expected_ids(
         self,

@@ -5,6 +5,7 @@ stream is iterable and has shards. So the order of ``_TABLE`` is part of the pro
 
     MIXTURE   it is no other, and nobody else knows what it is
     PACKING   likewise
+    BUCKETS   the same
     LOADER    before its dataset, whose batch size, order and functions the user chose with it
     FILES     it has neither an index nor elements, and nobody else may read it
     COLUMNS   before INDEXED: rows are gathered leaf by leaf, and no example is ever made
@@ -27,6 +28,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
+from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
@@ -47,6 +49,7 @@ class SourceKind(Enum):
     STREAM = "an IterableDataset, generator function or torchdata node"
     MIXTURE = "a mix()"
     PACKING = "a pack()"
+    BUCKETS = "a bucket()"
 
 
 BATCHED = frozenset({SourceKind.LOADER, SourceKind.SHARDS, SourceKind.STREAM, None})
@@ -64,6 +67,8 @@ def classify(source: Any) -> SourceKind | None:
 
 def gives_examples(source: Any) -> bool:
     """Whether a source yields examples one by one, where a batch size is asked for."""
+    if isinstance(source, Buckets):
+        return gives_examples(source.source)
     kind = classify(source)
     if kind is SourceKind.FILES:  # without a map, what readers give is batches
         from torch_distinput.data.files.operations import Map  # noqa: PLC0415 - who has files has it too
@@ -137,6 +142,10 @@ def _is_packing(source: Any) -> bool:
     return isinstance(source, DocumentPacking)
 
 
+def _is_buckets(source: Any) -> bool:
+    return isinstance(source, Buckets)
+
+
 def _is_file_dataset(source: Any) -> bool:
     """Who has one has imported it; the others need no files, and no fsspec."""
     module = sys.modules.get("torch_distinput.data.files.dataset")
@@ -166,6 +175,7 @@ def _is_indexable(source: Any) -> bool:
 _TABLE: tuple[tuple[SourceKind, Callable[[Any], bool]], ...] = (
     (SourceKind.MIXTURE, _is_mixture),
     (SourceKind.PACKING, _is_packing),
+    (SourceKind.BUCKETS, _is_buckets),
     (SourceKind.LOADER, is_loader),
     (SourceKind.FILES, _is_file_dataset),
     (SourceKind.COLUMNS, _has_columns),

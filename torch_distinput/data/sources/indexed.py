@@ -162,11 +162,13 @@ class IndexedStream(Stream):
         fetch: returns the examples at indices.
         make_order: the order of an epoch, by a seed and the epoch.
         told: tells the dataset which epoch is read.
+        fetch_examples: returns them not collated.
     """
 
     fetch: Callable[[Indices], Batch]
     make_order: Callable[[int, int], ExampleOrder]
     told: EpochTeller
+    fetch_examples: Callable[[Any, Indices], list[Any]]
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""
@@ -179,10 +181,9 @@ class IndexedStream(Stream):
         return self.fetch(chunk.data)
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
-        """Fetch the examples; asked only where a ``collate_fn`` gets them."""
+        """Fetch the examples."""
         self.told.tell(shard.epoch)
-        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
-        return found
+        return self.fetch_examples(self.fetch, chunk.data)
 
     @property
     def has_work(self) -> bool:

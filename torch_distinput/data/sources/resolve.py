@@ -24,6 +24,11 @@ from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.mixing.mixed_sources import open_mixture
 from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.sequences.bucketed import (
+    open_buckets,
+    refuse_inner_buckets,
+    refuse_padding_of_steps,
+)
 from torch_distinput.data.sources.sequences.packed_sources import open_packing
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
@@ -59,6 +64,8 @@ def open_source(source: Any, request: Request) -> Source:
         raise not_a_source(source)
     if kind not in BATCHED:
         _need_batch_size(request, type(source).__name__)
+    if kind is not SourceKind.BUCKETS:
+        refuse_padding_of_steps(request, f"a {type(source).__name__}")
     return _MAKERS[kind](source, request)
 
 
@@ -70,7 +77,12 @@ def _from_packing(source: Any, request: Request) -> Source:
     return open_packing(source, request, _open_member)
 
 
+def _from_buckets(source: Any, request: Request) -> Source:
+    return open_buckets(source, request, open_source)
+
+
 def _open_member(source: Any, request: Request) -> Source:
+    refuse_inner_buckets(source)
     if classify(source) is SourceKind.LOADER:
         msg = (
             f"a {type(source).__name__} makes batches of its own, of which no examples can be "
@@ -321,6 +333,7 @@ class _ColumnExamples:
 _MAKERS: dict[SourceKind, Callable[[Any, Request], Source]] = {
     SourceKind.MIXTURE: _from_mixture,
     SourceKind.PACKING: _from_packing,
+    SourceKind.BUCKETS: _from_buckets,
     SourceKind.LOADER: _from_loader,
     SourceKind.FILES: _from_files,
     SourceKind.COLUMNS: _from_columns,

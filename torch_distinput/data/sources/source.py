@@ -20,6 +20,7 @@ from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
+from torch_distinput.plan.assignment.bucketing import Bucketing
 from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
@@ -75,7 +76,9 @@ class IndexedSource:
     Attributes:
         mixture: how the indices of several sources are mixed, of which an epoch has
             ``num_examples``.
-        facts: what of a mixture decides its order.
+        facts: what of a mixture, or of buckets, decides the order.
+        bucketing: how the order is sorted by length.
+        padded_lengths: of each index, where rows are padded to the longest of their step.
     """
 
     name: str
@@ -86,24 +89,41 @@ class IndexedSource:
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     mixture: MixedIndices | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    bucketing: Bucketing | None = None
+    padded_lengths: Indices | None = None
 
     has_shards = False
 
     @property
     def kind(self) -> str:
         """What it is, for a state: a place in a mixture is none in as many other examples."""
-        return "examples by index" if self.mixture is None else "a mixture by index"
+        kind = "examples by index" if self.mixture is None else "a mixture by index"
+        return kind if self.bucketing is None else f"{kind}, in buckets"
 
     def make_order(self, seed: int, epoch: int, num_examples: int | None = None) -> ExampleOrder:
         """Our order of an epoch, for sources without a sampler.
 
         ``num_examples``: another number, of which only the length of the order is asked.
         """
+        order: ExampleOrder
         if self.mixture is not None:
-            return self.mixture.make_order(seed, epoch)
-        count = self.num_examples if num_examples is None else num_examples
-        assert count is not None, "only a sampler does without"
-        return EpochOrder(num_examples=count, shuffle=self.request.shuffle, seed=seed, epoch=epoch)
+            order = self.mixture.make_order(seed, epoch)
+        else:
+            count = self.num_examples if num_examples is None else num_examples
+            assert count is not None, "only a sampler does without"
+            shuffle = self.request.shuffle
+            order = EpochOrder(num_examples=count, shuffle=shuffle, seed=seed, epoch=epoch)
+        if self.bucketing is None:
+            return order
+        return self.bucketing.apply(order, seed=seed, epoch=epoch)
+
+    @property
+    def counted_mixture(self) -> MixedIndices | None:
+        """The mixture, if any beginning of its order tells how many examples of each source it has.
+
+        Not where buckets have changed the order.
+        """
+        return self.mixture if self.bucketing is None else None
 
     @property
     def dataset(self) -> Any:
@@ -150,6 +170,7 @@ class StreamSource:
         made_of: the user's source; None for files.
         by_shard: prepares the same source, read shard by shard; None where that is not the same.
         more_shards: how to make a source with more files or shards; ``{}``: how many.
+        windows: what is made of windows of it, in words; empty where nothing is.
     """
 
     name: str
@@ -161,11 +182,13 @@ class StreamSource:
     by_shard: Callable[[], Prepared] | None = None
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+    windows: str = ""
 
     @property
     def kind(self) -> str:
         """What it is, for a state: other sources of the same kind may continue it."""
-        return "files or shards" if self.has_shards else "a stream"
+        kind = "files or shards" if self.has_shards else "a stream"
+        return f"{kind}, {self.windows}" if self.windows else kind
 
 
 @final

@@ -12,6 +12,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
     LocalStep,
@@ -28,8 +29,6 @@ from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
-FetchTask = Indices | SpotCheck
-
 
 class PlannedStep(NamedTuple):
     """One step of this worker, before its examples are fetched.
@@ -38,11 +37,23 @@ class PlannedStep(NamedTuple):
         indices: the examples of this worker's replicas, in order.
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
+        longest: length of the longest of these; None where rows are not padded to it.
     """
 
     indices: Indices
     sizes: tuple[int, ...]
     num_examples: int
+    longest: int | None = None
+
+
+class PaddedRows(NamedTuple):
+    """Asks for examples, padded to the longest of their step."""
+
+    indices: Indices
+    longest: int
+
+
+FetchTask = Indices | SpotCheck | PaddedRows
 
 
 @final
@@ -66,7 +77,10 @@ class StepFetch:
             return task.run(self.fetch)
         if not len(task):
             return None
-        batch = self.fetch(task)
+        if isinstance(task, PaddedRows):
+            batch = told_longest(self.fetch, task.longest)(task.indices)
+        else:
+            batch = self.fetch(task)
         return rows.copy_rows(batch) if self.copies else batch
 
 
@@ -100,8 +114,13 @@ def ended_early() -> SourceError:
     )
 
 
-def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
-    """Yield this worker's steps; one without any example in sync is left out on all workers."""
+def plan_steps(
+    batches: GlobalBatches, splitter: Splitter, *, padded_lengths: Indices | None = None
+) -> Iterator[PlannedStep]:
+    """Yield this worker's steps; one without any example in sync is left out on all workers.
+
+    ``padded_lengths``: of each example, where rows are padded to the longest of their global batch.
+    """
     for run in batches.runs:
         cuts = splitter.cut(run.size)
         start, stop = cuts[0].start, cuts[-1].stop
@@ -110,6 +129,13 @@ def plan_steps(batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedSt
             for cut, total in zip(cuts, count_in_sync(splitter, (run.size,)), strict=True)
             if total
         ]
+        if padded_lengths is not None:
+            for batch in batches.iterate_rows(run, 0, run.size):
+                longest = int(padded_lengths[batch].max())
+                mine = batch[start:stop]
+                for first, last, sizes, total in steps:
+                    yield PlannedStep(mine[first:last], sizes, total, longest)
+            continue
         for indices in batches.iterate_rows(run, start, stop):
             for first, last, sizes, total in steps:
                 yield PlannedStep(indices[first:last], sizes, total)
@@ -165,15 +191,17 @@ def _fetch_here(
 ) -> Iterator[tuple[LocalStep, int]]:
     """Fetch each step when its turn comes, in as few calls as can be."""
     columns = fetch if isinstance(fetch, ColumnFetch) else None
-    for indices, sizes, num_examples in planned:
+    for indices, sizes, num_examples, longest in planned:
         if not len(indices):
             yield empty_step(len(sizes)), num_examples
             continue
         try:
             if columns is not None:
                 part = ReplicaBatch(columns.leaves(indices), columns.structure, indices)
-            else:
+            elif longest is None:
                 part = take_apart(fetch(indices), indices)
+            else:
+                part = take_apart(told_longest(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
         yield cut_step(part, sizes, owned=owned), num_examples
@@ -182,7 +210,10 @@ def _fetch_here(
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
     for step in planned:
         waiting.append(step)
-        yield step.indices
+        if step.longest is None or not len(step.indices):
+            yield step.indices
+        else:
+            yield PaddedRows(step.indices, step.longest)
 
 
 def _merge(

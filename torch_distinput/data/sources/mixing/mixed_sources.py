@@ -20,6 +20,7 @@ from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
+from torch_distinput.data.sources.sequences.lengths import fetch_examples
 from torch_distinput.data.sources.source import (
     IndexedSource,
     Prepared,
@@ -28,6 +29,7 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 from torch_distinput.data.user_sources.states import has_state
@@ -145,6 +147,8 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
     Raises:
         ConfigurationError: a ValueError; it says why.
     """
+    if isinstance(source, Buckets):
+        check_policy(source.source, policy)
     if not isinstance(source, Mixture) or policy is not AutoShardPolicy.FILE:
         return
     cure = 'Use auto_shard_policy="data": one mixture for all workers.'
@@ -278,6 +282,7 @@ def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
                 fetch=source.fetch,
                 make_order=source.make_order,
                 told=EpochTeller(source.dataset),
+                fetch_examples=fetch_examples,
             ),
             num_shards=0,
             digest="",

@@ -111,7 +111,7 @@ def _measure_column(column: str, fetch: Any, wanted: Indices) -> Any:
         _pick(dict.fromkeys(fetch.dataset.column_names), column)  # refuses one that is not there
         found = fetch.dataset.select_columns([column]).with_format(None)[wanted.tolist()]
         return _measure_leaf(found[column])
-    return _as_integers([_pick(example, column) for example in _examples(fetch, wanted)])
+    return _as_integers([_pick(example, column) for example in fetch_examples(fetch, wanted)])
 
 
 def _pick(batch: Any, column: str) -> Any:
@@ -125,7 +125,7 @@ def _pick(batch: Any, column: str) -> Any:
 def _measure_leaf(leaf: Any) -> Any:
     """The whole numbers of a column, or the lengths of its rows."""
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        return leaf.offsets().diff().numpy()
+        return leaf.offsets().diff().numpy()  # type: ignore[attr-defined]
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         array = np.asarray(leaf)
         return array if array.ndim == 1 else np.full(len(array), array.shape[1])
@@ -144,7 +144,7 @@ def _length_of(value: Any) -> Any:
 
 
 def _call_for_each(length: Callable[[Any], int], fetch: Any, wanted: Indices, name: str) -> Any:
-    return _call(length, _examples(fetch, wanted), name, first=int(wanted[0]))
+    return _call(length, fetch_examples(fetch, wanted), name, first=int(wanted[0]))
 
 
 def _call(
@@ -158,12 +158,12 @@ def _call(
     return np.array([value.item() if hasattr(value, "item") else value for value in found], object)
 
 
-def _examples(fetch: Any, wanted: Indices) -> list[Any]:
+def fetch_examples(fetch: Any, wanted: Indices) -> list[Any]:
     """Examples by index, as the source has them, not collated."""
     if isinstance(fetch, ColumnFetch):
         return [fetch.example(index) for index in wanted.tolist()]
     if isinstance(fetch, MixedFetch):
-        return fetch.pick(wanted, _examples)
+        return fetch.pick(wanted, fetch_examples)
     if isinstance(fetch, TableFetch):
         fetch = ExampleFetch(fetch.dataset, collate_examples)
     found: list[Any] = fetch.examples(wanted)
@@ -178,8 +178,8 @@ def _check(lengths: Any, name: str, minimum: int) -> Indices:
         wrong = np.flatnonzero([not _is_whole(value) or value < minimum for value in lengths])
     if len(wrong):
         msg = (
-            f"Expected {name} to give whole numbers from {minimum} on, got {lengths.tolist()[wrong[0]]!r} "
-            f"for example {wrong[0]}."
+            f"Expected {name} to give whole numbers from {minimum} on, got "
+            f"{lengths.tolist()[wrong[0]]!r} for example {wrong[0]}."
         )
         raise ConfigurationError(msg)
     return np.asarray(lengths, dtype=np.int64)

@@ -1,0 +1,213 @@
+"""From buckets to a source that can be read: an order of indices, or windows of a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.sources.sequences.lengths import (
+    digest_lengths,
+    measure_examples,
+    measure_rows,
+)
+from torch_distinput.data.sources.sequences.pad_collate import PadCollate
+from torch_distinput.data.sources.sequences.window_plan import OrderPlan, WindowKey
+from torch_distinput.data.sources.sequences.windowed_stream import in_windows
+from torch_distinput.data.sources.source import (
+    IndexedSource,
+    ReadySource,
+    Request,
+    Source,
+    StreamSource,
+)
+from torch_distinput.data.user_sources.buckets import Buckets
+from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bucketing import (
+    Bucketing,
+    find_buckets,
+    make_window_key,
+    round_window,
+    sort_window,
+)
+from torch_distinput.plan.assignment.permutation import Indices
+
+_log = logging.getLogger(__name__)
+BUCKET = "bucket"
+"""The kind of place in a bucketed stream."""
+
+
+def open_buckets(
+    buckets: Buckets, request: Request, open_source: Callable[[Any, Request], Source]
+) -> Source:
+    """Open the source inside, and put its examples into buckets.
+
+    Raises:
+        TypeError: it is no source.
+        ConfigurationError: it cannot be bucketed, or its lengths are none.
+        SourceError: the length function, or the source, raised.
+    """
+    _refuse_batches(buckets)
+    window = _find_window(buckets, request)
+    collate, own = request.collate_fn, request
+    if isinstance(collate, PadCollate) and collate.is_of_step:
+        own = replace(request, collate_fn=collate.of_rows())
+    opened = open_source(buckets.source, own)
+    if isinstance(opened, IndexedSource):
+        return _bucket_indexed(buckets, opened, window, pads_step=own is not request)
+    assert not isinstance(opened, ReadySource), "there is a batch size, and no DataLoader"
+    refuse_padding_of_steps(request, opened.name)
+    measure_rows(buckets.length, ())  # refuses an array
+    return _bucket_stream(buckets, opened, window)
+
+
+def _refuse_batches(buckets: Buckets) -> None:
+    kind = classify(buckets.source)
+    if kind is SourceKind.LOADER:
+        msg = (
+            f"bucket() needs examples to put in order, got a {type(buckets.source).__name__}, "
+            "which makes batches of its own. Pass its dataset; global_batch_size, shuffle and "
+            "collate_fn are those of distribute_dataset."
+        )
+        raise ConfigurationError(msg)
+    if kind is SourceKind.BUCKETS:
+        msg = f"Expected one bucket() around a source, got {buckets!r}. Leave one of them out."
+        raise ConfigurationError(msg)
+
+
+def refuse_inner_buckets(source: Any) -> None:
+    """Refuse buckets as a source of a mixture.
+
+    Raises:
+        ConfigurationError: it is some.
+    """
+    if classify(source) is SourceKind.BUCKETS:
+        msg = (
+            f"{source!r} sorts examples for global batches, of which those of a mixture have only "
+            "some of each source. Put the mixture into buckets: bucket(mix(...), ...)."
+        )
+        raise ConfigurationError(msg)
+
+
+def refuse_padding_of_steps(request: Request, name: str) -> None:
+    """Refuse to pad to the longest of a step where that is not known before it is read.
+
+    Raises:
+        ConfigurationError: it was asked for.
+    """
+    collate = request.collate_fn
+    if isinstance(collate, PadCollate) and collate.is_of_step:
+        msg = (
+            'pad_collate(longest_of="step") needs lengths that are known beforehand, of a bucket() '
+            f'over a source with an index, got {name}. Use longest_of="replica", or such a source.'
+        )
+        raise ConfigurationError(msg)
+
+
+def _find_window(buckets: Buckets, request: Request) -> int:
+    size = request.global_batch_size
+    assert size is not None, "checked for all sources of examples"
+    window = round_window(buckets.window, size)
+    if window == size:
+        _log.warning(
+            "A window of %d examples holds one global batch of %d, so that bucket() sorts nothing. "
+            "Give it a window of several global batches.",
+            buckets.window,
+            size,
+        )
+    elif window != buckets.window:
+        _log.info(
+            "The windows of bucket() have %d examples instead of %d: whole global batches of %d.",
+            window,
+            buckets.window,
+            size,
+        )
+    return window
+
+
+def _describe(buckets: Buckets, window: int, size: int) -> dict[str, Any]:
+    """What decides the order: batches of another size would be others."""
+    return {
+        "boundaries": list(buckets.boundaries),
+        "window": window,
+        "examples of a global batch": size,
+    }
+
+
+def _bucket_indexed(
+    buckets: Buckets, source: IndexedSource, window: int, *, pads_step: bool
+) -> IndexedSource:
+    """Measure all examples, also those that a mixture leaves out: indices name them all."""
+    count, size = source.num_examples, source.request.global_batch_size
+    assert count is not None, "no DataLoader is bucketed"
+    assert size is not None, "as above"
+    if source.mixture is not None:
+        count = source.mixture.num_indices
+    if isinstance(buckets.length, str) or callable(buckets.length):
+        tell_epoch(source.dataset, 0)  # a dataset may give no example before
+    lengths = measure_examples(buckets.length, source.fetch, count)
+    facts = {**_describe(buckets, window, size), "lengths": digest_lengths(lengths)}
+    return replace(
+        source,
+        name=repr(buckets),
+        padded_lengths=lengths if pads_step else None,
+        bucketing=Bucketing(
+            buckets=find_buckets(lengths, buckets.boundaries),
+            window=window,
+            global_batch_size=size,
+            shuffle=source.request.shuffle,
+        ),
+        facts={**source.facts, **{f"bucket: {name}": value for name, value in facts.items()}},
+    )
+
+
+def _bucket_stream(buckets: Buckets, source: StreamSource, window: int) -> StreamSource:
+    size = source.request.global_batch_size
+    assert size is not None, "checked for all sources of examples"
+    plan = BucketPlan(
+        length=buckets.length,
+        boundaries=buckets.boundaries,
+        global_batch_size=size,
+        shuffle=source.request.shuffle,
+    )
+    return in_windows(source, plan, window, name=repr(buckets), words="in buckets")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BucketPlan(OrderPlan):
+    """Puts the rows of a window in the order of their buckets, and its batches in another.
+
+    Attributes:
+        length: tells how long a row is.
+        boundaries: the longest of each bucket but the last.
+        global_batch_size: rows of a batch.
+        shuffle: batches come in an order of the epoch.
+    """
+
+    length: Any
+    boundaries: tuple[int, ...]
+    global_batch_size: int
+    shuffle: bool
+
+    @property
+    def kind(self) -> str:
+        """See :data:`BUCKET`."""
+        return BUCKET
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """As of examples by index, whose lengths are known beforehand."""
+        return {
+            "boundaries": list(self.boundaries),
+            "examples of a global batch": self.global_batch_size,
+        }
+
+    def order(self, examples: Sequence[Any], key: WindowKey) -> Indices:
+        """Sort a window."""
+        buckets = find_buckets(measure_rows(self.length, examples), self.boundaries)
+        words = make_window_key(key.seed, key.epoch, key.number) if self.shuffle else None
+        return sort_window(buckets, self.global_batch_size, key=words)
