@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset
 
 import torch_distinput as tdi
+from tests.distribute.street import stream_of
 
 NO_LABEL = -100
 FIRST, PAD = 1000, 7
@@ -130,3 +132,26 @@ def check_rows(rows, lengths, row_length, *, times=1):
 lengths = st.lists(st.integers(0, 14), min_size=1, max_size=14).filter(any)
 hows = st.sampled_from(["best_fit", "concatenate"])
 kinds = st.sampled_from(sorted(MAKERS))
+
+
+def write_documents(folder, texts, per_file=3):
+    """A FileDataset of JSON lines."""
+    folder.mkdir()
+    for number, first in enumerate(range(0, len(texts), per_file)):
+        lines = [json.dumps({"input_ids": text}) for text in texts[first : first + per_file]]
+        (folder / f"{number:03}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    reader = tdi.readers.JSONL(columns={"input_ids": (torch.int64, ...)})
+    return tdi.FileDataset(str(folder / "*.jsonl"), reader=reader)
+
+
+STREAMS = {
+    "stream": lambda folder, texts: stream_of(dicts(texts)),
+    "files": write_documents,
+    "mixed stream": lambda folder, texts: tdi.mix(
+        {"even": stream_of(dicts(texts[::2])), "odd": dicts(texts[1::2])}
+        if len(texts) > 1
+        else {"even": stream_of(dicts(texts))},
+        weights=(1, 1) if len(texts) > 1 else [1],
+        stop="all",
+    ),
+}

@@ -182,7 +182,9 @@ REFUSED = {
         dicts(TEXTS), {"length": 4, "long_documents": "error"},
         "at most length=4 tokens .*got 5 tokens in document 3, and 1 of 4 documents",
     ),
-    "a stream": (stream_of(dicts(TEXTS)), {}, "documents with an index, got stream"),
+    "lengths of a stream": (
+        stream_of(dicts(TEXTS)), {"document_lengths": [3, 4, 2, 5]}, "with an index, got them for",
+    ),
     "a loader": (torch.utils.data.DataLoader(Documents(TEXTS)), {}, "makes batches of its own"),
     "lengths below 0": (dicts(TEXTS), {"document_lengths": [3, -4, 2, 5]}, "got -4 for example 1"),
     "too few lengths": (dicts(TEXTS), {"document_lengths": [3]}, "for each of 4 examples"),
@@ -227,9 +229,14 @@ def test_refused_arguments(keywords, error, message):
         tdi.pack(TEXTS, **{"length": 5, **keywords})
 
 
-def test_rows_are_packed_once():
-    with pytest.raises(TypeError, match="packed already"):
-        tdi.pack(tdi.pack(documents([3]), length=2), length=4)
+PACK = tdi.pack(documents([3]), length=2, tokens=None)
+BUCKET = tdi.bucket(documents([3]), length=len, boundaries=(2,))
+
+
+@pytest.mark.parametrize("source", [PACK, tdi.mix({"a": PACK}, weights=[1]), BUCKET])
+def test_rows_are_packed_once(source):
+    with pytest.raises(tdi.ConfigurationError, match="Pack the documents themselves, once"):
+        pack(source)
 
 
 def test_a_batch_size_is_needed():

@@ -65,9 +65,6 @@ def _inside(part: Any) -> Iterator[Any]:
     if isinstance(part, Mixture):
         yield from part.sources.values()
         return
-    if isinstance(part, DocumentPacking):
-        yield part.source
-        return
     for name in _INNER:
         inner = getattr(part, name, None)
         if isinstance(inner, Mapping):

@@ -203,11 +203,17 @@ class _ExampleReader:
         return np.array([_length_of(row, name) for row in rows], dtype=np.int64)
 
     def read(self, wanted: Indices) -> tuple[FlatDocuments, ...]:
-        examples = self.fetch.examples(wanted)
-        return tuple(
-            _join([_pick(example, name) for example in examples], name)
-            for name in self.columns
-        )
+        return read_examples(self.fetch.examples(wanted), self.columns)
+
+
+def read_examples(examples: Sequence[Any], columns: ColumnNames) -> tuple[FlatDocuments, ...]:
+    """Take documents out of examples: for each column its values.
+
+    Raises:
+        ConfigurationError: a ValueError; there is no such column, or it has no sequences of whole
+            numbers.
+    """
+    return tuple(_join([_pick(example, name) for example in examples], name) for name in columns)
 
 
 @final

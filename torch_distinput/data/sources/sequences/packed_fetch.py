@@ -19,13 +19,15 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.sequences.documents import DocumentReader, FlatDocuments
+from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.data.user_sources.sequences.packing import (
+    ERROR,
     JAGGED_ROWS,
     MADE_COLUMNS,
     TOKENS,
     DocumentPacking,
 )
-from torch_distinput.errors import SourceError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.document_packing import PackedRows, RowLayout, count_up
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -58,7 +60,7 @@ class PackedFetch:
         numbers, which = np.unique(layout.documents, return_inverse=True)
         read = self.reader.read(numbers if self.order is None else self.order[numbers])
         for column in read:
-            _check_lengths(self.lengths[numbers], column.lengths, numbers)
+            check_lengths(self.lengths[numbers], column.lengths, numbers)
         pieces = [
             FlatDocuments(column.values, column.begins[which], column.lengths[which])
             for column in read
@@ -74,16 +76,43 @@ class PackedFetch:
         return self.examples(np.array(indices, dtype=np.int64))
 
 
-def _check_lengths(planned: Indices, got: Indices, numbers: Indices) -> None:
+def check_lengths(planned: Indices, got: Indices, ids: Ids) -> None:
+    """Refuse documents that are not as long as their rows take them for.
+
+    ``ids``: they name the documents.
+
+    Raises:
+        SourceError: it names the first of them.
+    """
     wrong = np.flatnonzero(planned != got)
     if len(wrong):
         first = wrong[0]
         msg = (
-            f"Expected {planned[first]} values in document {numbers[first]}, as it had when its "
-            f"row was planned, or as document_lengths says, got {got[first]}. Pass the lengths of "
-            "these documents; a document has as many tokens, and labels, each time it is read."
+            f"Expected {planned[first]} values in document {ids[first].tolist()}, as it had when "
+            f"its row was planned, or as document_lengths says, got {got[first]}. Pass the lengths "
+            "of these documents; one has as many tokens, and labels, each time it is read."
         )
         raise SourceError(msg)
+
+
+def refuse_long(lengths: Indices, packing: DocumentPacking, ids: Ids) -> None:
+    """Refuse documents that are longer than a row, if that was asked for.
+
+    ``ids``: they name the documents.
+
+    Raises:
+        ConfigurationError: a ValueError; it names the first of them.
+    """
+    longer = np.flatnonzero(lengths > packing.row_length)
+    if packing.long_documents == ERROR and len(longer):
+        first = longer[0]
+        msg = (
+            f"pack expects documents of at most length={packing.row_length} tokens with "
+            f"long_documents={ERROR!r}, got {lengths[first]} tokens in document "
+            f"{ids[first].tolist()}, and {len(longer)} of {len(lengths)} documents that are longer. Use a larger length, "
+            'long_documents="split", or leave them out.'
+        )
+        raise ConfigurationError(msg)
 
 
 def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentPacking) -> Batch:

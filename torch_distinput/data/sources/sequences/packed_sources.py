@@ -1,4 +1,4 @@
-"""From documents to a source of packed rows: first their lengths, once, then a plan of rows."""
+"""From documents to a source of packed rows: by index if they have one, else in windows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.sources.sequences.documents import DocumentReader, make_reader
 from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
-from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
-from torch_distinput.data.sources.source import IndexedSource, Request, Source
+from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch, refuse_long
+from torch_distinput.data.sources.sequences.packed_windows import PackingPlan
+from torch_distinput.data.sources.sequences.windowed_stream import in_windows
+from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
+from torch_distinput.data.user_sources.buckets import Buckets
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.mixture import STEPS, Mixture
-from torch_distinput.data.user_sources.sequences.packing import ERROR, DocumentPacking
+from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
 from torch_distinput.plan.assignment.permutation import Indices
@@ -38,16 +44,26 @@ def open_packing(
         ConfigurationError: it cannot be packed, or does not fit the request.
         SourceError: it raised.
     """
+    _refuse_recipes(packing.source)
     _refuse_steps(packing.source)
     own = replace(request, shuffle=False, drop_last=False, collate_fn=None)
     documents = open_source(packing.source, own)
-    if not isinstance(documents, IndexedSource):
-        raise _make_stream_error(documents.name)
+    if isinstance(documents, IndexedSource):
+        return _pack_indexed(packing, documents, request)
+    if request.shuffle:  # here it is documents that come in another order: there is none of rows
+        documents = open_source(packing.source, replace(own, shuffle=True))
+    assert isinstance(documents, StreamSource), "there is a batch size, and no DataLoader"
+    return _pack_stream(packing, documents, request)
+
+
+def _pack_indexed(
+    packing: DocumentPacking, documents: IndexedSource, request: Request
+) -> IndexedSource:
+    tell_epoch(documents.dataset, 0)  # a dataset may give no example before
     reader = make_reader(documents.fetch, packing.columns)
     order = _find_order(documents)
     lengths = _find_lengths(packing, documents, reader, order)
-    if packing.long_documents == ERROR:
-        _refuse_long(lengths, packing.row_length)
+    refuse_long(lengths, packing, np.arange(len(lengths)))
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
     _say_waste(packing, lengths, plan)
     fetch = PackedFetch(
@@ -99,6 +115,17 @@ def _find_lengths(
     return np.concatenate([none, *map(reader.measure, blocks)])
 
 
+def _refuse_recipes(source: Any) -> None:
+    """Refuse what has made rows, or an order, for global batches."""
+    for part in parts_of(source):
+        if isinstance(part, (Buckets, DocumentPacking)):
+            msg = (
+                f"pack expects documents, got {part!r}, which has made rows, or an order, for "
+                "global batches. Pack the documents themselves, once."
+            )
+            raise ConfigurationError(msg)
+
+
 def _refuse_steps(source: Any) -> None:
     """A step takes rows, which are made of more documents or fewer."""
     if isinstance(source, Mixture) and source.unit == STEPS and len(source.points) > 1:
@@ -109,25 +136,19 @@ def _refuse_steps(source: Any) -> None:
         raise ConfigurationError(msg)
 
 
-def _make_stream_error(name: str) -> ConfigurationError:
-    msg = (
-        f"pack expects documents with an index, got {name}, which is read in order. Pass columns, "
-        "a list or a map-style dataset."
-    )
-    return ConfigurationError(msg)
-
-
-def _refuse_long(lengths: Indices, row_length: int) -> None:
-    longer = np.flatnonzero(lengths > row_length)
-    if len(longer):
-        first = longer[0]
+def _pack_stream(packing: DocumentPacking, source: StreamSource, request: Request) -> StreamSource:
+    if packing.document_lengths is not None:
         msg = (
-            f"pack expects documents of at most length={row_length} tokens with "
-            f"long_documents={ERROR!r}, got {lengths[first]} tokens in document {first}, and "
-            f"{len(longer)} of {len(lengths)} documents that are longer. Use a larger length, "
-            'long_documents="split", or leave them out.'
+            "pack expects document_lengths for documents with an index, got them for "
+            f"{source.name}, which is read in order, window by window. Leave them out: its "
+            "documents are counted when they are read."
         )
         raise ConfigurationError(msg)
+    plan = PackingPlan(
+        packing=replace(packing, source=None), collate_fn=request.collate_fn or collate_examples
+    )
+    rows = in_windows(source, plan, packing.window, name=repr(packing), words="packed")
+    return replace(rows, request=request)
 
 
 def _say_waste(packing: DocumentPacking, lengths: Indices, plan: PackedRows) -> None:

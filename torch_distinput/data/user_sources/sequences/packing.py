@@ -85,7 +85,7 @@ def pack(
 
     A source like any other, whose examples are rows: to be passed to ``distribute_dataset``, with a
     ``global_batch_size`` in rows, or to :func:`mix`. Each token of each document comes once an
-    epoch. ``shuffle=True`` of ``distribute_dataset`` shuffles rows.
+    epoch. ``shuffle=True`` of ``distribute_dataset`` shuffles rows; of a FileDataset, its files.
 
     A batch is a dict of tensors of shape ``(rows, length)``: the tokens (int64) under the name of
     their column, ``labels`` (int64; -100 where there is none), ``position_ids`` (int64; from 0 in
@@ -93,19 +93,20 @@ def pack(
     ``loss_mask`` (bool; where there is a label). Other columns of the source are left out.
 
     Args:
-        source: documents with an index: a dict of columns, a list, a dataset, a mixture of them.
+        source: documents: a dict of columns, a list, a dataset, a stream, a FileDataset, a mixture.
         length: tokens of a row.
         tokens: the column of whole numbers that a document's tokens are, or of ``bytes``; None: a
             document is a sequence of tokens itself.
         labels: the column of its labels, one for each token, -100 where there is to be no loss;
             None: the tokens.
-        document_lengths: the number of tokens of each document: an array, the name of a column or a
-            function of an example. None: each document is read once to count its tokens, unless
-            their number is known without.
+        document_lengths: of documents with an index, how many tokens each has: an array, the name
+            of a column or a function of an example. None: each document is read once to count its
+            tokens, unless their number is known without.
         how: ``"best_fit"``: a document that fits into a row is whole, and each goes into the row in
             which it leaves least space. ``"concatenate"``: one document behind the other, cut where
-            a row is full; nothing but the last row is padded.
-        window: documents that are packed together for the best fit.
+            a row is full; nothing but the last row is padded, or of a stream that of each window.
+        window: documents that are packed together for the best fit; of a stream, which is read
+            window by window, in any case.
         long_documents: longer than a row: ``"split"`` cuts them into whole rows and a rest,
             ``"error"`` refuses them.
         shift_labels: True: the label of a token is the next one of its document, also where that is
@@ -116,16 +117,13 @@ def pack(
         layout: ``"dense"``, or ``"jagged"``: nested tensors, whose rows have no padding.
 
     Raises:
-        TypeError: if a size is no whole number, or the source is a packing already.
+        TypeError: if a size is no whole number.
         ValueError: if a size is too small, or one of the words is none of those above.
     """
     _check_word("how", how, WAYS_TO_PACK)
     _check_word("long_documents", long_documents, (SPLIT, ERROR))
     _check_word("layout", layout, (DENSE_ROWS, JAGGED_ROWS))
     _check_columns(tokens, labels)
-    if isinstance(source, DocumentPacking):
-        msg = f"pack expects documents, got rows, which are packed already: {source!r}. Pack once."
-        raise TypeError(msg)
     return DocumentPacking(
         source=source,
         row_length=check_count("length", length, minimum=1),
