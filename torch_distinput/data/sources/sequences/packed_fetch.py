@@ -109,8 +109,8 @@ def refuse_long(lengths: Indices, packing: DocumentPacking, ids: Ids) -> None:
         msg = (
             f"pack expects documents of at most length={packing.row_length} tokens with "
             f"long_documents={ERROR!r}, got {lengths[first]} tokens in document "
-            f"{ids[first].tolist()}, and {len(longer)} of {len(lengths)} documents that are longer. Use a larger length, "
-            'long_documents="split", or leave them out.'
+            f"{ids[first].tolist()}, and {len(longer)} of {len(lengths)} documents that are "
+            'longer. Use a larger length, long_documents="split", or leave them out.'
         )
         raise ConfigurationError(msg)
 
