@@ -132,6 +132,15 @@ def test_documents_of_any_source(kind):
     assert PACKED == batch[tokens or "input_ids"].tolist()
 
 
+@pytest.mark.parametrize("kind", SOURCES)
+def test_rows_are_read_one_by_one(kind):
+    """The documents of a row, which are not all those between the first and the last."""
+    make, tokens = SOURCES[kind]
+    packing = tdi.pack(make(), length=5, tokens=tokens)
+    batches = one().distribute_dataset(packing, global_batch_size=1)
+    assert PACKED == [batch[tokens or "input_ids"][0].tolist() for batch in batches]
+
+
 @pytest.mark.parametrize("make", [torch.tensor, np.array])
 def test_columns_of_two_dimensions(make):
     """Documents of one length."""

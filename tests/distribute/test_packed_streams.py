@@ -159,6 +159,10 @@ def test_rows_are_collated_elsewhere(keywords):
 REFUSED = {
     "no column": (stream_of(dicts([[1]])), {"tokens": "ids"}, "column 'ids', got a source with"),
     "text": (stream_of(["abc"]), {"tokens": None}, "got a str. Turn text into tokens"),
+    "too few labels": (
+        stream_of([{"input_ids": [1, 2], "labels": [1]}]), {"labels": "labels"},
+        "Expected 2 values in document 0.* got 1",
+    ),
     "a long one": (
         stream_of([[1], [1] * 6]), {"tokens": None, "long_documents": "error"},
         "got 6 tokens in document 1",

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torch_distinput.plan.assignment.document_packing import (
@@ -93,6 +93,8 @@ def test_each_token_comes_once(lengths, row_length, how, window):
 
 
 @given(documents, row_lengths, windows)
+@example([9, 5, 5, 2], 12, 10)
+@example([3, 1, 2, 3], 4, 10)
 def test_best_fit_is_what_it_is_called(lengths, row_length, window):
     """The longest first, each into the row with the least space that is enough."""
     assert fit_best(lengths, row_length, window) == rows_of(
