@@ -59,6 +59,7 @@ PROMISED = {
     "bucket",
     "pad_collate",
     "mix",
+    "pack",
     "readers",
     "schedule",
     "FileShardDataset",
@@ -85,6 +86,8 @@ PROMISED = {
     "TensorSpec",
     "accumulate",
     "compute_average_loss",
+    "cu_seqlens",
+    "document_mask",
     "get_replica_context",
     # errors
     "errors",

@@ -18,9 +18,11 @@ from torch_distinput import errors
 from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
 from torch_distinput.data.sources.sequences.pad_collate import pad_collate
 from torch_distinput.data.user_sources.buckets import bucket
 from torch_distinput.data.user_sources.mixture import mix, schedule
+from torch_distinput.data.user_sources.sequences.packing import pack
 from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
@@ -115,6 +117,8 @@ __all__ = [
     "collate",
     "compute_average_loss",
     "coordinator",
+    "cu_seqlens",
+    "document_mask",
     "errors",
     "form_data_parallel_group",
     "get_replica_context",
@@ -122,6 +126,7 @@ __all__ = [
     "init_distributed",
     "integrations",
     "mix",
+    "pack",
     "pad_collate",
     "preprocessing",
     "readers",

@@ -13,7 +13,7 @@ from tests.distribute.street import options, shown
 from torch_distinput.testing import simulate
 
 
-def run(make, cluster, *, state=None, steps=None):
+def run(make, cluster, *, state=None, steps=None, show=shown):
     """Play some steps on simulated workers; per worker the steps, and the state after them."""
 
     def work(strategy):
@@ -22,7 +22,7 @@ def run(make, cluster, *, state=None, steps=None):
             dataset.load_state_dict(json.loads(state))
             assert json.dumps(dataset.state_dict()) == state
         iterator = iter(dataset)
-        played = [shown(strategy, step) for step in itertools.islice(iterator, steps)]
+        played = [show(strategy, step) for step in itertools.islice(iterator, steps)]
         return played, json.dumps(dataset.state_dict())
 
     results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])

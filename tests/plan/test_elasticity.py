@@ -21,7 +21,7 @@ from tests.plan.epochs import (
     resume,
 )
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.progress.packing import pack, unpack
+from torch_distinput.plan.progress.packing import pack_items, unpack_items
 from torch_distinput.plan.progress.state import from_state, to_state
 
 LISTS = [
@@ -128,7 +128,7 @@ def read_state(text):
 def check_packed(text):
     """A list of a state survives the short form that it has when there are many workers."""
     items = json.loads(text)
-    assert items == unpack(pack(items))
+    assert items == unpack_items(pack_items(items))
 
 
 POLICIES = pytest.mark.parametrize("policy", [FILE, DATA, OFF])

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_distinput.plan.progress.packing import pack, unpack
+from torch_distinput.plan.progress.packing import pack_items, unpack_items
 
 VALUES = st.none() | st.integers(-3, 3) | st.integers() | st.sampled_from(["", "a", "rows"])
 LISTS = st.recursive(VALUES, lambda inner: st.lists(inner, max_size=6), max_leaves=40)
 
 
 def there_and_back(items):
-    return unpack(json.loads(json.dumps(pack(items))))
+    return unpack_items(json.loads(json.dumps(pack_items(items))))
 
 
 @pytest.mark.parametrize("length", range(6))
@@ -50,21 +50,21 @@ def test_true_is_no_number():
 
 
 def test_the_examples_at_the_top():
-    assert ["values", [4, 7, 0], 9] == pack([7, 7, 7, 7, 9])
-    assert ["values", [6, 0, 1]] == pack([0, 1, 2, 3, 4, 5])
+    assert ["values", [4, 7, 0], 9] == pack_items([7, 7, 7, 7, 9])
+    assert ["values", [6, 0, 1]] == pack_items([0, 1, 2, 3, 4, 5])
     rows = [[0, "a"], [5, "a"], [3, "a"], [8, "a"]]
-    assert ["rows", 4, ["values", 0, 5, 3, 8], ["values", [4, "a", 0]]] == pack(rows)
+    assert ["rows", 4, ["values", 0, 5, 3, 8], ["values", [4, "a", 0]]] == pack_items(rows)
     expected = [
         "kinds", ["values", 0, 1, 0], ["values", None, None],
         ["lists", ["values", 0, 3]],
     ]  # fmt: skip
-    assert expected == pack([None, [0, 3], None])
-    assert ["lists", ["values", [5, 1, 0]]] == pack([[1, 1, 1, 1, 1]])
+    assert expected == pack_items([None, [0, 3], None])
+    assert ["lists", ["values", [5, 1, 0]]] == pack_items([[1, 1, 1, 1, 1]])
 
 
 def test_what_is_alike_takes_room_once():
     streams = [[0, 0, [0, worker, None, 0, None]] for worker in range(16_384)]
-    assert len(json.dumps(pack(streams))) < 250
+    assert len(json.dumps(pack_items(streams))) < 250
 
 
 def test_a_difference_takes_the_room_of_a_number():
@@ -73,7 +73,7 @@ def test_a_difference_takes_the_room_of_a_number():
         [3, 100, [0, worker, None, 0, ["partition", ["number", number]]]]
         for worker, number in enumerate(numbers)
     ]
-    assert len(json.dumps(pack(streams))) < len(json.dumps(numbers)) + 400
+    assert len(json.dumps(pack_items(streams))) < len(json.dumps(numbers)) + 400
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_difference_takes_the_room_of_a_number():
 )  # fmt: skip
 def test_what_is_damaged_is_refused(packed):
     with pytest.raises((ValueError, TypeError, IndexError)):
-        unpack(packed)
+        unpack_items(packed)

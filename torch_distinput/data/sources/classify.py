@@ -4,6 +4,7 @@ A source may look like several kinds: a TensorDataset has an index and tensors, 
 stream is iterable and has shards. So the order of ``_TABLE`` is part of the promise:
 
     MIXTURE   it is no other, and nobody else knows what it is
+    PACKING   likewise
     BUCKETS   the same
     LOADER    before its dataset, whose batch size, order and functions the user chose with it
     FILES     it has neither an index nor elements, and nobody else may read it
@@ -30,6 +31,7 @@ from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import Distributed
 
@@ -46,6 +48,7 @@ class SourceKind(Enum):
     SHARDS = "an object with num_shards and shard()"
     STREAM = "an IterableDataset, generator function or torchdata node"
     MIXTURE = "a mix()"
+    PACKING = "a pack()"
     BUCKETS = "a bucket()"
 
 
@@ -135,6 +138,10 @@ def _is_mixture(source: Any) -> bool:
     return isinstance(source, Mixture)
 
 
+def _is_packing(source: Any) -> bool:
+    return isinstance(source, DocumentPacking)
+
+
 def _is_buckets(source: Any) -> bool:
     return isinstance(source, Buckets)
 
@@ -167,6 +174,7 @@ def _is_indexable(source: Any) -> bool:
 
 _TABLE: tuple[tuple[SourceKind, Callable[[Any], bool]], ...] = (
     (SourceKind.MIXTURE, _is_mixture),
+    (SourceKind.PACKING, _is_packing),
     (SourceKind.BUCKETS, _is_buckets),
     (SourceKind.LOADER, is_loader),
     (SourceKind.FILES, _is_file_dataset),

@@ -29,6 +29,7 @@ from torch_distinput.data.sources.sequences.bucketed import (
     refuse_inner_buckets,
     refuse_padding_of_steps,
 )
+from torch_distinput.data.sources.sequences.packed_sources import open_packing
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -72,6 +73,10 @@ def _from_mixture(source: Any, request: Request) -> Source:
     return open_mixture(source, request, _open_member)
 
 
+def _from_packing(source: Any, request: Request) -> Source:
+    return open_packing(source, request, _open_member)
+
+
 def _from_buckets(source: Any, request: Request) -> Source:
     return open_buckets(source, request, open_source)
 
@@ -81,8 +86,8 @@ def _open_member(source: Any, request: Request) -> Source:
     if classify(source) is SourceKind.LOADER:
         msg = (
             f"a {type(source).__name__} makes batches of its own, of which no examples can be "
-            "mixed. Pass its dataset; global_batch_size, shuffle and collate_fn are those of the "
-            "mixture."
+            "mixed or packed. Pass its dataset; global_batch_size, shuffle and collate_fn are "
+            "those of distribute_dataset."
         )
         raise ConfigurationError(msg)
     return open_source(source, request)
@@ -327,6 +332,7 @@ class _ColumnExamples:
 
 _MAKERS: dict[SourceKind, Callable[[Any, Request], Source]] = {
     SourceKind.MIXTURE: _from_mixture,
+    SourceKind.PACKING: _from_packing,
     SourceKind.BUCKETS: _from_buckets,
     SourceKind.LOADER: _from_loader,
     SourceKind.FILES: _from_files,

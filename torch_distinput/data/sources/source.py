@@ -16,6 +16,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
@@ -133,7 +134,7 @@ class IndexedSource:
     def owns_batches(self) -> bool:
         """Whether batches are made here; a collate_fn may make all in one buffer."""
         is_ahead = self.loader.num_workers > 0 or self.loader.num_threads > 0
-        return is_ahead or isinstance(self.fetch, ColumnFetch)
+        return is_ahead or isinstance(self.fetch, (ColumnFetch, PackedFetch))
 
     @property
     def copies_batches(self) -> bool:

@@ -34,6 +34,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
 
@@ -114,6 +115,8 @@ def describe_dataset(dataset: object) -> str:
     if isinstance(dataset, Mixture):
         parts = (f"{name}: {describe_dataset(own)}" for name, own in dataset.sources.items())
         return f"mix({', '.join(parts)})"
+    if isinstance(dataset, DocumentPacking):
+        return f"pack({describe_dataset(dataset.source)})"
     name = type(dataset).__qualname__
     if type(dataset) is not Subset:
         return name

@@ -26,7 +26,7 @@ _LONGEST = 1 << 24
 """More entries than workers or their segments can be: a damaged state."""
 
 
-def pack(items: Sequence[Any]) -> list[Any]:
+def pack_items(items: Sequence[Any]) -> list[Any]:
     """Write a list."""
     kinds = [len(item) if isinstance(item, list) else -1 for item in items]
     distinct = list(dict.fromkeys(kinds))
@@ -35,15 +35,15 @@ def pack(items: Sequence[Any]) -> list[Any]:
         alike: list[list[Any]] = [[] for _ in distinct]
         for item, kind in zip(items, kinds, strict=True):
             alike[numbers[kind]].append(item)
-        return [_KINDS, pack([numbers[kind] for kind in kinds]), *map(pack, alike)]
+        return [_KINDS, pack_items([numbers[kind] for kind in kinds]), *map(pack_items, alike)]
     if distinct in ([], [-1]):
         return [_VALUES, *_find_runs(items)]
     if distinct[0] > len(items):
-        return [_LISTS, *map(pack, items)]
-    return [_ROWS, len(items), *map(pack, zip(*items, strict=True))]
+        return [_LISTS, *map(pack_items, items)]
+    return [_ROWS, len(items), *map(pack_items, zip(*items, strict=True))]
 
 
-def unpack(packed: Sequence[Any]) -> list[Any]:
+def unpack_items(packed: Sequence[Any]) -> list[Any]:
     """Return the list that was written.
 
     Raises:
@@ -53,17 +53,17 @@ def unpack(packed: Sequence[Any]) -> list[Any]:
     if form == _VALUES:
         return list(_read_runs(parts))
     if form == _LISTS:
-        return list(map(unpack, parts))
+        return list(map(unpack_items, parts))
     if form == _ROWS:
         count, *columns = parts
         _check_count(count)
-        listed = [unpack(column) for column in columns]
+        listed = [unpack_items(column) for column in columns]
         if any(len(column) != count for column in listed):
             msg = f"{count} rows have columns of {[len(column) for column in listed]}"
             raise ValueError(msg)
         return [[column[row] for column in listed] for row in range(count)]
     if form == _KINDS:
-        numbers, *groups = map(unpack, parts)
+        numbers, *groups = map(unpack_items, parts)
         rest = [iter(group) for group in groups]
         items = [next(rest[number], rest) for number in numbers]
         if any(item is rest for item in items) or sum(map(len, groups)) != len(items):

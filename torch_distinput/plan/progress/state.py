@@ -66,7 +66,7 @@ def compact_state(state: Mapping[str, Any]) -> dict[str, Any]:
     most = max(map(len, (state["rows"], state["streams"], *state["deals"])))
     if most <= _MOST_LISTED:
         return dict(state)
-    packed = {name: packing.pack(state[name]) for name in _LISTS}
+    packed = {name: packing.pack_items(state[name]) for name in _LISTS}
     return {**state, "version": PACKED_VERSION, **packed}
 
 
@@ -94,7 +94,7 @@ def to_current(
         if state["version"] == state_version_1.VERSION_1:
             current = state_version_1.upgrade(state, read)
         elif state["version"] == PACKED_VERSION:
-            unpacked = {name: packing.unpack(state[name]) for name in _LISTS}
+            unpacked = {name: packing.unpack_items(state[name]) for name in _LISTS}
             current = {**state, "version": VERSION, **unpacked}
         if DEALING in recipe and DEALING not in dict(state["recipe"]):
             current = keep_parts_whole(current)

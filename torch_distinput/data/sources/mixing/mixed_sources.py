@@ -32,6 +32,7 @@ from torch_distinput.data.sources.source import (
 from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
@@ -97,8 +98,11 @@ def _find_members(mixture: Mixture) -> Iterator[tuple[str, Any]]:
     """Its sources, and those of the mixtures in it."""
     for name, source in mixture.sources.items():
         yield name, source
-        if isinstance(source, Mixture):
-            for inner, member in _find_members(source):
+        own = source.source if isinstance(source, DocumentPacking) else source
+        if own is not source:
+            yield name, own
+        if isinstance(own, Mixture):
+            for inner, member in _find_members(own):
                 yield f"{name}: {inner}", member
 
 
@@ -147,7 +151,7 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
     Raises:
         ConfigurationError: a ValueError; it says why.
     """
-    if isinstance(source, Buckets):
+    if isinstance(source, (Buckets, DocumentPacking)):
         check_policy(source.source, policy)
     if not isinstance(source, Mixture) or policy is not AutoShardPolicy.FILE:
         return
@@ -160,7 +164,8 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
         raise ConfigurationError(msg)
     for name, member in source.sources.items():
         check_policy(member, policy)
-        if classify(member) not in (SourceKind.FILES, SourceKind.SHARDS, SourceKind.MIXTURE):
+        inner = member.source if isinstance(member, DocumentPacking) else member
+        if classify(inner) not in (SourceKind.FILES, SourceKind.SHARDS, SourceKind.MIXTURE):
             msg = (
                 "AutoShardPolicy.FILE needs files or shards to deal out in each source of a "
                 f"mixture, got {name!r}, a {type(member).__name__}. {cure}"

@@ -24,6 +24,8 @@ from torch_distinput.data.batch.mixed import MixedRows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.mixing.mixed_reader import MixedReader, MixedSources
 from torch_distinput.data.sources.mixing.mixed_rows import check_num_examples, merge_rows
+from torch_distinput.data.sources.sequences.window_plan import RowPlan
+from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
@@ -62,7 +64,7 @@ class MixedStream(CountedStream):
             names=self.names,
             shares=self.shares,
             stop=self.stop,
-            id_width=2 + self._own_width,
+            id_width=_count_id_numbers(self),
             open_source=partial(self._open_source, shard),
         )
         return MixedReader(sources, shard, start)
@@ -169,12 +171,6 @@ class MixedStream(CountedStream):
         """Never asked for."""
         raise NotImplementedError
 
-    @property
-    def _own_width(self) -> int:
-        """Numbers in the ids of any source: at most a file and a record, or those of a mixture."""
-        inner = (s for s in self.streams if isinstance(s, MixedStream))
-        return max((2 + s._own_width for s in inner), default=2)  # noqa: SLF001 - its own class
-
     def _shard_of(self, number: int, shard: Shard, times: int) -> Shard:
         """A shard of one source, with a seed of its own each time it is played.
 
@@ -194,6 +190,15 @@ class MixedStream(CountedStream):
             own = Chunk(data=part, ids=ids[:, 2:])
             for times, start, stop in _find_runs(ids[:, 1]):
                 yield number, own.slice(start, stop), self._shard_of(number, shard, times)
+
+
+def _count_id_numbers(stream: Stream) -> int:
+    """How many numbers an id has, at most: a file and a record, and what is made of them adds."""
+    if isinstance(stream, MixedStream):
+        return 2 + max(map(_count_id_numbers, stream.streams))
+    if isinstance(stream, WindowedStream):
+        return _count_id_numbers(stream.inner) + isinstance(stream.plan, RowPlan)
+    return 2
 
 
 def _find_runs(values: Ids) -> Iterator[tuple[int, int, int]]:

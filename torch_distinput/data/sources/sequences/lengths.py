@@ -166,8 +166,8 @@ def fetch_examples(fetch: Any, wanted: Indices) -> list[Any]:
         return fetch.pick(wanted, fetch_examples)
     if isinstance(fetch, TableFetch):
         fetch = ExampleFetch(fetch.dataset, collate_examples)
-    assert isinstance(fetch, ExampleFetch), "there is no other"
-    return fetch.examples(wanted)
+    found: list[Any] = fetch.examples(wanted)
+    return found
 
 
 def _check(lengths: Any, name: str, minimum: int) -> Indices:

@@ -1,0 +1,209 @@
+"""Batches of packed rows: the tokens of their documents, and what tells the documents apart.
+
+tokens          5 6 7 | 8 9 | . .       documents 5 6 7 and 8 9 in a row of 7 tokens
+labels          6 7 - | 9 - | - -       shifted: the next token, unless the document ends
+labels          - 6 7 | - 9 | - -       not shifted: what a model shifts itself
+position_ids    0 1 2 | 0 1 | 0 1       padding counts as a document of its own
+document_ids    1 1 1 | 2 2 | 0 0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.jagged import make_jagged
+from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.sources.sequences.documents import DocumentReader, FlatDocuments
+from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.data.user_sources.sequences.packing import (
+    ERROR,
+    JAGGED_ROWS,
+    MADE_COLUMNS,
+    TOKENS,
+    DocumentPacking,
+)
+from torch_distinput.errors import ConfigurationError, SourceError
+from torch_distinput.plan.assignment.document_packing import PackedRows, RowLayout, count_up
+from torch_distinput.plan.assignment.permutation import Indices
+
+NO_LABEL = -100
+"""What torch's losses and all models leave out."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PackedFetch:
+    """Rows by index.
+
+    Attributes:
+        reader: reads documents.
+        plan: which pieces of which documents are in each row.
+        lengths: of all documents.
+        order: the index by which each is read; None: its number.
+        packing: what else was asked for.
+    """
+
+    reader: DocumentReader
+    plan: PackedRows
+    lengths: Indices
+    order: Indices | None
+    packing: DocumentPacking
+
+    def __call__(self, indices: Indices) -> Batch:
+        """Return the rows at the indices."""
+        layout = self.plan.lay_out(indices)
+        numbers, which = np.unique(layout.documents, return_inverse=True)
+        read = self.reader.read(numbers if self.order is None else self.order[numbers])
+        for column in read:
+            check_lengths(self.lengths[numbers], column.lengths, numbers)
+        pieces = [
+            FlatDocuments(column.values, column.begins[which], column.lengths[which])
+            for column in read
+        ]
+        return make_rows(layout, pieces, self.packing)
+
+    def examples(self, indices: Indices) -> list[Any]:
+        """Return the rows at the indices, each by itself."""
+        return list(rows.iterate_rows(self(indices)))
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """The same, as a dataset is asked for examples."""
+        return self.examples(np.array(indices, dtype=np.int64))
+
+
+def check_lengths(planned: Indices, got: Indices, ids: Ids) -> None:
+    """Refuse documents that are not as long as their rows take them for.
+
+    ``ids``: they name the documents.
+
+    Raises:
+        SourceError: it names the first of them.
+    """
+    wrong = np.flatnonzero(planned != got)
+    if len(wrong):
+        first = wrong[0]
+        msg = (
+            f"Expected {planned[first]} values in document {ids[first].tolist()}, as it had when "
+            f"its row was planned, or as document_lengths says, got {got[first]}. Pass the lengths "
+            "of these documents; one has as many tokens, and labels, each time it is read."
+        )
+        raise SourceError(msg)
+
+
+def refuse_long(lengths: Indices, packing: DocumentPacking, ids: Ids) -> None:
+    """Refuse documents that are longer than a row, if that was asked for.
+
+    ``ids``: they name the documents.
+
+    Raises:
+        ConfigurationError: a ValueError; it names the first of them.
+    """
+    longer = np.flatnonzero(lengths > packing.row_length)
+    if packing.long_documents == ERROR and len(longer):
+        first = longer[0]
+        msg = (
+            f"pack expects documents of at most length={packing.row_length} tokens with "
+            f"long_documents={ERROR!r}, got {lengths[first]} tokens in document "
+            f"{ids[first].tolist()}, and {len(longer)} of {len(lengths)} documents that are "
+            'longer. Use a larger length, long_documents="split", or leave them out.'
+        )
+        raise ConfigurationError(msg)
+
+
+def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentPacking) -> Batch:
+    """Make a batch of rows.
+
+    Args:
+        layout: which tokens of their documents the pieces are.
+        pieces: for each column that is read, the document of each piece.
+        packing: what was asked for.
+    """
+    within = count_up(layout.lengths)
+    tokens = _take(pieces[0], layout, within)
+    targets = tokens if len(pieces) == 1 else _take(pieces[1], layout, within)
+    labels = (_shift if packing.shift_labels else _mark)(targets, layout, pieces[-1])
+    numbers = np.repeat(layout.numbers.astype(np.int32), layout.lengths)
+    spread = _Jagged(layout) if packing.layout == JAGGED_ROWS else _Dense(layout)
+    leaves = (
+        spread.lay(labels, NO_LABEL),
+        spread.count(within),
+        spread.lay(numbers, 0),
+        spread.lay(labels != NO_LABEL, 0),
+    )
+    named = dict(zip(MADE_COLUMNS, leaves, strict=True))
+    return {packing.tokens or TOKENS: spread.lay(tokens, packing.pad_id), **named}
+
+
+def _take(pieces: FlatDocuments, layout: RowLayout, within: Indices) -> Indices:
+    """The values of pieces, one behind the other."""
+    places = np.repeat(pieces.begins + layout.starts, layout.lengths)
+    places += within
+    found: Indices = pieces.values[places].astype(np.int64, copy=False)
+    return found
+
+
+def _shift(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:
+    """For each token the next one of its document, which may be in another row."""
+    if not len(values):
+        return values
+    lasts = np.cumsum(layout.lengths) - 1
+    after = layout.starts + layout.lengths
+    goes_on = after < pieces.lengths
+    nexts = pieces.begins + np.where(goes_on, after, 0)
+    labels = np.roll(values, -1)
+    labels[lasts] = np.where(goes_on, pieces.values[nexts].astype(np.int64), NO_LABEL)
+    return labels
+
+
+def _mark(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:  # noqa: ARG001
+    """Each token itself, but for those that begin a document, for a model that shifts."""
+    labels = values.copy()
+    labels[np.cumsum(layout.lengths) - layout.lengths] = NO_LABEL
+    return labels
+
+
+@final
+class _Dense:
+    """Rows with padding at their ends."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._shape = (layout.num_rows, layout.row_length)
+        self._space = np.arange(layout.row_length) - layout.filled[:, None]
+        self._is_filled = self._space < 0
+        self._is_full = bool((layout.filled == layout.row_length).all())
+
+    def lay(self, values: Any, padding: int) -> torch.Tensor:
+        """Put the values of all rows into them."""
+        if self._is_full:
+            return torch.from_numpy(values.reshape(self._shape))
+        out = np.full(self._shape, padding, dtype=values.dtype)
+        out[self._is_filled] = values
+        return torch.from_numpy(out)
+
+    def count(self, within: Indices) -> torch.Tensor:
+        """Put in places in documents; padding is one more."""
+        out = self._space
+        out[self._is_filled] = within
+        return torch.from_numpy(out)
+
+
+@final
+class _Jagged:
+    """Rows without padding."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._offsets = torch.from_numpy(np.append(0, np.cumsum(layout.filled)))
+        self._longest = layout.row_length
+
+    def lay(self, values: Any, padding: int) -> torch.Tensor:  # noqa: ARG002
+        """The values of all rows as a nested tensor; torch pads its rows to one length if asked."""
+        return make_jagged(torch.from_numpy(values), self._offsets, self._longest)
+
+    def count(self, within: Indices) -> torch.Tensor:
+        """The same for places in documents."""
+        return self.lay(within, 0)

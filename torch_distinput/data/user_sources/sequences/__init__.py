@@ -1,0 +1,1 @@
+"""What a user makes of documents of many lengths."""

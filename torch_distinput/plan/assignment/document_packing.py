@@ -1,0 +1,214 @@
+"""Which tokens of which documents each packed row has: integers, the same on all workers.
+
+A row is made of *pieces*: tokens of one document that follow each other. Rows of 8 tokens, of
+documents of 5, 6, 3, 10 and 2 tokens:
+
+    best_fit       0 0 0 0 0 2 2 2 | 1 1 1 1 1 1 3 3 | 3 3 3 3 3 3 3 3 | 4 4 . . . . . .
+    concatenate    0 0 0 0 0 1 1 1 | 1 1 1 2 2 2 3 3 | 3 3 3 3 3 3 3 3 | 4 4 . . . . . .
+
+*Best fit* takes windows of documents. A document longer than a row is cut into whole rows and a
+rest. Then the longest piece of the window goes first, each into the row in which it leaves least
+space, of the first row among equals, or into a new row. No piece is cut, so a document that fits
+into a row is whole. Documents stay in order: in a row, and from row to row by the first of each.
+
+*Concatenation* cuts documents where a row is full. Only the last row has space left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import numpy as np
+
+from torch_distinput.plan.assignment.permutation import Indices
+
+BEST_FIT, CONCATENATE = "best_fit", "concatenate"
+WAYS_TO_PACK = (BEST_FIT, CONCATENATE)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PackedRows:
+    """Rows of one length, and the pieces of documents in each.
+
+    Attributes:
+        row_length: tokens of a row, of which the last ones may be padding.
+        first_pieces: ``(rows + 1,)``: the piece with which each row begins, and their number.
+        documents: ``(pieces,)``: the document of each.
+        starts: ``(pieces,)``: its first token, counted in the document.
+        lengths: ``(pieces,)``: how many tokens it has, at least one.
+    """
+
+    row_length: int
+    first_pieces: Indices
+    documents: Indices
+    starts: Indices
+    lengths: Indices
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.first_pieces) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows, without padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def waste(self) -> float:
+        """The share of padding in all rows."""
+        size = self.num_rows * self.row_length
+        return (size - self.num_tokens) / size if size else 0.0
+
+    def lay_out(self, rows: Indices) -> RowLayout:
+        """Say what is where in some rows."""
+        firsts = self.first_pieces[rows]
+        counts = self.first_pieces[rows + 1] - firsts
+        pieces = np.repeat(firsts, counts) + count_up(counts)
+        lengths = self.lengths[pieces]
+        ends = np.cumsum(counts)
+        filled = np.add.reduceat(lengths, ends - counts) if len(rows) else lengths
+        return RowLayout(
+            row_length=self.row_length,
+            documents=self.documents[pieces],
+            starts=self.starts[pieces],
+            lengths=lengths,
+            numbers=count_up(counts) + 1,
+            ends=ends,
+            filled=filled,
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowLayout:
+    """Some rows, one behind the other.
+
+    Attributes:
+        row_length: tokens of a row with its padding.
+        documents: ``(pieces,)``: the document of each piece, row by row.
+        starts: ``(pieces,)``: its first token, counted in the document.
+        lengths: ``(pieces,)``: how many tokens it has.
+        numbers: ``(pieces,)``: 1, 2, ... in each row.
+        ends: ``(rows,)``: the piece after the last one of each row.
+        filled: ``(rows,)``: tokens of each row without padding.
+    """
+
+    row_length: int
+    documents: Indices
+    starts: Indices
+    lengths: Indices
+    numbers: Indices
+    ends: Indices
+    filled: Indices
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.ends)
+
+
+def count_up(counts: Indices) -> Indices:
+    """0, 1, 2, ... for each of some counts, one behind the other."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def pack_documents(lengths: Indices, row_length: int, *, how: str, window: int) -> PackedRows:
+    """Plan rows of documents.
+
+    Args:
+        lengths: tokens of each document, from 0 on.
+        row_length: tokens of a row.
+        how: one of :data:`WAYS_TO_PACK`.
+        window: documents that are packed together for the best fit.
+    """
+    if how == CONCATENATE:
+        return _concatenate(lengths, row_length)
+    counts = -(-lengths // row_length)
+    documents = np.repeat(np.arange(len(lengths)), counts)
+    starts = count_up(counts) * row_length
+    pieces = np.minimum(lengths[documents] - starts, row_length)
+    rows = _find_best_rows(pieces, documents // window, row_length)
+    order = np.argsort(rows, kind="stable")
+    num_rows = int(rows.max()) + 1 if len(rows) else 0
+    return PackedRows(
+        row_length=row_length,
+        first_pieces=np.searchsorted(rows[order], np.arange(num_rows + 1)),
+        documents=documents[order],
+        starts=starts[order],
+        lengths=pieces[order],
+    )
+
+
+def _concatenate(lengths: Indices, row_length: int) -> PackedRows:
+    """Cut where a document begins, and where a row does."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    begins = ends - lengths
+    cuts = np.concatenate([begins[lengths > 0], np.arange(0, total, row_length)])
+    cuts.sort(kind="stable")  # merges the two
+    cuts = cuts[np.diff(cuts, prepend=-1) > 0]
+    documents = np.searchsorted(ends, cuts, side="right")
+    num_rows = -(-total // row_length)
+    return PackedRows(
+        row_length=row_length,
+        first_pieces=np.searchsorted(cuts, np.arange(num_rows + 1) * row_length),
+        documents=documents,
+        starts=cuts - begins[documents],
+        lengths=np.diff(cuts, append=total),
+    )
+
+
+def _find_best_rows(pieces: Indices, windows: Indices, row_length: int) -> Indices:
+    """The row of each piece; rows are numbered in the order of the first piece that each has."""
+    order = np.argsort(windows * (row_length + 1) + row_length - pieces, kind="stable")
+    bounds = [*np.flatnonzero(np.diff(windows, prepend=-1)).tolist(), len(windows)]
+    sizes = pieces[order]
+    rows = np.empty(len(pieces), dtype=np.int64)
+    num_rows = 0
+    for begin, end in pairwise(bounds):
+        found = _fit_best(sizes[begin:end], row_length)
+        rows[order[begin:end]] = found + num_rows
+        num_rows += int(found.max()) + 1
+    firsts = np.empty(num_rows, dtype=np.int64)
+    firsts[rows[::-1]] = np.arange(len(rows))[::-1]  # of several the last assigned stays
+    numbers = np.empty_like(firsts)
+    numbers[np.argsort(firsts)] = np.arange(num_rows)
+    return numbers[rows]
+
+
+def _fit_best(sizes: Indices, row_length: int) -> Indices:
+    """For each piece of a window, the longest first, its row."""
+    # What is left of a row and its number in one integer, so that the row with least space that is
+    # enough, the first among equals, is the next one in a sorted list.
+    shift = len(sizes).bit_length()
+    wanted = (sizes << shift).tolist()
+    whole, smallest = row_length << shift, wanted[-1]
+    spaces: list[int] = []
+    chosen: list[int] = []
+    num_rows = num_open = 0
+    for size in wanted:
+        at = bisect_left(spaces, size)
+        if at == num_open:
+            space = whole + num_rows - size
+            num_rows += 1
+            if space >= smallest:
+                insort(spaces, space)
+                num_open += 1
+        else:
+            space = spaces[at] - size
+            if space < smallest:  # nothing of this window fits any more
+                del spaces[at]
+                num_open -= 1
+            elif at and spaces[at - 1] > space:
+                del spaces[at]
+                insort(spaces, space, 0, at)
+            else:
+                spaces[at] = space
+        chosen.append(space)
+    return np.array(chosen) & ((1 << shift) - 1)
