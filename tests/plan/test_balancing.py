@@ -1,0 +1,115 @@
+"""Rows dealt by what they cost, against all ways to deal them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_distinput.options import Rebatch
+from torch_distinput.plan.assignment.balancing import LARGEST_COST, deal_rows
+from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.topology import Topology
+
+rules = st.sampled_from([Rebatch.SPLIT, Rebatch.EVEN])
+small_costs = st.lists(st.integers(0, 9), min_size=1, max_size=40)
+uneven_costs = st.lists(st.integers(0, 16).map(lambda n: n**3), min_size=1, max_size=40)
+cost_lists = small_costs | uneven_costs
+
+
+def plain_sizes(num_rows, num_replicas, rule=Rebatch.SPLIT):
+    """Rows of each replica, cut one after another."""
+    topology = Topology(replicas_per_worker=num_replicas)
+    splitter = Splitter(topology=topology, rebatch=rule, global_batch_size=None, shared=True)
+    return splitter.cut(num_rows)[0].sizes
+
+
+def cut_costs(costs, sizes):
+    """What each replica costs, if it gets so many rows, one replica after another."""
+    left = iter(costs)
+    return [sum(itertools.islice(left, size)) for size in sizes]
+
+
+def deal(costs, num_replicas, **keywords):
+    """Deal to replicas that were cut by the first rule."""
+    sizes = plain_sizes(len(costs), num_replicas)
+    return deal_rows(np.array(costs, dtype=np.int64), sizes, **keywords)
+
+
+def best_slowest(costs, num_replicas):
+    """The slowest replica of the best of all ways."""
+    ways = itertools.product(range(num_replicas), repeat=len(costs))
+    return min(
+        max(sum(c for c, o in zip(costs, way, strict=True) if o == r) for r in range(num_replicas))
+        for way in ways
+    )
+
+
+@given(cost_lists, st.integers(1, 9), rules, st.sampled_from([None, 0, 1, 5]))
+def test_every_row_once_and_nobody_slower_than_the_plain_cut(costs, num_replicas, rule, slack):
+    """In the order of the batch; bounded, if asked for; and what is told of it is so."""
+    plain = plain_sizes(len(costs), num_replicas, rule)
+    most_rows = None if slack is None else max(plain) + slack
+    dealt = deal_rows(np.array(costs), plain, most_rows=most_rows)
+
+    ends = np.cumsum(dealt.sizes)
+    pieces = [piece.tolist() for piece in np.split(dealt.rows, ends)[:-1]]
+    assert Counter(range(len(costs))) == Counter(itertools.chain(*pieces))
+    assert all(piece == sorted(piece) for piece in pieces)
+    own = [sum(costs[row] for row in piece) for piece in pieces]
+    before = max(cut_costs(costs, plain))
+    assert (before, max(own), sum(costs), num_replicas) == dealt.costs
+    assert max(own) <= before
+    assert dealt.sizes.count(0) == max(0, num_replicas - len(costs))
+    assert most_rows is None or max(dealt.sizes) <= most_rows
+
+
+@pytest.mark.parametrize("num_replicas", [2, 3])
+def test_near_the_best_of_all_ways(num_replicas):
+    """Largest first is at most a third above it; with swaps most of these are the best."""
+    best = 0
+    cases = list(itertools.combinations_with_replacement((0, 1, 2, 3, 5, 8), 6))
+    for case in cases:
+        costs = case[::2] + case[1::2]
+        found, least = deal(costs, num_replicas).costs.after, best_slowest(costs, num_replicas)
+        assert 3 * found <= 4 * least
+        best += found == least
+    assert best > 0.95 * len(cases)
+
+
+def test_the_drawn_example():
+    """As the head of the module shows it."""
+    dealt = deal([9, 1, 8, 2, 7, 3], 2)
+    assert ([0, 1, 3, 5, 2, 4], (4, 2)) == (dealt.rows.tolist(), dealt.sizes)
+    assert (18, 15, 30, 2) == dealt.costs
+
+
+def test_swaps_mend_what_largest_first_leaves():
+    """3 and 3 are dealt to two replicas at first, and belong to one."""
+    assert 6 == deal([3, 2, 3, 2, 2], 2).costs.after
+
+
+def test_rows_that_cost_nothing_are_dealt_evenly():
+    """A replica without anything to do would still be one without rows."""
+    assert (3, 3, 2, 2) == deal([0] * 10, 4).sizes
+
+
+def test_the_largest_costs_are_added_up_exactly():
+    """Sums of these are no floats of the machine."""
+    costs = [LARGEST_COST - (row % 3 == 0) for row in range(2048)]
+    dealt = deal(costs, 2)
+    assert sum(costs) == dealt.costs.total
+    assert dealt.costs.after == -(-sum(costs) // 2)
+
+
+@pytest.mark.parametrize("most_rows", [None, 16])
+def test_many_uneven_rows_take_hardly_longer_than_the_mean(most_rows):
+    """1,024 documents of a long-tailed length on 64 replicas, the attention's cost."""
+    lengths = np.exp(np.random.default_rng(0).normal(6, 1, 1024)).astype(np.int64)
+    costs = np.minimum(lengths, 2048) ** 2
+    before, after, total, _ = deal(costs, 64, most_rows=most_rows).costs
+    assert after < 1.02 * total / 64 < before

@@ -1,0 +1,154 @@
+"""Which replica gets which rows of a global batch, where rows differ in what they cost.
+
+A step lasts as long as its slowest replica. So rows are dealt out largest first, each to the
+replica that has least to do until then:
+
+    rows        0 1 2 3 4 5                     replica 0     replica 1
+    cost        9 1 8 2 7 3
+    plain cut   0 1 2 | 3 4 5                   9+1+8 = 18    2+7+3 = 12
+    largest     9, 8, 7, 3, 2, 1                9             8 7
+    first                                       9 3 2 1
+    dealt       0 1 3 5 | 2 4                   9+1+2+3 = 15  8+7   = 15
+
+Then rows are swapped between the slowest replica and others, as long as that helps. Where the plain
+cut is better all the same, it is taken. All is done in integers, so that every rank finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heapreplace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_distinput.plan.assignment.permutation import Indices
+
+LARGEST_COST = 1 << 44
+"""Of one row; the sum of half a million of these is an int64 still."""
+_MOST_SWAPS = 32
+
+
+class StepCosts(NamedTuple):
+    """What a step costs the replicas among which its rows were dealt.
+
+    Attributes:
+        before: the cost of the slowest replica, had the batch been cut as it is without balance.
+        after: that of the slowest replica as it was dealt.
+        total: that of all replicas together.
+        num_replicas: how many these are.
+    """
+
+    before: int
+    after: int
+    total: int
+    num_replicas: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deal:
+    """The rows of each replica.
+
+    Attributes:
+        rows: of replica 0, then of replica 1, and so on; of each in the order of the batch.
+        sizes: how many each of them gets.
+        costs: before and after.
+    """
+
+    rows: Indices
+    sizes: tuple[int, ...]
+    costs: StepCosts
+
+
+def deal_rows(costs: Indices, plain: Sequence[int], *, most_rows: int | None = None) -> Deal:
+    """Deal the rows of a batch to as many replicas as there are ``plain`` sizes.
+
+    The slowest replica never costs more than that of the plain cut. A replica is without rows only
+    if there are fewer rows than replicas.
+
+    Args:
+        costs: of each row, from 0 to ``LARGEST_COST``.
+        plain: rows of each replica in the plain cut; together as many as there are costs.
+        most_rows: no replica gets more; at least as many as the largest of the plain cut.
+    """
+    num_replicas, num_rows = len(plain), len(costs)
+    cut: NDArray[np.int64] = np.repeat(np.arange(num_replicas), plain)
+    before = _sum_up(costs, cut, num_replicas)
+    limit = num_rows if most_rows is None else most_rows
+    owners = _deal_largest_first(costs.tolist(), num_replicas, limit)
+    loads = _sum_up(costs, owners, num_replicas)
+    _swap(costs, owners, loads)
+    if loads.max() > before.max():
+        owners = _fill_idle(cut, num_replicas)
+        loads = _sum_up(costs, owners, num_replicas)
+    return Deal(
+        rows=np.argsort(owners, kind="stable"),
+        sizes=tuple(np.bincount(owners, minlength=num_replicas).tolist()),
+        costs=StepCosts(int(before.max()), int(loads.max()), int(costs.sum()), num_replicas),
+    )
+
+
+def _sum_up(costs: Indices, owners: Indices, num_replicas: int) -> Indices:
+    loads: Indices = np.zeros(num_replicas, dtype=np.int64)
+    np.add.at(loads, owners, costs)
+    return loads
+
+
+def _deal_largest_first(costs: Sequence[int], num_replicas: int, most_rows: int) -> Indices:
+    """The replica of each row.
+
+    What a replica has is one integer in a heap, ``(cost, rows, replica)`` with the cost in the
+    highest place: of equal ones comes first who has fewer rows, so that nobody stays without any.
+    """
+    of_row = num_replicas
+    of_cost = of_row * (len(costs) + 1)
+    full = most_rows * of_row
+    heap = list(range(num_replicas))
+    owners: Indices = np.empty(len(costs), dtype=np.int64)
+    for row in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        has = heap[0]
+        owners[row] = has % num_replicas
+        has += costs[row] * of_cost + of_row
+        if has % of_cost < full:
+            heapreplace(heap, has)
+        else:
+            heappop(heap)
+    return owners
+
+
+def _swap(costs: Indices, owners: Indices, loads: Indices) -> None:
+    """Swap rows of the slowest replica for smaller ones, as long as that makes the pair faster.
+
+    The best swap takes half of what the two differ by: the nearest to it is taken of all pairs.
+    """
+    for _ in range(_MOST_SWAPS):
+        slow, fast = int(loads.argmax()), int(loads.argmin())
+        gap = int(loads[slow] - loads[fast])
+        mine, theirs = np.flatnonzero(owners == slow), np.flatnonzero(owners == fast)
+        if gap < 2 or not len(theirs):
+            return
+        moved = costs[mine][:, None] - costs[theirs]
+        away = np.abs(2 * moved - gap)
+        best = int(away.argmin())
+        if away.flat[best] >= gap:
+            return
+        one, other = divmod(best, len(theirs))
+        owners[mine[one]], owners[theirs[other]] = fast, slow
+        loads[slow] -= moved[one, other]
+        loads[fast] += moved[one, other]
+
+
+def _fill_idle(owners: Indices, num_replicas: int) -> Indices:
+    """Give idle replicas a row of who has most: that makes nobody slower."""
+    owners = owners.copy()
+    sizes = np.bincount(owners, minlength=num_replicas)
+    for idle in np.flatnonzero(sizes == 0).tolist():
+        largest = int(sizes.argmax())
+        if sizes[largest] < 2:
+            break
+        owners[np.flatnonzero(owners == largest)[-1]] = idle
+        sizes[largest] -= 1
+        sizes[idle] += 1
+    return owners
