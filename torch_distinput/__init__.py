@@ -50,6 +50,7 @@ from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import (
+    BalanceStats,
     InputStats,
     OptionalStep,
     PerReplica,
@@ -69,6 +70,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AuditError",
     "AutoShardPolicy",
+    "BalanceStats",
     "ClosureCancelledError",
     "ConfigurationError",
     "DataShardDataset",

@@ -15,6 +15,8 @@ from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
 from torch_distinput.data.sources.mixing.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
+from torch_distinput.data.sources.sequences.balance import Balance, check_balance
+from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import (
     IndexedSource,
     ReadySource,
@@ -53,7 +55,13 @@ _MOST_LISTED_COLUMNS = 8
 
 
 def build_dataset(
-    session: Session, source: Any, request: Request, *, seed: int, options: InputOptions
+    session: Session,
+    source: Any,
+    request: Request,
+    *,
+    seed: int,
+    options: InputOptions,
+    cost: Length | None = None,
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     _refuse_per_replica(options)
@@ -70,6 +78,12 @@ def build_dataset(
         global_batch_size=opened.request.global_batch_size,
         shared=SHARES_STREAM[policy],
     )
+    padding = _padding(options, session, splitter, opened.name)
+    balance = None
+    if cost is not None:
+        is_bounded = padding is not None and not padding.grows
+        balance = Balance(cost=cost, is_bounded=is_bounded)
+        check_balance(balance, opened, splitter, policy)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
         _warn_of_source(source, policy, session.topology.num_workers)
@@ -86,15 +100,16 @@ def build_dataset(
         "drop_last": opened.request.drop_last,
         "rebatch": options.rebatch,
         "partial_batch": _partial_batch(options, session).value,
+        **({} if balance is None else balance.facts),
     }
     return DistributedDataset(
         session,
-        _input(opened, splitter, policy, seed, audited=options.audit),
+        _input(opened, splitter, policy, seed, audited=options.audit, balance=balance),
         name=opened.name,
         recipe=recipe,
         facts=facts,
         options=options,
-        padding=_padding(options, session, splitter, opened.name),
+        padding=padding,
     )
 
 
@@ -285,10 +300,16 @@ def _padding(
 
 
 def _input(
-    source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int, *, audited: bool
+    source: Source,
+    splitter: Splitter,
+    policy: AutoShardPolicy,
+    seed: int,
+    *,
+    audited: bool,
+    balance: Balance | None,
 ) -> Input:
     if isinstance(source, IndexedSource):
-        return IndexedInput(source, splitter, seed=seed)
+        return IndexedInput(source, splitter, seed=seed, balance=balance)
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
     from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415
@@ -300,7 +321,7 @@ def _input(
         steps = ReadySteps(source=source, route=route)
         read = partial(state_version_1.read_flat, state_version_1.BATCHES)
         return StreamedInput(lambda: steps, splitter, read_version_1=read)
-    find = partial(find_examples, source, route)
+    find = partial(find_examples, source, route, balance)
     return StreamedInput(find, splitter, read_version_1=source.read_version_1)
 
 

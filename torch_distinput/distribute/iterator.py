@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data.steps.local_step import SourceTotals, empty_step
+from torch_distinput.data.steps.local_step import CostTotals, SourceTotals, empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
@@ -97,7 +97,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._loss_steps = session.loss_steps.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._waited = 0.0
-        self._source_totals = SourceTotals()
+        self._source_totals, self._cost_totals = SourceTotals(), CostTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
@@ -132,9 +132,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress, source_counts = step.note
+        info, structures, progress, source_counts, costs = step.note
         if source_counts is not None:
             self._source_totals.add(source_counts)
+        if costs is not None:
+            self._cost_totals.add(costs)
         self._count(info, progress, time.perf_counter() - started)
         return regroup_leaves(structures, step.leaves)
 
@@ -221,6 +223,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             skipped=self._run.read_counter.skipped,
             sources=dict(self._source_totals.examples),
             repeats=dict(self._source_totals.repeats),
+            balance=self._cost_totals.balance,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -310,7 +313,7 @@ def _host_steps(
             padded_rows=padded_rows,
             sources=None if source_counts is None else source_counts.examples,
         )
-        note = (info, structures, delivery.progress, source_counts)
+        note = (info, structures, delivery.progress, source_counts, step.trace.costs)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput.data.batch.serialized import deserialize, serialize
-from torch_distinput.data.steps.local_step import NO_TRACE, LocalStep, ReplicaBatch, Trace
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace
 from torch_distinput.engine.feeds import Delivery
 from torch_distinput.plan.progress.delivered import Progress
 
@@ -45,8 +45,8 @@ class DeliveryWriter:
             self._points = points
             progress = (tuple(progress[:-1]), None if points is known else points)
         sizes = None if step is None else step.sizes
-        counts = None if step is None else step.trace.source_counts
-        return serialize((parts, sizes, delivery.num_examples, progress, spec, counts))
+        told = None if step is None else (step.trace.source_counts, step.trace.costs)
+        return serialize((parts, sizes, delivery.num_examples, progress, spec, told))
 
     def _part(self, part: ReplicaBatch | None) -> Any:
         if part is None:
@@ -66,10 +66,11 @@ class DeliveryReader:
 
     def read(self, content: torch.Tensor) -> tuple[Delivery, Any]:
         """The delivery, and the spec of a batch if it came along."""
-        parts, sizes, num_examples, progress, spec, counts = deserialize(content)
+        parts, sizes, num_examples, progress, spec, told = deserialize(content)
         step = None
         if parts is not None:
-            trace = NO_TRACE if counts is None else Trace(source_counts=counts)
+            counts, costs = told
+            trace = Trace(source_counts=counts, costs=costs)
             own = tuple(map(self._part, parts))
             step = LocalStep(parts=own, sizes=sizes, trace=trace, owned=True)
         if isinstance(progress, tuple):  # what an int is not

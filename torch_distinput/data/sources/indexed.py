@@ -179,9 +179,12 @@ class IndexedStream(Stream):
         return self.fetch(chunk.data)
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
-        """Fetch the examples; asked only where a ``collate_fn`` gets them."""
+        """Fetch the examples; of columns, their rows."""
         self.told.tell(shard.epoch)
-        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
+        examples_of = getattr(self.fetch, "examples", None)
+        if examples_of is None:
+            return list(rows.iterate_rows(self.fetch(chunk.data)))
+        found: list[Any] = examples_of(chunk.data)
         return found
 
     @property

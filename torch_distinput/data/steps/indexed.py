@@ -14,9 +14,11 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
+    NO_TRACE,
     LocalStep,
     ReplicaBatch,
     SourceCounts,
+    Trace,
     cut_step,
     empty_step,
     take_apart,
@@ -38,11 +40,13 @@ class PlannedStep(NamedTuple):
         indices: the examples of this worker's replicas, in order.
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
+        trace: what is told of the step.
     """
 
     indices: Indices
     sizes: tuple[int, ...]
     num_examples: int
+    trace: Trace = NO_TRACE
 
 
 @final
@@ -165,9 +169,9 @@ def _fetch_here(
 ) -> Iterator[tuple[LocalStep, int]]:
     """Fetch each step when its turn comes, in as few calls as can be."""
     columns = fetch if isinstance(fetch, ColumnFetch) else None
-    for indices, sizes, num_examples in planned:
+    for indices, sizes, num_examples, trace in planned:
         if not len(indices):
-            yield empty_step(len(sizes)), num_examples
+            yield empty_step(len(sizes), trace=trace), num_examples
             continue
         try:
             if columns is not None:
@@ -176,7 +180,7 @@ def _fetch_here(
                 part = take_apart(fetch(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        yield cut_step(part, sizes, owned=owned), num_examples
+        yield cut_step(part, sizes, owned=owned, trace=trace), num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
@@ -196,9 +200,10 @@ def _merge(
     for batch in results:
         step = waiting.popleft()
         if batch is None:
-            yield empty_step(len(step.sizes)), step.num_examples
+            yield empty_step(len(step.sizes), trace=step.trace), step.num_examples
         else:
             part = take_apart(batch, step.indices)
-            yield cut_step(part, step.sizes, owned=owned), step.num_examples
+            cut = cut_step(part, step.sizes, owned=owned, trace=step.trace)
+            yield cut, step.num_examples
     if waiting or next(planned, None) is not None:
         raise ended_early()
