@@ -65,6 +65,7 @@ PROMISED = {
     # options and contexts
     "AuditError",
     "AutoShardPolicy",
+    "BalanceStats",
     "InputContext",
     "InputOptions",
     "InputStats",

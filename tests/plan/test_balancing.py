@@ -68,17 +68,12 @@ def test_every_row_once_and_nobody_slower_than_the_plain_cut(costs, num_replicas
     assert most_rows is None or max(dealt.sizes) <= most_rows
 
 
-@pytest.mark.parametrize("num_replicas", [2, 3])
-def test_near_the_best_of_all_ways(num_replicas):
-    """Largest first is at most a third above it; with swaps most of these are the best."""
-    best = 0
-    cases = list(itertools.combinations_with_replacement((0, 1, 2, 3, 5, 8), 6))
-    for case in cases:
-        costs = case[::2] + case[1::2]
-        found, least = deal(costs, num_replicas).costs.after, best_slowest(costs, num_replicas)
-        assert 3 * found <= 4 * least
-        best += found == least
-    assert best > 0.95 * len(cases)
+@pytest.mark.parametrize(("num_replicas", "num_rows"), [(2, 6), (3, 5)])
+def test_near_the_best_of_all_ways(num_replicas, num_rows):
+    """A third above it at most."""
+    for costs in itertools.combinations_with_replacement((1, 0, 3, 2, 8, 5), num_rows):
+        found = deal(costs, num_replicas).costs.after
+        assert 3 * found <= 4 * best_slowest(costs, num_replicas)
 
 
 def test_the_drawn_example():
@@ -88,9 +83,19 @@ def test_the_drawn_example():
     assert (18, 15, 30, 2) == dealt.costs
 
 
-def test_swaps_mend_what_largest_first_leaves():
-    """3 and 3 are dealt to two replicas at first, and belong to one."""
-    assert 6 == deal([3, 2, 3, 2, 2], 2).costs.after
+def test_the_plain_cut_is_taken_where_it_is_better():
+    """Largest first would part the two of 3, and have 7 to do."""
+    dealt = deal([2, 2, 2, 3, 3], 2)
+    assert ([0, 1, 2, 3, 4], (3, 2)) == (dealt.rows.tolist(), dealt.sizes)
+    assert (6, 6, 12, 2) == dealt.costs
+
+
+def test_nobody_idles_where_the_plain_cut_is_better():
+    """Who has no rows in it gets one; largest first is at its worst here, and has 31 to do."""
+    costs = [15, 12, 15, 12, 14, 13, 14, 13, 11, 10, 8, 11, 10, 8, 9, 9, 8]
+    dealt = deal_rows(np.array(costs), (2, 2, 2, 2, 3, 3, 3, 0))
+    assert (29, 29) == dealt.costs[:2]
+    assert 0 not in dealt.sizes
 
 
 def test_rows_that_cost_nothing_are_dealt_evenly():

