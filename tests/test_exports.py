@@ -66,6 +66,7 @@ PROMISED = {
     "AuditError",
     "AutoShardPolicy",
     "BalanceStats",
+    "PaddedCost",
     "InputContext",
     "InputOptions",
     "InputStats",

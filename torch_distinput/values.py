@@ -152,9 +152,9 @@ class BalanceStats:
 
     A step lasts as long as its slowest replica. So both are the sum over the steps of what the
     slowest replica costs, over the sum of what a replica costs on average: 1.25 means that the
-    steps take 1.25 times as long as if all replicas had the same to do. Counted are the steps since
-    the iterator was made, and the replicas among which rows are dealt: all in sync, or those of
-    this worker where rows stay on it.
+    steps take 1.25 times as long as if all replicas had the same to do. The average is without
+    padding (:class:`PaddedCost`). Counted are the steps since the iterator was made, and the
+    replicas among which rows are dealt: all in sync, or those of this worker where rows stay on it.
 
     Attributes:
         before: if the same global batches had been cut without ``balance``.

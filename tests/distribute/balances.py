@@ -70,9 +70,14 @@ def examples_in_steps(workers):
     return [Counter(x for batch in step for x in batch) for step in in_steps(workers)]
 
 
-def costs_in_steps(workers):
+def costs_in_steps(workers, add_up=sum):
     """What each replica costs, step by step."""
-    return [[sum(map(cost_of, batch)) for batch in step] for step in in_steps(workers)]
+    return [[add_up(list(map(cost_of, batch))) for batch in step] for step in in_steps(workers)]
+
+
+def pad_up(costs):
+    """Each row costs as much as the dearest of them."""
+    return len(costs) * max(costs, default=0)
 
 
 def slowness(costs):

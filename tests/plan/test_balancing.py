@@ -28,10 +28,15 @@ def plain_sizes(num_rows, num_replicas, rule=Rebatch.SPLIT):
     return splitter.cut(num_rows)[0].sizes
 
 
-def cut_costs(costs, sizes):
+def pad_up(costs):
+    """Each row costs as much as the dearest of them."""
+    return len(costs) * max(costs, default=0)
+
+
+def cut_costs(costs, sizes, add_up):
     """What each replica costs, if it gets so many rows, one replica after another."""
     left = iter(costs)
-    return [sum(itertools.islice(left, size)) for size in sizes]
+    return [add_up(list(itertools.islice(left, size))) for size in sizes]
 
 
 def deal(costs, num_replicas, **keywords):
@@ -40,28 +45,32 @@ def deal(costs, num_replicas, **keywords):
     return deal_rows(np.array(costs, dtype=np.int64), sizes, **keywords)
 
 
-def best_slowest(costs, num_replicas):
+def best_slowest(costs, num_replicas, add_up=sum):
     """The slowest replica of the best of all ways."""
-    ways = itertools.product(range(num_replicas), repeat=len(costs))
+    replicas = range(num_replicas)
+    ways = itertools.product(replicas, repeat=len(costs))
     return min(
-        max(sum(c for c, o in zip(costs, way, strict=True) if o == r) for r in range(num_replicas))
+        max(add_up([c for c, o in zip(costs, way, strict=True) if o == r]) for r in replicas)
         for way in ways
     )
 
 
-@given(cost_lists, st.integers(1, 9), rules, st.sampled_from([None, 0, 1, 5]))
-def test_every_row_once_and_nobody_slower_than_the_plain_cut(costs, num_replicas, rule, slack):
+@given(cost_lists, st.integers(1, 9), rules, st.sampled_from([None, 0, 1, 5]), st.booleans())
+def test_every_row_once_and_nobody_slower_than_the_plain_cut(
+    costs, num_replicas, rule, slack, is_padded
+):
     """In the order of the batch; bounded, if asked for; and what is told of it is so."""
     plain = plain_sizes(len(costs), num_replicas, rule)
     most_rows = None if slack is None else max(plain) + slack
-    dealt = deal_rows(np.array(costs), plain, most_rows=most_rows)
+    dealt = deal_rows(np.array(costs), plain, most_rows=most_rows, is_padded=is_padded)
 
     ends = np.cumsum(dealt.sizes)
     pieces = [piece.tolist() for piece in np.split(dealt.rows, ends)[:-1]]
     assert Counter(range(len(costs))) == Counter(itertools.chain(*pieces))
     assert all(piece == sorted(piece) for piece in pieces)
-    own = [sum(costs[row] for row in piece) for piece in pieces]
-    before = max(cut_costs(costs, plain))
+    add_up = pad_up if is_padded else sum
+    own = [add_up([costs[row] for row in piece]) for piece in pieces]
+    before = max(cut_costs(costs, plain, add_up))
     assert (before, max(own), sum(costs), num_replicas) == dealt.costs
     assert max(own) <= before
     assert dealt.sizes.count(0) == max(0, num_replicas - len(costs))
@@ -76,11 +85,22 @@ def test_near_the_best_of_all_ways(num_replicas, num_rows):
         assert 3 * found <= 4 * best_slowest(costs, num_replicas)
 
 
+@pytest.mark.parametrize(("num_replicas", "num_rows"), [(2, 6), (3, 5)])
+def test_padded_rows_are_dealt_in_the_best_of_all_ways(num_replicas, num_rows):
+    """Rows of similar cost together, and fewer of the dear ones."""
+    for costs in itertools.combinations_with_replacement((1, 0, 3, 2, 8, 5), num_rows):
+        found = deal(costs, num_replicas, is_padded=True).costs.after
+        assert found == best_slowest(costs, num_replicas, pad_up)
+
+
 def test_the_drawn_example():
     """As the head of the module shows it."""
     dealt = deal([9, 1, 8, 2, 7, 3], 2)
     assert ([0, 1, 3, 5, 2, 4], (4, 2)) == (dealt.rows.tolist(), dealt.sizes)
     assert (18, 15, 30, 2) == dealt.costs
+    padded = deal([9, 1, 8, 2, 7, 3], 2, is_padded=True)
+    assert ([0, 2, 4, 1, 3, 5], (3, 3)) == (padded.rows.tolist(), padded.sizes)
+    assert (27, 27, 30, 2) == padded.costs
 
 
 def test_the_plain_cut_is_taken_where_it_is_better():

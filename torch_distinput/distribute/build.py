@@ -15,7 +15,7 @@ from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
 from torch_distinput.data.sources.mixing.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
-from torch_distinput.data.sources.sequences.balance import Balance, make_balance
+from torch_distinput.data.sources.sequences.balance import Balance, PaddedCost, make_balance
 from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -61,7 +61,7 @@ def build_dataset(
     *,
     seed: int,
     options: InputOptions,
-    cost: Length | None = None,
+    cost: Length | PaddedCost | None = None,
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     _refuse_per_replica(options)

@@ -16,6 +16,7 @@ from torch_distinput import scope_registry
 from torch_distinput.cluster.liveness.coordinated_stop import handle_signal
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.sources.sequences.balance import PaddedCost
 from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current
@@ -112,7 +113,7 @@ class Strategy(ABC):
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0, num_threads: int = 0,
-        balance: Length | None = None,
+        balance: Length | PaddedCost | None = None,
         options: InputOptions | None = None,
     ) -> DistributedDataset:  # fmt: skip
         """Distribute a source over the replicas (``experimental_distribute_dataset``).
@@ -131,7 +132,7 @@ class Strategy(ABC):
             num_workers: loader processes. A stream runs in one, whatever the number.
             num_threads: threads instead, where the work releases the interpreter lock.
             balance: deal the rows of a global batch by what they cost, a whole number for each
-                example: a column, an array, or a function of an example (see Sequences).
+                example: a column, an array, a function of an example, or a :class:`PaddedCost`.
             options: see :class:`InputOptions`.
 
         Raises:

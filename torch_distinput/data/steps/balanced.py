@@ -22,7 +22,7 @@ from torch_distinput.data.steps.indexed import PlannedStep, plan_steps
 from torch_distinput.data.steps.local_step import Trace
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
-from torch_distinput.plan.assignment.balancing import StepCosts, deal_rows
+from torch_distinput.plan.assignment.balancing import Deal, StepCosts, deal_rows
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
@@ -44,10 +44,9 @@ class DealtStep(NamedTuple):
     costs: StepCosts
 
 
-def deal_batch(costs: Indices, splitter: Splitter, *, is_bounded: bool = False) -> DealtStep:
+def deal_batch(costs: Indices, splitter: Splitter, balance: Balance) -> DealtStep:
     """This worker's part of a batch that all workers share, with rows of such costs."""
-    most_rows = splitter.most_rows if is_bounded else None
-    deal = deal_rows(costs, _plain_sizes(splitter, len(costs)), most_rows=most_rows)
+    deal = _deal(costs, _plain_sizes(splitter, len(costs)), splitter, balance)
     first, num_replicas = splitter.topology.first_replica, splitter.topology.replicas_per_worker
     bounds = np.cumsum([0, *deal.sizes])
     rows = deal.rows[bounds[first] : bounds[first + num_replicas]]
@@ -55,12 +54,16 @@ def deal_batch(costs: Indices, splitter: Splitter, *, is_bounded: bool = False) 
 
 
 def deal_own(
-    costs: Indices, sizes: tuple[int, ...], splitter: Splitter, *, is_bounded: bool = False
+    costs: Indices, sizes: tuple[int, ...], splitter: Splitter, balance: Balance
 ) -> DealtStep:
     """The rows of a step that are this worker's, among its own replicas; ``sizes`` before."""
-    most_rows = splitter.most_rows if is_bounded else None
-    deal = deal_rows(costs, sizes, most_rows=most_rows)
+    deal = _deal(costs, sizes, splitter, balance)
     return DealtStep(deal.rows, deal.sizes, deal.costs)
+
+
+def _deal(costs: Indices, plain: tuple[int, ...], splitter: Splitter, balance: Balance) -> Deal:
+    most_rows = splitter.most_rows if balance.is_bounded else None
+    return deal_rows(costs, plain, most_rows=most_rows, is_padded=balance.is_padded)
 
 
 @lru_cache(maxsize=64)
@@ -77,8 +80,8 @@ class ExampleDealer:
 
     def __init__(self, balance: Balance, source: IndexedSource) -> None:
         """Take what was asked for, and of what."""
-        self.costs = ExampleCosts(balance.cost, source)
-        self._is_bounded = balance.is_bounded
+        self.costs = ExampleCosts(balance, source)
+        self._balance = balance
 
     def plan_steps(self, batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
         """Yield this worker's steps; costs are measured by then."""
@@ -88,7 +91,7 @@ class ExampleDealer:
         for step in plan_steps(batches, splitter):
             if len(step.indices):
                 costs = self.costs.look_up(step.indices)
-                dealt = deal_own(costs, step.sizes, splitter, is_bounded=self._is_bounded)
+                dealt = deal_own(costs, step.sizes, splitter, self._balance)
                 yield _plan(step.indices, dealt, step.num_examples)
             else:
                 yield step
@@ -101,7 +104,7 @@ class ExampleDealer:
 
     def deal(self, indices: Indices, splitter: Splitter) -> DealtStep:
         """This worker's part of a global batch."""
-        return deal_batch(self.costs.look_up(indices), splitter, is_bounded=self._is_bounded)
+        return deal_batch(self.costs.look_up(indices), splitter, self._balance)
 
 
 def _plan(indices: Indices, dealt: DealtStep, num_examples: int) -> PlannedStep:
@@ -132,14 +135,13 @@ class RowDealer:
     def deal_batch(self, batch: Chunk) -> tuple[DealtStep, int]:
         """This worker's part of a global batch that all workers read; and a mark of the costs."""
         costs = self._measure(batch)
-        step = deal_batch(costs, self.splitter, is_bounded=self.balance.is_bounded)
+        step = deal_batch(costs, self.splitter, self.balance)
         digest = blake2b(costs.tobytes(), digest_size=7).digest()  # fits into an int64
         return step, int.from_bytes(digest, "little")
 
     def deal_own(self, chunk: Chunk, sizes: tuple[int, ...]) -> DealtStep:
         """The rows of a step that are this worker's, among its own replicas."""
-        is_bounded = self.balance.is_bounded
-        return deal_own(self._measure(chunk), sizes, self.splitter, is_bounded=is_bounded)
+        return deal_own(self._measure(chunk), sizes, self.splitter, self.balance)
 
     def _measure(self, chunk: Chunk) -> Indices:
         examples = self.stream.examples(chunk, self.shard)

@@ -39,31 +39,50 @@ BALANCE = "balance"
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class PaddedCost:
+    """A cost for ``balance=`` where a replica pads its rows to the longest of them.
+
+    Each row of a replica costs as much as the dearest of them. So rows of similar cost go to one
+    replica, and one with long rows gets fewer.
+
+    Attributes:
+        cost: of an example by itself, as ``balance=`` takes it. It may be any function of the
+            length that does not fall: 1,000 x length + length ** 2, say.
+    """
+
+    cost: Length
+
+
+@final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Balance:
     """How the rows of a global batch are dealt.
 
     Attributes:
         cost: of an example.
+        is_padded: whether each row of a replica costs as much as the dearest of them.
         is_bounded: whether no replica may get more rows than its share of a full batch, because
             batches are padded to that.
     """
 
     cost: Length
+    is_padded: bool = False
     is_bounded: bool = False
 
     @property
     def facts(self) -> dict[str, object]:
         """What must be equal on all workers, as far as it can be told before costs are found."""
-        cost = self.cost
+        cost, name = self.cost, "an array"
         if isinstance(cost, str):
-            return {BALANCE: f"column {cost!r}"}
-        named = getattr(cost, "__name__", type(cost).__name__)
-        return {BALANCE: named if callable(cost) else "an array"}
+            name = f"column {cost!r}"
+        elif callable(cost):
+            name = getattr(cost, "__name__", type(cost).__name__)
+        return {BALANCE: f"padded, {name}" if self.is_padded else name}
 
 
 def make_balance(
-    cost: Length | None,
+    cost: Length | PaddedCost | None,
     source: Source,
     splitter: Splitter,
     policy: AutoShardPolicy,
@@ -77,7 +96,9 @@ def make_balance(
     """
     if cost is None:
         return None
-    balance = Balance(cost=cost, is_bounded=is_bounded)
+    is_padded = isinstance(cost, PaddedCost)
+    own = cost.cost if isinstance(cost, PaddedCost) else cost
+    balance = Balance(cost=own, is_padded=is_padded, is_bounded=is_bounded)
     _check(balance, source, splitter, policy)
     return balance
 
@@ -130,13 +151,13 @@ def _workers(splitter: Splitter) -> int:
 class ExampleCosts:
     """The costs of the examples of a source with an index: found once, when they are needed."""
 
-    def __init__(self, cost: Length, source: IndexedSource) -> None:
+    def __init__(self, balance: Balance, source: IndexedSource) -> None:
         """Take what tells them; an array is looked at now, as that takes no time."""
-        self._cost = cost
+        self._balance = balance
         self._source = source
         self._found: Indices | None = None
         self._digest = ""
-        if not _is_looked_up(cost):
+        if not _is_looked_up(balance.cost):
             self.measure(0)
 
     @property
@@ -157,9 +178,10 @@ class ExampleCosts:
             num_indices = source.num_examples if mixture is None else mixture.num_indices
             tell_epoch(source.dataset, epoch)
             self._found = check_costs(
-                measure_examples(self._cost, source.fetch, num_indices, name=BALANCE)
+                measure_examples(self._balance.cost, source.fetch, num_indices, name=BALANCE)
             )
-            self._digest = digest_lengths(self._found)
+            padded = "padded " if self._balance.is_padded else ""
+            self._digest = f"{padded}{digest_lengths(self._found)}"
         return self._found
 
     def describe(self, epoch: int) -> Recipe:
