@@ -9,8 +9,8 @@ epoch, divided by what a rank costs on average. So 1 is the best there is, unles
 costs more than the average rank. *Tokens* cost a rank the sum of its lengths, as if documents were
 packed; *attention* the sum of their squares. *Padded* is the cost by which `BatchRebalanceSampler`
 groups: each document of a rank is as long as the longest, and costs length + length² / 1000; the
-average is without padding. Each round has another order. What `LengthGroupedSampler` gives is cut as Trainer
-cuts it, 16 for each rank.
+average is without padding. Each round has another order. What `LengthGroupedSampler` gives is cut
+as Trainer cuts it, 16 for each rank.
 
 *Dealing*: one batch of 1,024 documents on 64 ranks.
 """
