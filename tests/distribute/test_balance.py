@@ -276,11 +276,21 @@ def test_counted_files_are_voted_on(tmp_path):
     """Each worker finds costs by itself; planned steps would never be compared."""
     np.save(tmp_path / "n.npy", np.arange(COUNT))
     source = tdi.FileDataset(str(tmp_path / "n.npy"), reader="npy")
-    plain, _ = play(source, 8, (2, 1), options=options(auto_shard_policy="data"))
-    dealt, _ = play(
-        source, 8, (2, 1), options=options(auto_shard_policy="data"), balance=cost_of
-    )
+    data = options(auto_shard_policy="data")
+    plain, _ = play(source, 8, (2, 1), options=data)
+    dealt, _ = play(source, 8, (2, 1), options=data, balance=cost_of)
     assert examples_in_steps(plain) == examples_in_steps(dealt)
+    assert slowness(costs_in_steps(dealt)) < slowness(costs_in_steps(plain))
+
+
+def test_zero_rows_are_foreseen_where_there_will_be_some(caplog):
+    """Cut as they are, 9 rows go to 5 of 8 replicas; dealt, to all of them."""
+    for count, words in ((9, []), (7, ["in 1 of the 1 steps of epoch 0 some replicas have no"])):
+        caplog.clear()
+        rows = torch.arange(count)
+        iter(one(8).distribute_dataset(rows, global_batch_size=9, balance=cost_of)).close()
+        assert len(words) == len(caplog.messages)
+        assert all(word in said for word, said in zip(words, caplog.messages, strict=True))
 
 
 @pytest.mark.parametrize("step", [0, 6])

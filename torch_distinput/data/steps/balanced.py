@@ -98,9 +98,8 @@ class ExampleDealer:
 
     def _plan_shared(self, batches: GlobalBatches, splitter: Splitter) -> Iterator[PlannedStep]:
         for run in batches.runs:
-            if run.size:
-                for indices in batches.iterate_rows(run, 0, run.size):
-                    yield _plan(indices, self.deal(indices, splitter), run.size)
+            for indices in batches.iterate_rows(run, 0, run.size):
+                yield _plan(indices, self.deal(indices, splitter), run.size)
 
     def deal(self, indices: Indices, splitter: Splitter) -> DealtStep:
         """This worker's part of a global batch."""
