@@ -52,7 +52,8 @@ def measure_order(count: int, rounds: int) -> list[Figure]:
         )
         for name, share in SHARES.items()
     )
-    mixed = MixedIndices.of(members, Shares(((0, make_shares(tuple(map(Fraction, SHARES.values())))),)), "all")
+    shares = Shares(((0, make_shares(tuple(map(Fraction, SHARES.values())))),))
+    mixed = MixedIndices.of(members, shares, "all")
 
     def play() -> None:
         order = mixed.make_order(0, 1)

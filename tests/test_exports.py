@@ -68,6 +68,8 @@ PROMISED = {
     # options and contexts
     "AuditError",
     "AutoShardPolicy",
+    "BalanceStats",
+    "PaddedCost",
     "InputContext",
     "InputOptions",
     "InputStats",

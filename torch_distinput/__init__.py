@@ -18,6 +18,7 @@ from torch_distinput import errors
 from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.data.sources.sequences.balance import PaddedCost
 from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
 from torch_distinput.data.sources.sequences.pad_collate import pad_collate
 from torch_distinput.data.user_sources.buckets import bucket
@@ -55,6 +56,7 @@ from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
 from torch_distinput.values import (
+    BalanceStats,
     InputStats,
     OptionalStep,
     PerReplica,
@@ -74,6 +76,7 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "AuditError",
     "AutoShardPolicy",
+    "BalanceStats",
     "ClosureCancelledError",
     "ConfigurationError",
     "DataShardDataset",
@@ -92,6 +95,7 @@ __all__ = [
     "OneDeviceStrategy",
     "OptionalStep",
     "PackedStrings",
+    "PaddedCost",
     "PeerFailedError",
     "PeerTimeoutError",
     "PerReplica",

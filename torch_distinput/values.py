@@ -150,6 +150,25 @@ class ReplayedStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BalanceStats:
+    """How well the rows of steps were dealt (``balance=``), from :class:`InputStats`.
+
+    A step lasts as long as its slowest replica. So both are the sum over the steps of what the
+    slowest replica costs, over the sum of what a replica costs on average: 1.25 means that the
+    steps take 1.25 times as long as if all replicas had the same to do. The average is without
+    padding (:class:`PaddedCost`). Counted are the steps since the iterator was made, and the
+    replicas among which rows are dealt: all in sync, or those of this worker where rows stay on it.
+
+    Attributes:
+        before: if the same global batches had been cut without ``balance``.
+        after: as they were dealt; never more than ``before``.
+    """
+
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputStats:
     """Counters of one iterator, from ``DistributedIterator.stats``.
 
@@ -168,6 +187,7 @@ class InputStats:
             (``stop="repeat"``).
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
+        balance: with ``balance=``, how evenly the work was dealt; else None.
     """
 
     steps: int
@@ -179,6 +199,7 @@ class InputStats:
     sources: Mapping[str, int] = field(default_factory=dict)
     repeats: Mapping[str, int] = field(default_factory=dict)
     num_tokens: int | None = None
+    balance: BalanceStats | None = None
 
 
 class OptionalStep(Generic[T_co]):

@@ -49,6 +49,10 @@ EXPECTED: dict[str, dict[str, str]] = {
     "startup": {"start-up": "ratio"},
     "order": {"order: first batch": "ms", "order: an index": "us", "order: memory": "MB"},
     "mixing": {"mixing, order": "us"},
+    "balance": {
+        **{f"step time, {cost}": "ratio" for cost in ("tokens", "attention", "padded")},
+        "dealing": "ms",
+    },
     "preprocessing": {
         **{f"adapt {layer}": "ns" for layer in ("Normalization", "Discretization")},
         "rank error": "ppm",

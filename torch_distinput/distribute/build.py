@@ -15,6 +15,8 @@ from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
 from torch_distinput.data.sources.mixing.mixed_sources import check_policy
 from torch_distinput.data.sources.resolve import open_source
+from torch_distinput.data.sources.sequences.balance import Balance, PaddedCost, make_balance
+from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import (
     IndexedSource,
     ReadySource,
@@ -53,7 +55,13 @@ _MOST_LISTED_COLUMNS = 8
 
 
 def build_dataset(
-    session: Session, source: Any, request: Request, *, seed: int, options: InputOptions
+    session: Session,
+    source: Any,
+    request: Request,
+    *,
+    seed: int,
+    options: InputOptions,
+    cost: Length | PaddedCost | None = None,
 ) -> DistributedDataset:
     """Shard, cut and agree on a source."""
     _refuse_per_replica(options)
@@ -70,6 +78,9 @@ def build_dataset(
         global_batch_size=opened.request.global_batch_size,
         shared=SHARES_STREAM[policy],
     )
+    padding = _padding(options, session, splitter, opened.name)
+    is_bounded = padding is not None and not padding.grows
+    balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
         _warn_of_source(source, policy, session.topology.num_workers)
@@ -80,21 +91,14 @@ def build_dataset(
         "auto_shard_policy": policy.value,
         **dealing,
     }
-    facts: dict[str, object] = {
-        "replicas per worker": session.topology.replicas_per_worker,
-        "global_batch_size": opened.request.global_batch_size,
-        "drop_last": opened.request.drop_last,
-        "rebatch": options.rebatch,
-        "partial_batch": _partial_batch(options, session).value,
-    }
     return DistributedDataset(
         session,
-        _input(opened, splitter, policy, seed, audited=options.audit),
+        _input(opened, splitter, policy, seed, audited=options.audit, balance=balance),
         name=opened.name,
         recipe=recipe,
-        facts=facts,
+        facts=_facts(opened.request, session, options, balance),
         options=options,
-        padding=_padding(options, session, splitter, opened.name),
+        padding=padding,
     )
 
 
@@ -138,6 +142,20 @@ def build_from_function(
         options=options,
         padding=padding,
     )
+
+
+def _facts(
+    request: Request, session: Session, options: InputOptions, balance: Balance | None
+) -> dict[str, object]:
+    """What must be equal on all workers."""
+    return {
+        "replicas per worker": session.topology.replicas_per_worker,
+        "global_batch_size": request.global_batch_size,
+        "drop_last": request.drop_last,
+        "rebatch": options.rebatch,
+        "partial_batch": _partial_batch(options, session).value,
+        **({} if balance is None else balance.facts),
+    }
 
 
 def _refuse_per_replica(options: InputOptions) -> None:
@@ -285,10 +303,16 @@ def _padding(
 
 
 def _input(
-    source: Source, splitter: Splitter, policy: AutoShardPolicy, seed: int, *, audited: bool
+    source: Source,
+    splitter: Splitter,
+    policy: AutoShardPolicy,
+    seed: int,
+    *,
+    audited: bool,
+    balance: Balance | None,
 ) -> Input:
     if isinstance(source, IndexedSource):
-        return IndexedInput(source, splitter, seed=seed)
+        return IndexedInput(source, splitter, seed=seed, balance=balance)
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
     from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415
@@ -300,7 +324,7 @@ def _input(
         steps = ReadySteps(source=source, route=route)
         read = partial(state_version_1.read_flat, state_version_1.BATCHES)
         return StreamedInput(lambda: steps, splitter, read_version_1=read)
-    find = partial(find_examples, source, route)
+    find = partial(find_examples, source, route, balance)
     return StreamedInput(find, splitter, read_version_1=source.read_version_1)
 
 

@@ -40,7 +40,7 @@ class DatasetCreator:
             raise TypeError(msg)
 
 
-def refuse_settings(request: Request, *, seed: int) -> None:
+def refuse_settings(request: Request, *, seed: int, balance: object = None) -> None:
     """Refuse settings that say how a source is cut: a DatasetCreator's function has cut it.
 
     Raises:
@@ -54,6 +54,8 @@ def refuse_settings(request: Request, *, seed: int) -> None:
     }
     if seed:
         given["seed"] = seed
+    if balance is not None:
+        given["balance"] = balance
     if given:
         shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
         msg = (

@@ -247,7 +247,7 @@ class DistributedDataset(Distributed):
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
-        check_recipe(state, self._recipe(position), name=self._name)
+        check_recipe(state, self._recipe(position), name=self._name, dealt_alike=True)
         return replay_step(self._input, position, check_count("step", step, minimum=0))
 
     def _start(self, record: EpochRecord) -> DistributedIterator:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data.steps.local_step import SourceTotals, empty_step
+from torch_distinput.data.steps.local_step import CostTotals, SourceTotals, empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
@@ -98,7 +98,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0
-        self._source_totals = SourceTotals()
+        self._source_totals, self._cost_totals = SourceTotals(), CostTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
@@ -133,9 +133,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress, source_counts = step.note
+        info, structures, progress, source_counts, costs = step.note
         if source_counts is not None:
             self._source_totals.add(source_counts)
+        if costs is not None:
+            self._cost_totals.add(costs)
         self._count(info, progress, time.perf_counter() - started)
         return regroup_leaves(structures, step.leaves)
 
@@ -223,6 +225,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             sources=dict(self._source_totals.examples),
             repeats=dict(self._source_totals.repeats),
             num_tokens=self._num_tokens,
+            balance=self._cost_totals.balance,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -319,7 +322,7 @@ def _host_steps(
             sources=None if source_counts is None else source_counts.examples,
             num_tokens=step.trace.num_tokens,
         )
-        note = (info, structures, delivery.progress, source_counts)
+        note = (info, structures, delivery.progress, source_counts, step.trace.costs)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
 
 

@@ -16,6 +16,8 @@ from torch_distinput import scope_registry
 from torch_distinput.cluster.liveness.coordinated_stop import handle_signal
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
+from torch_distinput.data.sources.sequences.balance import PaddedCost
+from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute import reductions
@@ -107,10 +109,10 @@ class Strategy(ABC):
         seed: int = 0,
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
-        num_workers: int = 0,
-        num_threads: int = 0,
+        num_workers: int = 0, num_threads: int = 0,
+        balance: Length | PaddedCost | None = None,
         options: InputOptions | None = None,
-    ) -> DistributedDataset:
+    ) -> DistributedDataset:  # fmt: skip
         """Distribute a source over the replicas (``experimental_distribute_dataset``).
 
         Args:
@@ -126,6 +128,8 @@ class Strategy(ABC):
             collate_fn: from a list of examples to a batch; the default keeps their structure.
             num_workers: loader processes. A stream runs in one, whatever the number.
             num_threads: threads instead, where the work releases the interpreter lock.
+            balance: deal the rows of a global batch by what they cost, a whole number for each
+                example: a column, an array, a function of an example, or a :class:`PaddedCost`.
             options: see :class:`InputOptions`.
 
         Raises:
@@ -134,22 +138,18 @@ class Strategy(ABC):
         """
         request = Request(
             global_batch_size=global_batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            collate_fn=collate_fn,
+            shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn,
             num_workers=num_workers, num_threads=num_threads,
         )  # fmt: skip
         if isinstance(source, DatasetCreator):
-            refuse_settings(request, seed=seed)
+            refuse_settings(request, seed=seed, balance=balance)
             return self.distribute_datasets_from_function(source.dataset_fn, options)
         return build_dataset(
-            self._session, source, request, seed=seed, options=check_options(options)
+            self._session, source, request, seed=seed, options=check_options(options), cost=balance
         )
 
     def distribute_datasets_from_function(
-        self,
-        dataset_fn: Callable[[InputContext], Any],
-        options: InputOptions | None = None,
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
         """Play replica batches that ``dataset_fn(InputContext)`` makes on each worker.
 

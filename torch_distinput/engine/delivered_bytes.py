@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput.data.batch.serialized import deserialize, serialize
-from torch_distinput.data.steps.local_step import NO_TRACE, LocalStep, ReplicaBatch, Trace
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, Trace
 from torch_distinput.engine.feeds import Delivery
 from torch_distinput.plan.progress.delivered import Progress
 
@@ -45,10 +45,7 @@ class DeliveryWriter:
             self._points = points
             progress = (tuple(progress[:-1]), None if points is known else points)
         sizes = None if step is None else step.sizes
-        trace = NO_TRACE if step is None else step.trace
-        told = None
-        if trace.source_counts is not None or trace.num_tokens is not None:
-            told = (trace.source_counts, trace.num_tokens)
+        told = None if step is None else _facts_of(step.trace)
         return serialize((parts, sizes, delivery.num_examples, progress, spec, told))
 
     def _part(self, part: ReplicaBatch | None) -> Any:
@@ -72,9 +69,8 @@ class DeliveryReader:
         parts, sizes, num_examples, progress, spec, told = deserialize(content)
         step = None
         if parts is not None:
-            trace = NO_TRACE
-            if told is not None:
-                trace = Trace(source_counts=told[0], num_tokens=told[1])
+            counts, num_tokens, costs = told or (None, None, None)
+            trace = Trace(source_counts=counts, num_tokens=num_tokens, costs=costs)
             own = tuple(map(self._part, parts))
             step = LocalStep(parts=own, sizes=sizes, trace=trace, owned=True)
         if isinstance(progress, tuple):  # what an int is not
@@ -90,3 +86,9 @@ class DeliveryReader:
         self._structure = self._structure if structure is None else structure
         assert self._structure is not None, "it came with the first part"
         return ReplicaBatch(leaves, self._structure, ids)
+
+
+def _facts_of(trace: Trace) -> tuple[Any, ...] | None:
+    """What is told of a whole step; None if that is nothing, as almost always."""
+    facts = (trace.source_counts, trace.num_tokens, trace.costs)
+    return None if facts == (None, None, None) else facts

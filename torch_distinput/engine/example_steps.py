@@ -9,7 +9,9 @@ from typing import Any, final
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.processes import run_stages
+from torch_distinput.data.sources.sequences.balance import Balance
 from torch_distinput.data.sources.source import Prepared, StreamSource
+from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -32,11 +34,13 @@ from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 
 
-def find_examples(source: StreamSource, route: Route) -> ExampleSteps:
+def find_examples(
+    source: StreamSource, route: Route, balance: Balance | None = None
+) -> ExampleSteps:
     """List the files or shards; FILE deals them out."""
     found = source.prepare()
     route = replace(route, has_parts=found.stream.has_parts)
-    return ExampleSteps(source=source, found=found, route=route)
+    return ExampleSteps(source=source, found=found, route=route, balance=balance)
 
 
 @final
@@ -48,11 +52,13 @@ class ExampleSteps(Steps):
         source: what was asked for.
         found: what there is of it.
         route: what this worker reads of that.
+        balance: how rows are dealt, where it is by what they cost.
     """
 
     source: StreamSource
     found: Prepared
     route: Route
+    balance: Balance | None = None
 
     @property
     def steps_per_batch(self) -> int:
@@ -99,7 +105,13 @@ class ExampleSteps(Steps):
         return self.route.resume(position)
 
     def schedule(self, position: Position) -> Schedule | None:
-        """The steps from a position on, where files tell how many records they have."""
+        """The steps from a position on, where files tell how many records they have.
+
+        None where all workers deal rows by what each of them finds that they cost: then they vote
+        in any case, and compare the costs.
+        """
+        if self.balance is not None and self.route.splitter.shared:
+            return None
         lengths = self._lengths(position)
         if lengths is None:
             return None
@@ -121,18 +133,24 @@ class ExampleSteps(Steps):
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
         if known is not None and self._counted is not None:
             read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
+        shard = self.route.make_shard(position, Segment())
+        dealer = None
+        if self.balance is not None:
+            dealer = RowDealer(
+                balance=self.balance, stream=self._stream, shard=shard, splitter=splitter
+            )
         dataset = RebatchDataset(
             self._stream,
             read_plan,
             splitter=splitter,
             drop_last=self.source.request.drop_last,
             known=known,
+            dealer=dealer,
         )
         options = self.source.loader
         if not self._stream.has_work:
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
-        shard = self.route.make_shard(position, Segment())
         ahead = options.num_threads > 0
         finish = Finish(self._stream, shard, splitter, lent=lent, ahead=ahead)
         return run_stages(dataset, finish, options)

@@ -14,9 +14,11 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.sequences.balance import Balance
 from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.steps.balanced import ExampleDealer
 from torch_distinput.data.steps.indexed import (
     FetchTask,
     PlannedStep,
@@ -58,11 +60,19 @@ _MOST_COLUMNS, _MOST_FETCHED = 10, 3
 class IndexedInput:
     """Examples by index: all counts are arithmetic."""
 
-    def __init__(self, source: IndexedSource, splitter: Splitter, *, seed: int) -> None:
-        """Take an indexed source."""
+    def __init__(
+        self,
+        source: IndexedSource,
+        splitter: Splitter,
+        *,
+        seed: int,
+        balance: Balance | None = None,
+    ) -> None:
+        """Take an indexed source, and what its examples cost if they are dealt by that."""
         self._source = source
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
+        self._dealer = None if balance is None else ExampleDealer(balance, source)
         fetch = StepFetch(source.fetch, copies=source.copies_batches)
         self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
         self._counts = {**source.facts, "number of examples": source.num_examples}
@@ -92,21 +102,37 @@ class IndexedInput:
 
         Of a mixture also how many examples of each source are delivered at a position.
         """
+        counts = {**self._counts, **self._describe_costs(position)}
         if sampled is not None:
-            return {**self._counts, "order of the sampler": sampled.digest}
+            return {**counts, "order of the sampler": sampled.digest}
         mixture = self._source.counted_mixture
         if mixture is None or not self._splitter.shared:
-            return self._counts
+            return counts
         delivered = list(mixture.count(position.examples))
-        return {**self._counts, "examples delivered of each source": delivered}
+        return {**counts, "examples delivered of each source": delivered}
+
+    def _describe_costs(self, position: Position) -> Recipe:
+        """What rows are dealt by, where all workers must know the same.
+
+        No state is worth reading all examples before the first step.
+        """
+        dealer = self._dealer
+        if dealer is None or not self._splitter.shared:
+            return {}
+        if not (position.steps or dealer.costs.is_known):
+            return {}
+        return dealer.costs.describe(position.epoch)
 
     def prepare(self, position: Position) -> PreparedIndices:
-        """Sample the order where a sampler of the user gives it."""
+        """Sample the order where a sampler of the user gives it; find out what examples cost."""
         self._check_mixture(position.epoch)
         dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
+        if self._dealer is not None:
+            self._dealer.costs.measure(position.epoch)
+        costs, order = self._describe_costs(position), self._batches.facts(position.epoch)
+        facts = {**self._counts, **described, **costs, **order}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 
@@ -201,11 +227,12 @@ class IndexedInput:
 
     def _plan(self, batches: GlobalBatches, position: Position) -> Iterator[PlannedStep]:
         """The steps from a position on: an example of the order, or a step of each worker's own."""
+        plan = plan_steps if self._dealer is None else self._dealer.plan_steps
         lengths = self._source.padded_lengths
         if self._splitter.shared:
             left = _skip_delivered(batches, position)
-            return plan_steps(left, self._splitter, padded_lengths=lengths)
-        steps = plan_steps(batches, self._splitter, padded_lengths=lengths)
+            return plan(left, self._splitter, padded_lengths=lengths)
+        steps = plan(batches, self._splitter, padded_lengths=lengths)
         return islice(steps, position.steps, None)
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -227,11 +254,15 @@ class IndexedInput:
         if number >= batches.num_batches:
             return None
         indices = batches.take(number)
-        (cut,) = splitter.cut(len(indices))
+        sizes = splitter.cut(len(indices))[0].sizes
+        if self._dealer is not None:
+            self._dealer.costs.measure(position.epoch)
+            dealt = self._dealer.deal(indices, splitter)
+            indices, sizes = indices[dealt.rows], dealt.sizes
         fetch, lengths = self._source.fetch, self._source.padded_lengths
         if lengths is not None:
             fetch = told_longest(fetch, int(lengths[indices].max()))
-        return [cut_step(take_apart(fetch(indices), indices), cut.sizes)]
+        return [cut_step(take_apart(fetch(indices), indices), sizes)]
 
     def expected_ids(
         self,
@@ -258,8 +289,10 @@ class IndexedInput:
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
-        runs = self._batches.of(epoch).runs
-        idle_steps = (count_idle(self._splitter, (run.size,)) * run.count for run in runs)
+        runs, splitter = self._batches.of(epoch).runs, self._splitter
+        if self._dealer is not None and splitter.shared:  # nobody is without rows
+            splitter = replace(splitter, rebatch=Rebatch.EVEN)
+        idle_steps = (count_idle(splitter, (run.size,)) * run.count for run in runs)
         return sum(idle_steps, Idle())
 
     def num_parts(self) -> None:

@@ -30,8 +30,9 @@ def assert_resumes_everywhere(
     """Save after each step of an epoch, restore, and compare the rest with what was to come.
 
     On the same cluster the rest must be the same batches. ``elsewhere``, if all workers read one
-    stream (``AutoShardPolicy.DATA``), it must be the same examples in the same order; if files are
-    dealt out, each example that was not delivered, once. So must the rest of that rest be, from its
+    stream (``AutoShardPolicy.DATA``), it must be the same examples in the same order (with
+    ``balance``: in the same steps); if files are dealt out, each example that was not delivered,
+    once. So must the rest of that rest be, from its
     middle on, back on the first cluster.
 
     Args:
@@ -58,15 +59,20 @@ def assert_resumes_everywhere(
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """Per worker, step and replica the fingerprints of the examples; the state before each step."""
+    """Per worker, step and replica the fingerprints of the examples; the state before each step.
+
+    ``is_dealt``: by what they cost. Then only the order of steps is that of one stream.
+    """
 
     workers: list[list[list[list[int]]]]
     states: list[str]
+    is_dealt: bool
 
     def examples(self, start: int = 0, stop: int | None = None) -> list[int]:
         """All examples of some steps, step by step, in the order of the replicas."""
         steps = zip(*(worker[start:stop] for worker in self.workers), strict=True)
-        return [one for step in steps for worker in step for batch in worker for one in batch]
+        flat = [[one for worker in step for batch in worker for one in batch] for step in steps]
+        return [one for step in flat for one in (sorted(step) if self.is_dealt else step)]
 
 
 def _play(
@@ -74,7 +80,7 @@ def _play(
     cluster: Cluster,
     state: str | None = None,
 ) -> _Played:
-    def work(strategy: Strategy) -> tuple[list[list[list[int]]], list[str]]:
+    def work(strategy: Strategy) -> tuple[list[list[list[int]]], list[str], bool]:
         dataset = make_dataset(strategy)
         if state is not None:
             dataset.load_state_dict(json.loads(state))
@@ -85,15 +91,15 @@ def _play(
             )
             steps.append([_fingerprints(batch, count) for batch, count in batches])
             states.append(json.dumps(dataset.state_dict()))
-        return steps, states
+        return steps, states, iterator.stats().balance is not None
 
     results = simulate(work, num_workers=cluster[0], replicas_per_worker=cluster[1])
-    workers, states = zip(*results, strict=True)
+    workers, states, dealt = zip(*results, strict=True)
     for number, said in enumerate(zip(*states, strict=True)):
         if len(set(said)) > 1:
             msg = f"The states after {number} steps differ between the workers: {sorted(set(said))}"
             raise AssertionError(msg)
-    return _Played(list(workers), states[0])
+    return _Played(list(workers), states[0], any(dealt))
 
 
 def _fingerprints(batch: Any, count: int) -> list[int]:

@@ -15,9 +15,11 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
+    NO_TRACE,
     LocalStep,
     ReplicaBatch,
     SourceCounts,
+    Trace,
     cut_step,
     empty_step,
     take_apart,
@@ -38,12 +40,14 @@ class PlannedStep(NamedTuple):
         sizes: rows of each local replica.
         num_examples: examples over all replicas in sync.
         longest: length of the longest of these; None where rows are not padded to it.
+        trace: what is told of the step.
     """
 
     indices: Indices
     sizes: tuple[int, ...]
     num_examples: int
     longest: int | None = None
+    trace: Trace = NO_TRACE
 
 
 class PaddedRows(NamedTuple):
@@ -191,9 +195,9 @@ def _fetch_here(
 ) -> Iterator[tuple[LocalStep, int]]:
     """Fetch each step when its turn comes, in as few calls as can be."""
     columns = fetch if isinstance(fetch, ColumnFetch) else None
-    for indices, sizes, num_examples, longest in planned:
+    for indices, sizes, num_examples, longest, trace in planned:
         if not len(indices):
-            yield empty_step(len(sizes)), num_examples
+            yield empty_step(len(sizes), trace=trace), num_examples
             continue
         try:
             if columns is not None:
@@ -204,7 +208,7 @@ def _fetch_here(
                 part = take_apart(told_longest(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        yield cut_step(part, sizes, owned=owned), num_examples
+        yield cut_step(part, sizes, owned=owned, trace=trace), num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
@@ -227,9 +231,10 @@ def _merge(
     for batch in results:
         step = waiting.popleft()
         if batch is None:
-            yield empty_step(len(step.sizes)), step.num_examples
+            yield empty_step(len(step.sizes), trace=step.trace), step.num_examples
         else:
             part = take_apart(batch, step.indices)
-            yield cut_step(part, step.sizes, owned=owned), step.num_examples
+            cut = cut_step(part, step.sizes, owned=owned, trace=step.trace)
+            yield cut, step.num_examples
     if waiting or next(planned, None) is not None:
         raise ended_early()

@@ -12,7 +12,9 @@ from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.values import BalanceStats
 
 
 class ReplicaBatch(NamedTuple):
@@ -74,6 +76,30 @@ class SourceTotals:
 
 
 @final
+class CostTotals:
+    """Adds up what steps cost the replicas among which their rows were dealt."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._before = self._after = self._total = 0
+
+    def add(self, costs: StepCosts) -> None:
+        """Add a step; the slowest replica counts as often as there are replicas."""
+        self._before += costs.before * costs.num_replicas
+        self._after += costs.after * costs.num_replicas
+        self._total += costs.total
+
+    @property
+    def balance(self) -> BalanceStats | None:
+        """The slowest over the mean; None as long as nothing has cost anything."""
+        if not self._total:
+            return None
+        return BalanceStats(
+            before=self._before / self._total, after=self._after / self._total
+        )
+
+
+@final
 class Trace(NamedTuple):
     """Where a step was read; enough to read it again.
 
@@ -84,6 +110,7 @@ class Trace(NamedTuple):
         num_tokens: of the whole step, where batches are filled by a token budget; None where this
             worker does not know it.
         own_tokens: of the rows of this worker likewise.
+        costs: of the step, where its rows were dealt by them.
     """
 
     resume_point: ResumePoint | None = None
@@ -91,6 +118,7 @@ class Trace(NamedTuple):
     source_counts: SourceCounts | None = None
     num_tokens: int | None = None
     own_tokens: int = 0
+    costs: StepCosts | None = None
 
 
 NO_TRACE = Trace()

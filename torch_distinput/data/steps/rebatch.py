@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
+from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
@@ -65,6 +66,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         splitter: the cuts of a global batch; holds the global batch size.
         drop_last: leave the last partial global batch out.
         known: the steps, where they are known beforehand.
+        dealer: deals rows by what they cost.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         splitter: Splitter,
         drop_last: bool = False,
         known: Schedule | None = None,
+        dealer: RowDealer | None = None,
     ) -> None:
         """See the class."""
         self._stream = stream
@@ -82,6 +85,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         self._splitter = splitter
         self._drop_last = drop_last
         self._known = known
+        self._dealer = dealer
         self._bounds = splitter.bounds
         self._size = self._bounds.size
 
@@ -141,6 +145,9 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 _warn_if_heavy(chunk)
             mark = fingerprint_batch(chunk, number, self._splitter)
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
+            if self._dealer is not None and self._splitter.shared:
+                yield self._deal_batch(self._dealer, chunk, mark, trace)
+                continue
             if count < self._size:
                 cuts = self._splitter.cut(count)
             for cut in cuts[first_step:]:
@@ -186,6 +193,14 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if seen < self._size:
                 return
 
+    def _deal_batch(self, dealer: RowDealer, batch: Chunk, mark: int, trace: Trace) -> CutRows:
+        """This worker's part of a batch; the costs, by which all deal alike, are compared."""
+        dealt, mark_of_costs = dealer.deal_batch(batch)
+        if self._splitter.topology.num_workers > 1:
+            mark ^= mark_of_costs
+        mine = batch.take(dealt.rows) if len(dealt.rows) else batch
+        return self._step(mine, dealt.sizes, mark, trace._replace(costs=dealt.costs))
+
     def _streaming_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
         if chunk is None:
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
@@ -215,6 +230,10 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
         if outlives_the_source(self._splitter):
             chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
+        if self._dealer is not None and not self._splitter.shared and len(sizes) > 1:
+            dealt = self._dealer.deal_own(chunk, sizes)
+            chunk, sizes = chunk.take(dealt.rows), dealt.sizes
+            trace = trace._replace(costs=dealt.costs)
         return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 

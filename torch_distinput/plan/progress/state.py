@@ -30,6 +30,8 @@ _MOST_LISTED = 16
 _LISTS = ("rows", "reaches", "streams", "deals")
 SETTINGS = "seeds and shards of the stream"
 """A fact of a recipe that older states lack, as they do ``DEALING``."""
+COSTS = "costs of examples"
+"""A fact of a recipe whose examples are dealt to replicas by what they cost."""
 Recipe = Mapping[str, Any]
 """What decides which examples come in which order: names and plain values."""
 
@@ -141,8 +143,13 @@ def _refusing_damage() -> Iterator[None]:
         raise ValueError(msg) from error
 
 
-def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None:
+def check_recipe(
+    state: Mapping[str, Any], recipe: Recipe, *, name: str, dealt_alike: bool = False
+) -> None:
     """Refuse a state that was taken with another recipe; says what differs.
+
+    ``dealt_alike``: it matters which replica had which rows. Else only costs that have changed are
+    refused: an epoch may well go on with them, or without, if it was begun otherwise.
 
     Raises:
         ConfigurationError: a ValueError.
@@ -155,6 +162,10 @@ def check_recipe(state: Mapping[str, Any], recipe: Recipe, *, name: str) -> None
     }
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
+    if dealt_alike and COSTS in saved:
+        here.setdefault(COSTS, None)
+    elif not dealt_alike and COSTS not in saved:
+        here.pop(COSTS, None)
     odd = {fact: value for fact, value in here.items() if saved.get(fact) != value}
     if odd:
         said = "; ".join(

@@ -97,7 +97,8 @@ class MixedFetch:
 
 
 def _fetch_examples(fetch: Callable[[Indices], Batch], indices: Indices) -> list[Any]:
-    assert isinstance(fetch, (MixedFetch, ExampleFetch)), "they were made for a collate_fn"
+    if not isinstance(fetch, (MixedFetch, ExampleFetch)):  # columns
+        return list(rows.iterate_rows(fetch(indices)))
     return fetch.examples(indices)
 
 
