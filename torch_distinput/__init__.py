@@ -18,6 +18,7 @@ from torch_distinput import errors
 from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
+from torch_distinput.data.sources.sequences.token_budget import TokenBudget
 from torch_distinput.data.user_sources.mixture import mix, schedule
 from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
@@ -102,6 +103,7 @@ __all__ = [
     "Strategy",
     "TPUStrategy",
     "TensorSpec",
+    "TokenBudget",
     "TooFewFilesError",
     "Topology",
     "UsageError",

@@ -45,8 +45,11 @@ class DeliveryWriter:
             self._points = points
             progress = (tuple(progress[:-1]), None if points is known else points)
         sizes = None if step is None else step.sizes
-        counts = None if step is None else step.trace.source_counts
-        return serialize((parts, sizes, delivery.num_examples, progress, spec, counts))
+        trace = NO_TRACE if step is None else step.trace
+        told = None
+        if trace.source_counts is not None or trace.num_tokens is not None:
+            told = (trace.source_counts, trace.num_tokens)
+        return serialize((parts, sizes, delivery.num_examples, progress, spec, told))
 
     def _part(self, part: ReplicaBatch | None) -> Any:
         if part is None:
@@ -66,10 +69,12 @@ class DeliveryReader:
 
     def read(self, content: torch.Tensor) -> tuple[Delivery, Any]:
         """The delivery, and the spec of a batch if it came along."""
-        parts, sizes, num_examples, progress, spec, counts = deserialize(content)
+        parts, sizes, num_examples, progress, spec, told = deserialize(content)
         step = None
         if parts is not None:
-            trace = NO_TRACE if counts is None else Trace(source_counts=counts)
+            trace = NO_TRACE
+            if told is not None:
+                trace = Trace(source_counts=told[0], num_tokens=told[1])
             own = tuple(map(self._part, parts))
             step = LocalStep(parts=own, sizes=sizes, trace=trace, owned=True)
         if isinstance(progress, tuple):  # what an int is not

@@ -22,6 +22,7 @@ from torch_distinput.data.steps.indexed import (
     StepFetch,
     fetch_steps,
     plan_steps,
+    with_num_tokens,
     with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
@@ -34,7 +35,8 @@ from torch_distinput.engine.same_data import confirm, find_difference, refuse_ot
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle
-from torch_distinput.plan.assignment.order import GlobalBatches
+from torch_distinput.plan.assignment.budget_batches import BudgetBatches
+from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids, sum_range
@@ -91,13 +93,14 @@ class IndexedInput:
 
         Of a mixture also how many examples of each source are delivered at a position.
         """
+        counts = {**self._counts, **self._batches.describe_lengths(position.epoch)}
         if sampled is not None:
-            return {**self._counts, "order of the sampler": sampled.digest}
+            return {**counts, "order of the sampler": sampled.digest}
         mixture = self._source.mixture
         if mixture is None or not self._splitter.shared:
-            return self._counts
+            return counts
         delivered = list(mixture.count(position.examples))
-        return {**self._counts, "examples delivered of each source": delivered}
+        return {**counts, "examples delivered of each source": delivered}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it."""
@@ -105,7 +108,9 @@ class IndexedInput:
         dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        facts = {**self._counts, **described, **self._batches.facts(position.epoch)}
+        lengths = self._batches.describe_lengths(position.epoch)
+        order = self._batches.facts(position.epoch)
+        facts = {**self._counts, **described, **lengths, **order}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 
@@ -129,6 +134,9 @@ class IndexedInput:
         fetched = self._fetch(opening, position, batches)
         if self._source.mixture is not None and self._splitter.shared:
             fetched = with_source_counts(fetched, self._source.mixture, position.examples)
+        if isinstance(batches, BudgetBatches) and self._splitter.shared:
+            left = batches.skip(steps=position.steps, examples=position.examples)
+            fetched = with_num_tokens(fetched, left.num_tokens)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -250,8 +258,8 @@ class IndexedInput:
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
-        runs = self._batches.of(epoch).runs
-        idle_steps = (count_idle(self._splitter, (run.size,)) * run.count for run in runs)
+        counts = count_by_size(self._batches.of(epoch).runs)
+        idle_steps = (count_idle(self._splitter, (size,)) * n for size, n in counts.items())
         return sum(idle_steps, Idle())
 
     def num_parts(self) -> None:

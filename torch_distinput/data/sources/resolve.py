@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
 
 _SET_BY_LOADERS = ("global_batch_size", "shuffle", "drop_last", "collate_fn", "num_workers")
+_SET_BY_ORDERS = ("shuffle", "num_workers")
+"""What a DataLoader without batches has set."""
 
 
 def open_source(source: Any, request: Request) -> Source:
@@ -77,8 +79,11 @@ def _open_member(source: Any, request: Request) -> Source:
 
 
 def _from_loader(source: Any, request: Request) -> Source:
-    parts = dataloader.look_through(source)
-    _refuse_twice(request, source)
+    is_cut_here = request.budget is not None
+    if is_cut_here and not dataloader.gives_order(source):
+        raise _no_order(request, source)
+    parts = dataloader.look_through(source, is_cut_here=is_cut_here)
+    _refuse_twice(request, source, _SET_BY_ORDERS if is_cut_here else _SET_BY_LOADERS)
     if request.num_threads and parts.loader.num_workers:
         raise either(parts.loader.num_workers, request.num_threads)
     name = type(source).__name__
@@ -91,23 +96,32 @@ def _from_loader(source: Any, request: Request) -> Source:
         )
         return ReadySource(name=name, stream=stream, num_shards=None, request=Request())
     asked = Request(
-        global_batch_size=parts.batch_size,
+        global_batch_size=request.global_batch_size if is_cut_here else parts.batch_size,
         shuffle=parts.shuffle,
-        drop_last=parts.drop_last,
-        collate_fn=parts.collate_fn,
+        drop_last=request.drop_last if is_cut_here else parts.drop_last,
+        collate_fn=request.collate_fn if is_cut_here else parts.collate_fn,
         allocate=request.allocate if not parts.loader.num_workers else pageable,
     )
-    plain = parts.collate_fn is None and columns_of_dataset(parts.dataset) is not None
+    plain = asked.collate_fn is None and columns_of_dataset(parts.dataset) is not None
     # A tuple or dict of tensors has an index as well: torch asks it for dataset[i].
     inner = (_from_columns if plain else _from_indexable)(parts.dataset, asked)
     loader = replace(parts.loader, num_threads=request.num_threads)
     return replace(inner, name=name, sampler=parts.sampler, loader=loader)
 
 
-def _refuse_twice(request: Request, loader: Any) -> None:
+def _no_order(request: Request, loader: Any) -> ConfigurationError:
+    msg = (
+        f"Expected a DataLoader that leaves batches to {request.budget!r}, got one with batches of "
+        f"its own (a {type(loader).__name__} with batch_size={loader.batch_size}). Build it with "
+        "batch_size=None, and the order of its sampler is cut by the budget; or pass its dataset."
+    )
+    return ConfigurationError(msg)
+
+
+def _refuse_twice(request: Request, loader: Any, names: tuple[str, ...]) -> None:
     """Refuse what a DataLoader has set already; the message shows both values."""
     default = Request()
-    for name in _SET_BY_LOADERS:
+    for name in names:
         theirs = "batch_size" if name == "global_batch_size" else name
         asked = getattr(request, name)
         if asked != getattr(default, name):

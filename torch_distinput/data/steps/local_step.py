@@ -81,11 +81,16 @@ class Trace(NamedTuple):
         resume_point: see :class:`LocalStep`.
         num_touched: see :class:`LocalStep`.
         source_counts: of the whole step, where all workers share one mixture.
+        num_tokens: of the whole step, where batches are filled by a token budget; None where this
+            worker does not know it.
+        own_tokens: of the rows of this worker likewise.
     """
 
     resume_point: ResumePoint | None = None
     num_touched: int = 0
     source_counts: SourceCounts | None = None
+    num_tokens: int | None = None
+    own_tokens: int = 0
 
 
 NO_TRACE = Trace()
@@ -120,6 +125,11 @@ class LocalStep:
     def num_touched(self) -> int:
         """How many of the files assigned to this worker the rows up to here are from."""
         return self.trace.num_touched
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of this worker in the step, where they are counted."""
+        return self.trace.own_tokens
 
     @property
     def count(self) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.assignment.bounds import FixedBounds, Size
 from torch_distinput.plan.assignment.topology import Topology
 
 
@@ -54,7 +54,8 @@ class Splitter:
     Attributes:
         topology: the cluster, and which worker this is.
         rebatch: the rule.
-        global_batch_size: examples in a full batch; needed by ``cycle`` and ``most_rows`` only.
+        global_batch_size: examples in a full batch, or the budget of one; None for batches of
+            sizes of their own. A number is needed by ``cycle`` and ``most_rows`` only.
         shared: True (DATA): all workers see the same batches, piece i goes to replica i in sync,
             one step a batch. False (FILE, OFF): the batch is this worker's own, its N pieces are
             *rotated* left by the worker's first replica and played in order, R a step; so that a
@@ -64,7 +65,7 @@ class Splitter:
 
     topology: Topology
     rebatch: Rebatch
-    global_batch_size: int | None
+    global_batch_size: Size | None
     shared: bool
 
     @property
@@ -156,7 +157,7 @@ class Splitter:
         return min(num_examples, piece * size + min(piece, longer))
 
     def _full_size(self) -> int:
-        assert self.global_batch_size is not None, "what needs it is refused without it"
+        assert isinstance(self.global_batch_size, int), "what needs it is refused without it"
         return self.global_batch_size
 
 
