@@ -81,6 +81,7 @@ PROMISED = {
     "StepGroup",
     "StepInfo",
     "TensorSpec",
+    "TokenBudget",
     "accumulate",
     "compute_average_loss",
     "get_replica_context",

@@ -198,22 +198,35 @@ def test_what_tells_a_length(length):
     assert 3 == len(dataset)
 
 
+def list_tokens(make, num_workers):
+    """Of each worker the tokens of all steps, and the sum of its own."""
+
+    def work(strategy):
+        with iter(make(strategy)) as iterator:
+            feed = iterator._run.feed
+            steps = itertools.takewhile(bool, map(feed.next, itertools.count()))
+            traces = [delivery.step.trace for delivery in steps]
+            return [trace.num_tokens for trace in traces]
+
+    return simulate(work, num_workers=num_workers)
+
+
 @pytest.mark.parametrize("kind", ["list", "stream", "files"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_step_knows_its_tokens(tmp_path, kind, workers):
     """Those of the whole global batch, on each worker."""
-
-    def work(strategy):
-        dataset = by_tokens(make_source(tmp_path / str(strategy.worker_index), kind, 20), 12)
-        with iter(dataset(strategy)) as iterator:
-            feed = iterator._run.feed
-            steps = itertools.takewhile(bool, map(feed.next, itertools.count()))
-            return [delivery.step.trace.num_tokens for delivery in steps]
-
-    for worker in range(workers):
-        (tmp_path / str(worker)).mkdir()
+    source = make_source(tmp_path, kind, 20)
     expected = [sum(map(length_of, batch)) for batch in fill_by_hand(range(20), 12)]
-    assert [expected] * workers == simulate(work, num_workers=workers)
+    assert [expected] * workers == list_tokens(by_tokens(source, 12), workers)
+
+
+def test_tokens_of_batches_of_each_worker_s_own():
+    """Summed with the votes: of steps that a worker has no part in, too."""
+    shards = Shards([[1, 2, 3, 4], [11, 12, 13]])  # [1 2|3] [4|-] and [11|12 13]
+    assert [[7 + 4 + 7, 1 + 4 + 1, 8]] * 2 == list_tokens(by_tokens(shards, 12, policy="file"), 2)
+    assert [[12, 8]] == list_tokens(by_tokens(Shards([[1, 2, 3, 4]]), 12, policy="file"), 1)
+    values = stream_of([1, 2, 3])  # [1 2|3] and [1|2 3]
+    assert [[7 + 4 + 7, 1 + 4 + 1]] * 2 == list_tokens(by_tokens(values, 12, policy="off"), 2)
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_distinput.plan.assignment.bounds import Budget
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.budget_batches import BudgetBatches
 from torch_distinput.plan.assignment.order import EpochOrder, GivenOrder
 
@@ -31,7 +31,7 @@ def fill_by_hand(values, length_of, num_tokens):
 def make(known, num_tokens, *, max_length=None, shuffle=False, **keywords):
     """The batches of as many examples as there are lengths."""
     order = EpochOrder(num_examples=len(known), shuffle=shuffle, seed=3)
-    size = Budget(num_tokens=num_tokens, max_length=max_length)
+    size = BatchBudget(num_tokens=num_tokens, max_length=max_length)
     return BudgetBatches.of(order, np.array(known, dtype=np.int64), size, **keywords)
 
 
@@ -109,7 +109,7 @@ def test_a_sampler_beyond_the_lengths():
     for index in (-1, 3):
         order = GivenOrder(np.array([0, index]))
         with pytest.raises(ValueError, match=f"indices from 0 to 2.* got {index}"):
-            BudgetBatches.of(order, np.ones(3, dtype=np.int64), Budget(num_tokens=9))
+            BudgetBatches.of(order, np.ones(3, dtype=np.int64), BatchBudget(num_tokens=9))
 
 
 def test_a_place_behind_the_end():

@@ -10,7 +10,7 @@ from torch_distinput.data.steps.indexed import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.assignment.bounds import Budget, Size
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.assignment.budget_batches import BudgetBatches
 from torch_distinput.plan.assignment.order import (
     ExampleOrder,
@@ -35,7 +35,7 @@ class _Planned:
     """The batches of an order by a budget: worked out as a whole, so once."""
 
     order: ExampleOrder
-    size: Budget
+    size: BatchBudget
     batches: BudgetBatches
 
 
@@ -85,7 +85,7 @@ class EpochBatches:
         if sampler is None or (self._played is not None and self._played.epoch == epoch):
             return _count_steps(self.of(epoch), position, splitter)
         length, size = length_of(sampler), self._source.request.size
-        if isinstance(size, Budget):
+        if isinstance(size, BatchBudget):
             return None  # it depends on the order that will be sampled
         if length is None or size is not None:
             return length and _count_steps(self._uniform(epoch, length), position, splitter)
@@ -115,7 +115,7 @@ class EpochBatches:
 
     def _cut(self, order: ExampleOrder, size: Size, epoch: int) -> GlobalBatches:
         drop_last = self._source.request.drop_last
-        if not isinstance(size, Budget):
+        if not isinstance(size, BatchBudget):
             return UniformBatches(order=order, global_batch_size=size, drop_last=drop_last)
         if self._lengths is None:
             msg = (
@@ -143,7 +143,7 @@ class EpochBatches:
         assert self._source.sampler is not None, "asked for by the caller"
         batches = sample_batches(
             self._source.sampler,
-            1 if isinstance(request.size, Budget) else request.size,  # of an order cut by a budget
+            1 if isinstance(request.size, BatchBudget) else request.size,  # cut later
             drop_last=request.drop_last,
             key=(self._seed, epoch),
         )

@@ -28,7 +28,7 @@ from torch_distinput.engine.steps import (
 )
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.assignment.bounds import Budget
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
 from torch_distinput.plan.progress.position import (
     ALL,
@@ -133,7 +133,7 @@ class ExampleSteps(Steps):
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
         if known is not None and self._counted is not None:
             read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
-        if isinstance(splitter.global_batch_size, Budget):
+        if isinstance(splitter.global_batch_size, BatchBudget):
             dataset: Any = self._cut_by_budget(splitter.global_batch_size, position, read_plan)
         else:
             dataset = RebatchDataset(
@@ -153,7 +153,7 @@ class ExampleSteps(Steps):
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(
-        self, size: Budget, position: Position, read_plan: ReadPlan
+        self, size: BatchBudget, position: Position, read_plan: ReadPlan
     ) -> BudgetedDataset:
         """Cut this worker's part by the lengths of the rows; ``size``: of the layout."""
         budget, splitter = self.source.request.budget, self.route.splitter
@@ -227,7 +227,7 @@ class ExampleSteps(Steps):
 
     @property
     def _is_budgeted(self) -> bool:
-        return isinstance(self.route.splitter.global_batch_size, Budget)
+        return isinstance(self.route.splitter.global_batch_size, BatchBudget)
 
     @property
     def _stream(self) -> Stream:

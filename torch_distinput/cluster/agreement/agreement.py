@@ -202,12 +202,10 @@ def _vote_once(
         told = channel.gather_objects(news)
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
-    num_steps = len(verdict.totals)
-    after_steps = counter.add_round(votes, told, num_steps)
-    if sums_tokens and num_steps:
-        queue.agree(verdict.totals, after_steps, _sum_tokens(queue, channel, num_steps))
-    else:
-        queue.agree(verdict.totals, after_steps)
+    after_steps = counter.add_round(votes, told, len(verdict.totals))
+    num_steps = len(verdict.totals) if sums_tokens else 0
+    sum_tokens = partial(_sum_tokens, channel, num_steps) if num_steps else None
+    queue.agree(verdict.totals, after_steps, sum_tokens)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = queue.failure if failed else None
@@ -215,10 +213,11 @@ def _vote_once(
     return False
 
 
-def _sum_tokens(queue: AgreementQueue[S], channel: Channel, num_steps: int) -> list[int]:
-    """The tokens in sync of each step that was agreed on."""
-    own = np.array(queue.list_tokens(num_steps), dtype=np.int64)
-    summed: list[int] = channel.gather_ints(own).sum(axis=0).tolist()
+def _sum_tokens(channel: Channel, num_steps: int, own: list[int]) -> list[int]:
+    """The tokens in sync of each step; a worker that has ended has none."""
+    vector = np.zeros(num_steps, dtype=np.int64)
+    vector[: len(own)] = own
+    summed: list[int] = channel.gather_ints(vector).sum(axis=0).tolist()
     return summed
 
 

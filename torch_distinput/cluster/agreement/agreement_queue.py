@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -67,6 +67,8 @@ class Votable(Protocol):
 
 
 S = TypeVar("S", bound=Votable)
+SumTokens = Callable[[list[int]], list[int]] | None
+"""From this worker's tokens of each step, as far as it has steps, to those of all workers."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -188,19 +190,15 @@ class AgreementQueue(Generic[S]):
                 self._told = news[-1]
             return self._vote(has_news=bool(news)), news
 
-    def list_tokens(self, num_steps: int) -> list[int]:
-        """Return this worker's tokens in each of the next steps; 0 where it has none."""
-        with self._lock:
-            ready = [step.own_tokens for step, _ in islice(self._ready, num_steps)]
-        return ready + [0] * (num_steps - len(ready))
-
     def agree(
-        self,
-        totals: Sequence[int],
-        after_steps: Sequence[Progress],
-        tokens: Iterable[int | None] = repeat(None),
+        self, totals: Sequence[int], after_steps: Sequence[Progress], sum_tokens: SumTokens = None
     ) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
+        tokens: Iterable[int | None] = repeat(None)
+        if sum_tokens is not None:
+            with self._lock:
+                own = [step.own_tokens for step, _ in islice(self._ready, len(totals))]
+            tokens = sum_tokens(own)
         with self._lock:
             for total, progress, num_tokens in zip(totals, after_steps, tokens, strict=False):
                 step, num_bytes = self._ready.popleft() if self._ready else (None, 0)

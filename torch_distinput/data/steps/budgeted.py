@@ -33,7 +33,7 @@ from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.stream.segments import make_resume_point, open_segments
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.assignment.bounds import Budget
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.budget_batches import make_too_long_error
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.route import ReadPlan, Shard
@@ -60,7 +60,7 @@ class BudgetReader:
         stream: Stream,
         shard: Shard,
         length: Length,
-        size: Budget,
+        size: BatchBudget,
     ) -> None:
         """Read nothing yet.
 
@@ -197,9 +197,9 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         """Refuse to go on where what was delivered ends elsewhere than before."""
         if not least <= self._num_delivered <= most:
             msg = (
-                f"Expected to go on after {self._num_delivered} rows, as the state says, got them "
-                f"to end after {least}: lengths for the token budget are not those of before. Go "
-                "on with the same length=, or start a new epoch."
+                f"Expected steps that end after {self._num_delivered} rows, as the state says, got "
+                f"{least} rows: lengths for the token budget are not those of before. Go on with "
+                "the same length=, or start a new epoch."
             )
             raise SourceError(msg)
 

@@ -50,7 +50,7 @@ class FixedBounds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
+class BatchBudget:
     """What a global batch may hold, where examples have lengths.
 
     Attributes:
@@ -70,11 +70,11 @@ class Budget:
         return int(np.searchsorted(np.cumsum(counted), self.num_tokens, side="right"))
 
 
-Size = int | Budget
+Size = int | BatchBudget
 """Of a full global batch: its examples, or its tokens."""
 
 
-def find_begins(totals: NDArray[np.int64], budget: Budget) -> NDArray[np.int64]:
+def find_begins(totals: NDArray[np.int64], budget: BatchBudget) -> NDArray[np.int64]:
     """Return the rows with which batches begin, and the end of the last one.
 
     Where a batch would end is found for all rows at once; then only some of these ends are used:

@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.assignment.bounds import Budget, find_begins
+from torch_distinput.plan.assignment.bounds import BatchBudget, find_begins
 from torch_distinput.plan.assignment.order import (
     ExampleOrder,
     GivenOrder,
@@ -45,12 +45,12 @@ class BudgetBatches:
     sequence: Indices
     totals: Indices
     begins: Indices
-    budget: Budget
+    budget: BatchBudget
     drop_last: bool = False
 
     @staticmethod
     def of(
-        order: ExampleOrder, lengths: Indices, budget: Budget, *, drop_last: bool = False
+        order: ExampleOrder, lengths: Indices, budget: BatchBudget, *, drop_last: bool = False
     ) -> BudgetBatches:
         """Cut an order.
 
@@ -146,7 +146,7 @@ def _check_indices(sequence: Indices, num_lengths: int) -> None:
         raise ConfigurationError(msg)
 
 
-def _check_fits(sequence: Indices, counted: Indices, budget: Budget) -> None:
+def _check_fits(sequence: Indices, counted: Indices, budget: BatchBudget) -> None:
     """Refuse an example that fits into no batch; say which."""
     wrong = np.flatnonzero(counted > budget.num_tokens)
     if len(wrong):
@@ -156,7 +156,7 @@ def _check_fits(sequence: Indices, counted: Indices, budget: Budget) -> None:
 
 
 def make_too_long_error(
-    name: str, length: int, budget: Budget, count: int = 1
+    name: str, length: int, budget: BatchBudget, count: int = 1
 ) -> ConfigurationError:
     """Return the error for an example that fits into no batch; ``count``: how many there are."""
     others = f" ({count} examples are too long)" if count > 1 else ""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.plan.assignment.bounds import Budget, Size
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.progress import packing, state_version_1
 from torch_distinput.plan.progress.parts import DEALING, keep_parts_whole
 from torch_distinput.plan.progress.place import list_place, read_place
@@ -203,7 +203,7 @@ def _position(state: Mapping[str, Any]) -> Position:
 
 def _listed_size(size: Size | None) -> Any:
     """A budget as what it counts, its number of that, and what a longer example counts for."""
-    return [_TOKENS, size.num_tokens, size.max_length] if isinstance(size, Budget) else size
+    return [_TOKENS, size.num_tokens, size.max_length] if isinstance(size, BatchBudget) else size
 
 
 def _sized(listed: Any) -> Size | None:
@@ -214,7 +214,7 @@ def _sized(listed: Any) -> Size | None:
         msg = f"{listed!r} is no budget"
         raise ValueError(msg)
     longest = None if max_length is None else _count(max_length)
-    return Budget(num_tokens=_count(num_tokens), max_length=longest)
+    return BatchBudget(num_tokens=_count(num_tokens), max_length=longest)
 
 
 def _count(value: Any) -> int:

@@ -97,7 +97,7 @@ class MixedFetch:
 
 
 def _fetch_examples(fetch: Callable[[Indices], Batch], indices: Indices) -> list[Any]:
-    found: list[Any] = fetch.examples(indices)  # type: ignore[attr-defined] - as all of them have
+    found: list[Any] = fetch.examples(indices)  # type: ignore[attr-defined]
     return found
 
 

@@ -33,7 +33,7 @@ from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.assignment.bounds import Budget
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
 from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
 from torch_distinput.plan.progress.place import Start
@@ -128,7 +128,7 @@ def _refuse_own_state(name: str, source: Any) -> None:
 def _find_shares(mixture: Mixture, request: Request) -> Shares:
     """The shares by examples, and a word where they are rounded."""
     size = request.size if mixture.unit == STEPS else 1
-    if isinstance(size, Budget):
+    if isinstance(size, BatchBudget):
         msg = (
             "Expected a schedule in examples beside a token budget, whose steps have any number of "
             f'them, got one in steps for {mixture!r}. Use unit="examples".'

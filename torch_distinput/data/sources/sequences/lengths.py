@@ -134,7 +134,7 @@ def _pick(batch: Any, column: str) -> Any:
 def _measure_leaf(leaf: Any) -> Any:
     """The whole numbers of a column, or the lengths of its rows."""
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        return leaf.offsets().diff().numpy()
+        return leaf.offsets().diff().numpy()  # type: ignore[attr-defined]
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         array = np.asarray(leaf)
         return array if array.ndim == 1 else np.full(len(array), array.shape[1])

@@ -16,7 +16,7 @@ from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
-from torch_distinput.plan.assignment.bounds import Budget
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.permutation import Indices
 
 
@@ -83,9 +83,9 @@ class TokenBudget:
         return f"TokenBudget({self.num_tokens}, length={shown}, max_length={self.max_length})"
 
     @property
-    def size(self) -> Budget:
+    def size(self) -> BatchBudget:
         """What of it decides where batches end, once lengths are known."""
-        return Budget(num_tokens=self.num_tokens, max_length=self.max_length)
+        return BatchBudget(num_tokens=self.num_tokens, max_length=self.max_length)
 
     def refuse_array(self, name: str) -> None:
         """Refuse lengths by number for rows that are read in order, of a source ``name``."""
