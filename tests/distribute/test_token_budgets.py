@@ -225,8 +225,16 @@ def test_tokens_of_batches_of_each_worker_s_own():
     shards = Shards([[1, 2, 3, 4], [11, 12, 13]])  # [1 2|3] [4|-] and [11|12 13]
     assert [[7 + 4 + 7, 1 + 4 + 1, 8]] * 2 == list_tokens(by_tokens(shards, 12, policy="file"), 2)
     assert [[12, 8]] == list_tokens(by_tokens(Shards([[1, 2, 3, 4]]), 12, policy="file"), 1)
-    values = stream_of([1, 2, 3])  # [1 2|3] and [1|2 3]
-    assert [[7 + 4 + 7, 1 + 4 + 1]] * 2 == list_tokens(by_tokens(values, 12, policy="off"), 2)
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_tokens_of_what_all_workers_play(kind):
+    """As often as the examples are counted; a step in which nobody has any is left out."""
+    values = [1, 2, 3, 4]  # [1 2|3] and [1|2 3]; then [4|-] and [-|4]
+    source = values if kind == "list" else stream_of(values)
+    make = by_tokens(source, 12, policy="off")
+    assert [[7 + 4 + 7, 1 + 4 + 1, 8, 8]] * 2 == list_tokens(make, 2)
+    assert [[7 * 3, 4 * 3, 1 * 3, 8, 8, 8]] * 3 == list_tokens(make, 3)
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])

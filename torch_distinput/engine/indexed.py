@@ -134,9 +134,8 @@ class IndexedInput:
         fetched = self._fetch(opening, position, batches)
         if self._source.mixture is not None and self._splitter.shared:
             fetched = with_source_counts(fetched, self._source.mixture, position.examples)
-        if isinstance(batches, BudgetBatches) and self._splitter.shared:
-            left = batches.skip(steps=position.steps, examples=position.examples)
-            fetched = with_num_tokens(fetched, left.num_tokens)
+        if isinstance(batches, BudgetBatches):
+            fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -210,6 +209,13 @@ class IndexedInput:
         if self._splitter.shared:
             return plan_steps(_skip_delivered(batches, position), self._splitter)
         return islice(plan_steps(batches, self._splitter), position.steps, None)
+
+    def _count_tokens(self, batches: BudgetBatches, position: Position) -> Iterator[int]:
+        """The tokens in sync of each step from a position on."""
+        if self._splitter.shared:
+            left = batches.skip(steps=position.steps, examples=position.examples)
+            return left.count_tokens(self._splitter)
+        return islice(batches.count_tokens(self._splitter), position.steps, None)
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Fetch the step as one worker with all the replicas."""

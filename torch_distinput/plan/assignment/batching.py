@@ -193,7 +193,7 @@ def count_in_sync(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]
     if set(sizes) == {splitter.global_batch_size}:
         return sizes[:1] * splitter.topology.num_workers  # what the rotation is for
     totals: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
-    for cut in _cut_for_all(splitter, sizes):
+    for cut in cut_for_all(splitter, sizes):
         totals += cut.sum(axis=1)
     return tuple(totals.tolist())
 
@@ -203,15 +203,18 @@ def count_idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
     """Count the idle replicas in one round of batches, as in :func:`count_in_sync`."""
     rows: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
     empty = rows.copy()
-    for cut in _cut_for_all(splitter, sizes):
+    for cut in cut_for_all(splitter, sizes):
         rows += cut.sum(axis=1)
         empty += (cut == 0).sum(axis=1)
     uneven = empty[(rows > 0) & (empty > 0)]
     return Idle(len(uneven), int(uneven.sum()))
 
 
-def _cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """The sizes of each worker, ``(steps, replicas)``; of a shared batch those of all replicas."""
+def cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
+    """Yield the sizes of each worker, ``(steps, replicas)``; of a shared batch of all replicas.
+
+    ``sizes``: as in :func:`count_in_sync`.
+    """
     topology = splitter.topology
     if splitter.shared:
         topology = Topology(replicas_per_worker=topology.num_replicas_in_sync)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import final
 
 import numpy as np
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.batching import Splitter, cut_for_all
 from torch_distinput.plan.assignment.bounds import BatchBudget, find_begins
 from torch_distinput.plan.assignment.order import (
     ExampleOrder,
@@ -102,6 +104,20 @@ class BudgetBatches:
         """The tokens of each batch."""
         tokens: list[int] = np.diff(self.totals[self.begins]).tolist()
         return tokens
+
+    def count_tokens(self, splitter: Splitter) -> Iterator[int]:
+        """Yield the tokens in sync of each step that has an example."""
+        if splitter.shared:
+            yield from self.num_tokens
+            return
+        for begin, end in pairwise(self.begins.tolist()):
+            before = self.totals[begin : end + 1]
+            tokens, rows = np.zeros((2, splitter.steps_per_batch), dtype=np.int64)
+            for sizes in cut_for_all(splitter, (end - begin,)):
+                played = sizes.sum(axis=1)
+                tokens += np.diff(before[np.cumsum(played)], prepend=before[0])
+                rows += played
+            yield from tokens[rows > 0].tolist()
 
     def take(self, batch: int) -> Indices:
         """Return the examples of a batch, in order."""

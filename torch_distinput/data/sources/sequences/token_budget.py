@@ -28,9 +28,10 @@ class TokenBudget:
     The lengths of a batch add up to ``num_tokens`` at most, and the next example would not fit.
     What is counted are tokens of examples, not the padding that a ``collate_fn`` adds.
 
-    >>> strategy = MirroredStrategy(["cpu"])
+    >>> import torch_distinput as tdi
+    >>> strategy = tdi.OneDeviceStrategy("cpu")
     >>> documents = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
-    >>> budget = TokenBudget(6, length=len)
+    >>> budget = tdi.TokenBudget(6, length=len)
     >>> dataset = strategy.distribute_dataset(documents, global_batch_size=budget, collate_fn=list)
     >>> list(dataset)
     [[[1, 2, 3], [4, 5], [6]], [[7, 8, 9, 10]]]
