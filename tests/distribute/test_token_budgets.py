@@ -6,9 +6,7 @@ import itertools
 import threading
 from collections import Counter
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -26,10 +24,10 @@ from tests.distribute.budgets import (
 )
 from tests.distribute.mixtures import Rows
 from tests.distribute.resumes import clusters, examples_of, in_order, run
-from tests.distribute.street import Shards, one, options, stream_of, write_files
+from tests.distribute.street import Shards, options, play, stream_of, write_files
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
-some = settings(max_examples=300 if LONG else 25)
+some = settings(max_examples=300 if LONG else 15)
 splits = st.sampled_from(["split", "even"])
 budgets = st.integers(9, 30)
 
@@ -151,6 +149,28 @@ def test_the_last_batch_may_be_left_out(tmp_path, kind, drop_last):
     assert [[1] * 10] * 2 == list_batches(run(make, (2, 1))[0])
 
 
+def test_a_stream_goes_on_with_other_lengths():
+    """Under DATA rows tell where it stands: a batch begins with the next one."""
+    source = stream_of(range(40))
+    head, state = run(by_tokens(source, 12), (2, 1), steps=4)
+
+    def make(strategy):
+        budget = tdi.TokenBudget(12, length=lambda value: 1)
+        return strategy.distribute_dataset(source, global_batch_size=budget)
+
+    tail, _ = run(make, (2, 1), state=state)
+    assert list(range(40)) == in_order(head) + in_order(tail)
+
+
+def test_each_epoch_has_an_order_of_its_own():
+    """That of a number of examples."""
+    values = list(range(20))
+    budget = tdi.TokenBudget(12, length=length_of)
+    (one_way,) = play(values, budget, epochs=2, shuffle=True)
+    (other,) = play(values, 4, epochs=2, shuffle=True)
+    assert in_order([other]) == in_order([one_way])
+
+
 class Backwards:
     """A sampler: the last one first."""
 
@@ -174,67 +194,6 @@ def test_the_order_of_a_sampler_is_cut():
     shuffled = DataLoader(Rows(range(20)), batch_size=None, shuffle=True)
     ours, _ = run(by_tokens(Rows(range(20)), 12, shuffle=True), (2, 1))
     assert ours == run(by_tokens(shuffled, 12), (2, 1))[0]
-
-
-@pytest.mark.parametrize(
-    "length",
-    [
-        "x",
-        "tokens",
-        [3, 1, 4, 1, 5],
-        np.array([3, 1, 4, 1, 5], dtype=np.uint8),
-        torch.tensor([3, 1, 4, 1, 5]),
-        lambda example: int(example["x"]),
-    ],
-)
-def test_what_tells_a_length(length):
-    """A column of lengths or of sequences, an array, a function."""
-    tokens = tdi.PackedStrings.from_list([b"abc", b"a", b"abcd", b"a", b"abcde"])
-    columns = {"x": torch.tensor([3, 1, 4, 1, 5]), "tokens": tokens}
-    dataset = one().distribute_dataset(
-        columns, global_batch_size=tdi.TokenBudget(6, length=length)
-    )
-    assert [[3, 1], [4, 1], [5]] == [step["x"].tolist() for step in dataset]
-    assert 3 == len(dataset)
-
-
-def list_tokens(make, num_workers):
-    """Of each worker the tokens of all steps, and the sum of its own."""
-
-    def work(strategy):
-        with iter(make(strategy)) as iterator:
-            feed = iterator._run.feed
-            steps = itertools.takewhile(bool, map(feed.next, itertools.count()))
-            traces = [delivery.step.trace for delivery in steps]
-            return [trace.num_tokens for trace in traces]
-
-    return simulate(work, num_workers=num_workers)
-
-
-@pytest.mark.parametrize("kind", ["list", "stream", "files"])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_step_knows_its_tokens(tmp_path, kind, workers):
-    """Those of the whole global batch, on each worker."""
-    source = make_source(tmp_path, kind, 20)
-    expected = [sum(map(length_of, batch)) for batch in fill_by_hand(range(20), 12)]
-    assert [expected] * workers == list_tokens(by_tokens(source, 12), workers)
-
-
-def test_tokens_of_batches_of_each_worker_s_own():
-    """Summed with the votes: of steps that a worker has no part in, too."""
-    shards = Shards([[1, 2, 3, 4], [11, 12, 13]])  # [1 2|3] [4|-] and [11|12 13]
-    assert [[7 + 4 + 7, 1 + 4 + 1, 8]] * 2 == list_tokens(by_tokens(shards, 12, policy="file"), 2)
-    assert [[12, 8]] == list_tokens(by_tokens(Shards([[1, 2, 3, 4]]), 12, policy="file"), 1)
-
-
-@pytest.mark.parametrize("kind", ["list", "stream"])
-def test_tokens_of_what_all_workers_play(kind):
-    """As often as the examples are counted; a step in which nobody has any is left out."""
-    values = [1, 2, 3, 4]  # [1 2|3] and [1|2 3]; then [4|-] and [-|4]
-    source = values if kind == "list" else stream_of(values)
-    make = by_tokens(source, 12, policy="off")
-    assert [[7 + 4 + 7, 1 + 4 + 1, 8, 8]] * 2 == list_tokens(make, 2)
-    assert [[7 * 3, 4 * 3, 1 * 3, 8, 8, 8]] * 3 == list_tokens(make, 3)
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])

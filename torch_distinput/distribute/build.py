@@ -280,8 +280,8 @@ def _padding(
         return Padding(num_rows=0, grows=True, name=name)
     msg = (
         'partial_batch="pad" needs global_batch_size, a number of examples from which the rows of '
-        f"a replica batch follow, got {name}, whose batches hold any number. Pass examples with "
-        'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+        f"a replica batch follow, got {name}, whose batches have sizes of their own. Pass "
+        'examples with global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
     )
     raise ConfigurationError(msg)
 
