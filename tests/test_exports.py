@@ -86,6 +86,7 @@ PROMISED = {
     "StepGroup",
     "StepInfo",
     "TensorSpec",
+    "TokenBudget",
     "accumulate",
     "compute_average_loss",
     "cu_seqlens",

@@ -21,6 +21,7 @@ from torch_distinput.data.batch.collate import collate
 from torch_distinput.data.sources.sequences.balance import PaddedCost
 from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
 from torch_distinput.data.sources.sequences.pad_collate import pad_collate
+from torch_distinput.data.sources.sequences.token_budget import TokenBudget
 from torch_distinput.data.user_sources.buckets import bucket
 from torch_distinput.data.user_sources.mixture import mix, schedule
 from torch_distinput.data.user_sources.sequences.packing import pack
@@ -111,6 +112,7 @@ __all__ = [
     "Strategy",
     "TPUStrategy",
     "TensorSpec",
+    "TokenBudget",
     "TooFewFilesError",
     "Topology",
     "UsageError",

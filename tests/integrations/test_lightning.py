@@ -262,3 +262,13 @@ def test_a_trainer_that_goes_on_plays_the_next_epochs():
         trainer.fit(model, datamodule=module)
     assert whole_epochs(0, 1, 2, 3) == examples(model.trained)
     assert isinstance(trainer, pl.Trainer)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_batches_by_a_token_budget(source):
+    """An epoch is as many steps as batches fit, and each example is trained once."""
+    model = Model()
+    budget = tdi.TokenBudget(4, length=lambda example: 1 + int(example) % 2)
+    fit(model, data(source, budget, shuffle=False), max_epochs=2)
+    assert whole_epochs(0, 1) == examples(model.trained)
+    assert [[0, 1, 2], [3, 4], [5, 6], [7, 8], [9]] == model.trained[:5]

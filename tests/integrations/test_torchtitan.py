@@ -22,6 +22,7 @@ from torch_distinput.integrations.torchtitan import DistributedDataLoader
 from torch_distinput.testing import run_ranks
 
 COUNT, LENGTH = 41, 3
+BUDGET = tdi.TokenBudget(64, length=len)
 ROWS = {"local_batch_size": 2, "seq_len": LENGTH, "snapshot_every_n_steps": 6}
 TOKENS = {"num_tokens_per_batch": 2 * LENGTH, "max_context_length": LENGTH}
 
@@ -222,6 +223,7 @@ def test_the_name_of_the_version_comes_first():
     [
         ({"global_batch_size": None}, ROWS, "global_batch_size for data that ends, got None"),
         ({"global_batch_size": 13}, ROWS, "to be a multiple of 2, .* got 13 on 1 ranks"),
+        ({"global_batch_size": BUDGET}, ROWS, r"a multiple of 2, .* got TokenBudget\(64"),
         ({"dataset": "c4"}, ROWS, "source_fn alone .* got {'dataset': 'c4'} beside it"),
         ({}, {"seq_len": 3}, r"got \['seq_len', 'tokenizer'\]"),
         ({}, {**TOKENS, "num_tokens_per_batch": 7}, "whole rows, got 7 tokens for rows of 3"),

@@ -180,9 +180,12 @@ class TestMistakes:
         with pytest.raises(tdi.UsageError, match="Distribute the source twice"):
             trainer.get_train_dataloader()
 
-    def test_a_dataset_that_is_distributed_already_is_played_as_it_is(self, trainer, strategy):
+    @pytest.mark.parametrize("size", [5, tdi.TokenBudget(5, length=lambda _: 1)])
+    def test_a_dataset_that_is_distributed_already_is_played_as_it_is(
+        self, size, trainer, strategy
+    ):
         trainer.train_dataset = strategy.distribute_dataset(
-            SOURCES["list"](COUNT), global_batch_size=5, collate_fn=collate
+            SOURCES["list"](COUNT), global_batch_size=size, collate_fn=collate
         )
         trainer.train()
         assert [EPOCH[0:5], EPOCH[5:10], EPOCH[10:15], EPOCH[15:20], [20, 21]] == trainer.model.seen

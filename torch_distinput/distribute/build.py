@@ -75,7 +75,7 @@ def build_dataset(
     splitter = Splitter(
         topology=session.topology,
         rebatch=_rebatch(options, opened),
-        global_batch_size=opened.request.global_batch_size,
+        global_batch_size=opened.request.size,
         shared=SHARES_STREAM[policy],
     )
     padding = _padding(options, session, splitter, opened.name)
@@ -150,7 +150,7 @@ def _facts(
     """What must be equal on all workers."""
     return {
         "replicas per worker": session.topology.replicas_per_worker,
-        "global_batch_size": request.global_batch_size,
+        "global_batch_size": request.size,
         "drop_last": request.drop_last,
         "rebatch": options.rebatch,
         "partial_batch": _partial_batch(options, session).value,
@@ -271,10 +271,12 @@ def _check_seed(seed: int) -> int:
 
 def _rebatch(options: InputOptions, source: Source) -> Rebatch:
     rebatch = Rebatch(options.rebatch)
-    if rebatch is Rebatch.CYCLE and source.request.global_batch_size is None:
+    request = source.request
+    if rebatch is Rebatch.CYCLE and not isinstance(request.size, int):
+        got = request.budget or f"a source of ready batches ({source.name})"
         msg = (
-            'rebatch="cycle" needs global_batch_size, the size of a full batch, got a source of '
-            f'ready batches ({source.name}). Use "split" or "even", or pass examples.'
+            'rebatch="cycle" needs global_batch_size, the number of examples of a full batch, got '
+            f'{got}. Use "split" or "even", or pass examples and their number.'
         )
         raise ConfigurationError(msg)
     return rebatch
@@ -290,14 +292,14 @@ def _padding(
     """What every replica batch is filled up to; None where its rows are its examples."""
     if _partial_batch(options, session) is PartialBatch.ZERO_ROWS:
         return None
-    if splitter.global_batch_size is not None:
+    if isinstance(splitter.global_batch_size, int):
         return Padding(num_rows=splitter.most_rows)
     if session.has_static_shapes:
         return Padding(num_rows=0, grows=True, name=name)
     msg = (
-        'partial_batch="pad" needs global_batch_size, from which the rows of a replica batch '
-        f"follow, got {name}, whose batches have sizes of their own. Pass examples with "
-        'global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+        'partial_batch="pad" needs global_batch_size, a number of examples from which the rows of '
+        f"a replica batch follow, got {name}, whose batches have sizes of their own. Pass "
+        'examples with global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
     )
     raise ConfigurationError(msg)
 

@@ -18,6 +18,7 @@ from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.sequences.balance import PaddedCost
 from torch_distinput.data.sources.sequences.lengths import Length
+from torch_distinput.data.sources.sequences.token_budget import TokenBudget
 from torch_distinput.data.sources.source import Request
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute import reductions
@@ -104,7 +105,7 @@ class Strategy(ABC):
         self,
         source: Any,
         *,
-        global_batch_size: int | None = None,
+        global_batch_size: int | TokenBudget | None = None,
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
@@ -120,8 +121,8 @@ class Strategy(ABC):
                 or tuple or dict of them; a map-style dataset or list; an object with
                 ``num_shards`` and ``shard()``; an IterableDataset, generator function or torchdata
                 node; or a :class:`DatasetCreator`, and nothing beside it but ``options``.
-            global_batch_size: examples of one step over all replicas in sync; None with a
-                DataLoader, which has it, and for streams whose elements are global batches.
+            global_batch_size: examples, or a :class:`TokenBudget`, of one step over all replicas in
+                sync; None with a DataLoader, which has it, and for streams of global batches.
             shuffle: a new order every epoch, of examples with an index or of a FileDataset's files.
             seed: key of all our randomness; the same on all ranks.
             drop_last: leave out the last partial global batch (FILE: of each worker).

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
-from torch_distinput.plan.assignment.order import GlobalBatches, UniformBatches
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
+from torch_distinput.plan.assignment.budget_batches import BudgetBatches
+from torch_distinput.plan.assignment.order import (
+    ExampleOrder,
+    GivenBatches,
+    GlobalBatches,
+    UniformBatches,
+)
 from torch_distinput.plan.progress.position import Position
+from torch_distinput.plan.progress.state import LENGTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,15 @@ class _Sampled:
     batches: GlobalBatches
 
 
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The batches of an order by a budget: worked out as a whole, so once."""
+
+    order: ExampleOrder
+    size: BatchBudget
+    batches: BudgetBatches
+
+
 class EpochBatches:
     """Makes the batches of an epoch, or samples them.
 
@@ -29,9 +47,11 @@ class EpochBatches:
     """
 
     def __init__(self, source: IndexedSource, *, seed: int) -> None:
-        """Take a source; nothing is sampled yet."""
+        """Take a source; nothing is sampled yet, nor measured."""
         self._source = source
         self._seed = seed
+        self._lengths = source.find_lengths()
+        self._planned: _Planned | None = None
         self._played: _Sampled | None = None
         self._looked_up: _Sampled | None = None  # of another epoch: to compare states, to replay
 
@@ -41,22 +61,33 @@ class EpochBatches:
         if self._source.sampler is not None and not (position.steps and goes_on):
             self._played = self._sample(position.epoch)
 
-    def of(self, epoch: int, size: int | None = None) -> GlobalBatches:
-        """The global batches; of the size that was asked for, or another."""
+    def of(self, epoch: int, size: Size | None = None) -> GlobalBatches:
+        """The global batches; of the size that was asked for, or another.
+
+        Raises:
+            ConfigurationError: a ValueError; a budget was asked for, and no lengths are known, or
+                an example is longer.
+        """
+        size = self._source.request.size if size is None else size
         if self._source.sampler is None:
-            return self._uniform(epoch, self._source.num_examples, size)
+            assert size is not None, "only a batch sampler has no batch size"
+            order = self._source.make_order(self._seed, epoch)
+            return self._cut(order, size, epoch)
         batches = self._look_up(epoch).batches
-        if isinstance(batches, UniformBatches) and size is not None:
-            batches = replace(batches, global_batch_size=size)
-        return batches
+        if isinstance(batches, GivenBatches) or size is None:
+            return batches
+        assert isinstance(batches, (UniformBatches, BudgetBatches)), "there is no other"
+        return self._cut(batches.order, size, epoch)
 
     def num_steps(self, position: Position, splitter: Splitter) -> int | None:
         """Steps of an epoch; of a sampler only its length is asked, which changes nothing."""
         epoch, sampler = position.epoch, self._source.sampler
         if sampler is None or (self._played is not None and self._played.epoch == epoch):
             return _count_steps(self.of(epoch), position, splitter)
-        length = length_of(sampler)
-        if length is None or self._source.request.global_batch_size is not None:
+        length, size = length_of(sampler), self._source.request.size
+        if isinstance(size, BatchBudget):
+            return None  # it depends on the order that will be sampled
+        if length is None or size is not None:
             return length and _count_steps(self._uniform(epoch, length), position, splitter)
         return length if splitter.shared else None  # else it depends on the sizes of its batches
 
@@ -71,16 +102,34 @@ class EpochBatches:
         sampler = self._source.sampler
         return {} if sampler is None else _describe_order(self.of(epoch), type(sampler).__name__)
 
-    def _uniform(
-        self, epoch: int, num_examples: int | None, size: int | None = None
-    ) -> UniformBatches:
-        request = self._source.request
-        size = request.global_batch_size if size is None else size
-        assert size is not None, "only a batch sampler has no batch size"
+    def describe_lengths(self, epoch: int) -> dict[str, object]:
+        """The lengths that batches are filled by, if they are: all workers need the same."""
+        return {} if self._lengths is None else {LENGTHS: self._lengths.digest(epoch)}
+
+    def _uniform(self, epoch: int, num_examples: int) -> UniformBatches:
+        """As many examples, in batches of the size that was asked for."""
+        size, drop_last = self._source.request.size, self._source.request.drop_last
+        assert isinstance(size, int), "asked for by the caller"
         order = self._source.make_order(self._seed, epoch, num_examples)
-        return UniformBatches(
-            order=order, global_batch_size=size, drop_last=request.drop_last
-        )
+        return UniformBatches(order=order, global_batch_size=size, drop_last=drop_last)
+
+    def _cut(self, order: ExampleOrder, size: Size, epoch: int) -> GlobalBatches:
+        drop_last = self._source.request.drop_last
+        if not isinstance(size, BatchBudget):
+            return UniformBatches(order=order, global_batch_size=size, drop_last=drop_last)
+        if self._lengths is None:
+            msg = (
+                "Expected a token budget, whose lengths tell where batches end, to look at a state "
+                f"of batches of {size.num_tokens} tokens, got a dataset with a number of examples. "
+                "Distribute it as it was when the state was saved."
+            )
+            raise ConfigurationError(msg)
+        planned = self._planned
+        if planned is None or (planned.order, planned.size) != (order, size):
+            lengths = self._lengths.read(epoch)
+            batches = BudgetBatches.of(order, lengths, size, drop_last=drop_last)
+            self._planned = planned = _Planned(order, size, batches)
+        return planned.batches
 
     def _look_up(self, epoch: int) -> _Sampled:
         for known in (self._played, self._looked_up):
@@ -94,7 +143,7 @@ class EpochBatches:
         assert self._source.sampler is not None, "asked for by the caller"
         batches = sample_batches(
             self._source.sampler,
-            request.global_batch_size,
+            1 if isinstance(request.size, BatchBudget) else request.size,  # cut later
             drop_last=request.drop_last,
             key=(self._seed, epoch),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 from torch_distinput.data.batch.spec import spec_of
@@ -12,6 +13,7 @@ from torch_distinput.data.loader.processes import run_stages
 from torch_distinput.data.sources.sequences.balance import Balance
 from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
+from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -26,10 +28,18 @@ from torch_distinput.engine.steps import (
     make_routes,
     sum_running_numbers,
 )
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
-from torch_distinput.plan.progress.position import ALL, Position, Segment, StreamPosition
-from torch_distinput.plan.progress.route import Route, Shard
+from torch_distinput.plan.progress.position import (
+    ALL,
+    Position,
+    Segment,
+    StreamPosition,
+    make_layout,
+)
+from torch_distinput.plan.progress.route import ReadPlan, Route, Shard
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 
@@ -100,6 +110,8 @@ class ExampleSteps(Steps):
 
     def resume(self, position: Position) -> Position:
         """Go on, perhaps with other workers: files that nobody touched are assigned again."""
+        if self.route.splitter.shared and self._is_budgeted:
+            return position.restart(make_layout(self.route.splitter))  # rows tell where it stands
         if self.route.lacks_files_touched(position):
             position = replace(position, files_touched=self._files_touched(position))
         return self.route.resume(position)
@@ -110,7 +122,7 @@ class ExampleSteps(Steps):
         None where all workers deal rows by what each of them finds that they cost: then they vote
         in any case, and compare the costs.
         """
-        if self.balance is not None and self.route.splitter.shared:
+        if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
             return None
         lengths = self._lengths(position)
         if lengths is None:
@@ -134,19 +146,17 @@ class ExampleSteps(Steps):
         if known is not None and self._counted is not None:
             read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
         shard = self.route.make_shard(position, Segment())
-        dealer = None
-        if self.balance is not None:
-            dealer = RowDealer(
-                balance=self.balance, stream=self._stream, shard=shard, splitter=splitter
+        if isinstance(splitter.global_batch_size, BatchBudget):
+            dataset: Any = self._cut_by_budget(splitter.global_batch_size, position, read_plan)
+        else:
+            dataset = RebatchDataset(
+                self._stream,
+                read_plan,
+                splitter=splitter,
+                drop_last=self.source.request.drop_last,
+                known=known,
+                dealer=self._make_dealer(shard),
             )
-        dataset = RebatchDataset(
-            self._stream,
-            read_plan,
-            splitter=splitter,
-            drop_last=self.source.request.drop_last,
-            known=known,
-            dealer=dealer,
-        )
         options = self.source.loader
         if not self._stream.has_work:
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
@@ -154,6 +164,41 @@ class ExampleSteps(Steps):
         ahead = options.num_threads > 0
         finish = Finish(self._stream, shard, splitter, lent=lent, ahead=ahead)
         return run_stages(dataset, finish, options)
+
+    def _cut_by_budget(
+        self, size: BatchBudget, position: Position, read_plan: ReadPlan
+    ) -> BudgetedDataset:
+        """Cut this worker's part by the lengths of the rows; ``size``: of the layout."""
+        budget, splitter = self.source.request.budget, self.route.splitter
+        if budget is None:
+            msg = (
+                "Expected a token budget, whose lengths tell where batches end, to look at a state "
+                f"of batches of {size.num_tokens} tokens, got a dataset with a number of examples. "
+                "Distribute it as it was when the state was saved."
+            )
+            raise ConfigurationError(msg)
+        worker = 0 if splitter.shared else splitter.topology.worker_index
+        return BudgetedDataset(
+            self._stream,
+            read_plan,
+            reader_of=partial(
+                BudgetReader,
+                stream=self._stream,
+                shard=self.route.make_shard(position, Segment()),
+                length=budget.length,
+                size=size,
+            ),
+            splitter=splitter,
+            num_delivered=position.rows[worker],
+            drop_last=self.source.request.drop_last,
+        )
+
+    def _make_dealer(self, shard: Shard) -> RowDealer | None:
+        if self.balance is None:
+            return None
+        return RowDealer(
+            balance=self.balance, stream=self._stream, shard=shard, splitter=self.route.splitter
+        )
 
     def spec(self) -> Any:
         """Read the first record of all; None if there is none."""
@@ -178,6 +223,8 @@ class ExampleSteps(Steps):
         worker, num_workers = topology.worker_index, topology.num_workers
         if self.route.policy is AutoShardPolicy.OFF:
             return None  # all of it comes many times
+        if self._is_budgeted and self.source.request.drop_last:
+            return None  # what is left out is found where it is read
         if reading is not None:
             stop = self._end(before, reading)
             return sum_running_numbers(self.route, before.examples, stop)
@@ -197,6 +244,10 @@ class ExampleSteps(Steps):
         if found is not None:
             alone = alone.with_shares([found[0]])
         return [replace(alone, route=route) for route in make_routes(self.route, position)]
+
+    @property
+    def _is_budgeted(self) -> bool:
+        return isinstance(self.route.splitter.global_batch_size, BatchBudget)
 
     @property
     def _stream(self) -> Stream:

@@ -25,6 +25,7 @@ from torch_distinput.data.steps.indexed import (
     StepFetch,
     fetch_steps,
     plan_steps,
+    with_num_tokens,
     with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
@@ -37,7 +38,8 @@ from torch_distinput.engine.same_data import confirm, find_difference, refuse_ot
 from torch_distinput.errors import SourceError, UsageError
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle
-from torch_distinput.plan.assignment.order import GlobalBatches
+from torch_distinput.plan.assignment.budget_batches import BudgetBatches
+from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids, sum_range
@@ -102,7 +104,7 @@ class IndexedInput:
 
         Of a mixture also how many examples of each source are delivered at a position.
         """
-        counts = {**self._counts, **self._describe_costs(position)}
+        counts = self._describe(position)
         if sampled is not None:
             return {**counts, "order of the sampler": sampled.digest}
         mixture = self._source.counted_mixture
@@ -111,17 +113,10 @@ class IndexedInput:
         delivered = list(mixture.count(position.examples))
         return {**counts, "examples delivered of each source": delivered}
 
-    def _describe_costs(self, position: Position) -> Recipe:
-        """What rows are dealt by, where all workers must know the same.
-
-        No state is worth reading all examples before the first step.
-        """
-        dealer = self._dealer
-        if dealer is None or not self._splitter.shared:
-            return {}
-        if not (position.steps or dealer.costs.is_known):
-            return {}
-        return dealer.costs.describe(position.epoch)
+    def _describe(self, position: Position) -> Recipe:
+        """The number of examples, and what they are measured by."""
+        costs = {} if self._dealer is None else self._dealer.describe(position, self._splitter)
+        return {**self._counts, **costs, **self._batches.describe_lengths(position.epoch)}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
@@ -131,8 +126,8 @@ class IndexedInput:
         self._batches.begin(position)
         if self._dealer is not None:
             self._dealer.costs.measure(position.epoch)
-        costs, order = self._describe_costs(position), self._batches.facts(position.epoch)
-        facts = {**self._counts, **described, **costs, **order}
+        order = self._batches.facts(position.epoch)
+        facts = {**self._describe(position), **described, **order}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 
@@ -157,6 +152,8 @@ class IndexedInput:
         mixture = self._source.counted_mixture
         if mixture is not None and self._splitter.shared:
             fetched = with_source_counts(fetched, mixture, position.examples)
+        if isinstance(batches, BudgetBatches):
+            fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,
@@ -235,6 +232,13 @@ class IndexedInput:
         steps = plan(batches, self._splitter, padded_lengths=lengths)
         return islice(steps, position.steps, None)
 
+    def _count_tokens(self, batches: BudgetBatches, position: Position) -> Iterator[int]:
+        """The tokens in sync of each step from a position on."""
+        if self._splitter.shared:
+            left = batches.skip(steps=position.steps, examples=position.examples)
+            return left.count_tokens(self._splitter)
+        return islice(batches.count_tokens(self._splitter), position.steps, None)
+
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
         """Fetch the step as one worker with all the replicas."""
         if not self._splitter.shared:
@@ -289,10 +293,11 @@ class IndexedInput:
 
     def idle(self, epoch: int) -> Idle:
         """The zero-row batches of an epoch: all workers cut the same batches."""
-        runs, splitter = self._batches.of(epoch).runs, self._splitter
+        splitter = self._splitter
         if self._dealer is not None and splitter.shared:  # nobody is without rows
             splitter = replace(splitter, rebatch=Rebatch.EVEN)
-        idle_steps = (count_idle(splitter, (run.size,)) * run.count for run in runs)
+        counts = count_by_size(self._batches.of(epoch).runs)
+        idle_steps = (count_idle(splitter, (size,)) * n for size, n in counts.items())
         return sum(idle_steps, Idle())
 
     def num_parts(self) -> None:

@@ -23,6 +23,7 @@ from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.voted_feed import VotedFeed
 from torch_distinput.plan.assignment.batching import Idle, Splitter
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.position import Position, begin_epoch, make_layout
@@ -192,6 +193,9 @@ class PreparedStream:
                 introduce=introduce,
                 counter=counter,
                 timeout=opening.timeout,
+                # Of a stream that all of them read each worker knows the whole batch.
+                sums_tokens=not shared
+                and isinstance(self._splitter.global_batch_size, BatchBudget),
             )
         except ChannelBrokenError as error:
             opening.monitor.call_roll(error)

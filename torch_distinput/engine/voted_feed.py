@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, final
 
 from torch_distinput.cluster.agreement.agreement import Agreement
@@ -10,7 +11,7 @@ from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import merge_specs, name_difference, same_kinds
-from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.local_step import LocalStep, empty_step
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
 from torch_distinput.errors import MismatchError, PeerFailedError
@@ -53,9 +54,18 @@ class VotedFeed:
             if not self._compared:
                 self._compared = True
                 self._check_kinds()
-            return Delivery(taken.step, taken.num_examples, taken.progress)
+            return Delivery(self._with_tokens(taken), taken.num_examples, taken.progress)
         self._end(taken)
         return None
+
+    def _with_tokens(self, taken: Agreed[LocalStep]) -> LocalStep | None:
+        """The step with the tokens in sync, also for a worker that has ended."""
+        step, num_tokens = taken.step, taken.num_tokens
+        if num_tokens is None:
+            return step
+        if step is None:
+            step = empty_step(self.origin.position.layout.replicas_per_worker)
+        return replace(step, trace=step.trace._replace(num_tokens=num_tokens))
 
     def _wait(self) -> Agreed[LocalStep] | Ending:
         wait_limit = WaitLimit(self._timeout)

@@ -313,7 +313,8 @@ def _group_size(
     num_ranks = int(os.environ.get("WORLD_SIZE", dp_world_size))  # torchtitan needs torchrun
     if global_batch_size == -1 and num_ranks == dp_world_size:
         return 1
-    if global_batch_size < 1 or global_batch_size % micro_batch_size:
+    is_count = isinstance(global_batch_size, int) and global_batch_size > 0
+    if not is_count or global_batch_size % micro_batch_size:
         msg = (
             f"Expected global_batch_size to be a multiple of {micro_batch_size}, the rows of a "
             f"micro-batch times {dp_world_size} data-parallel ranks, got {global_batch_size} on "

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
+import numpy as np
+
 from torch_distinput.cluster.agreement.agreement_queue import (
     Agreed,
     AgreementQueue,
@@ -44,6 +46,7 @@ class Agreement(Generic[S]):
         shared: all workers read one stream, so they must end together.
         introduce: from a worker's first step with examples to what all workers should know of it.
         counter: adds up what is agreed on; used by the voter's thread.
+        sums_tokens: the steps have tokens, of which all workers are told the sum.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Agreement(Generic[S]):
         shared: bool,
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
+        sums_tokens: bool = False,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
@@ -61,8 +65,11 @@ class Agreement(Generic[S]):
         self._threads = (
             start_thread(_read, queue, steps, name="step-reader", stop=stop),
             start_thread(
-                partial(_vote, shared=shared, introduce=introduce, counter=counter), queue, channel,
-                name="voter", stop=stop, give_up=channel.abandon,
+                partial(
+                    _vote, shared=shared, introduce=introduce, counter=counter,
+                    sums_tokens=sums_tokens,
+                ),
+                queue, channel, name="voter", stop=stop, give_up=channel.abandon,
             ),
         )  # fmt: skip
 
@@ -143,12 +150,13 @@ def _vote(
     shared: bool,
     introduce: Callable[[S], Any],
     counter: DeliveryCounter,
+    sums_tokens: bool,
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
         going_on = _introduce(queue, channel, introduce)
         while going_on:
-            going_on = _vote_once(queue, channel, counter, shared=shared)
+            going_on = _vote_once(queue, channel, counter, shared=shared, sums_tokens=sums_tokens)
     except ChannelBrokenError as error:
         queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
@@ -178,7 +186,12 @@ def _introduce(
 
 
 def _vote_once(
-    queue: AgreementQueue[S], channel: Channel, counter: DeliveryCounter, *, shared: bool
+    queue: AgreementQueue[S],
+    channel: Channel,
+    counter: DeliveryCounter,
+    *,
+    shared: bool,
+    sums_tokens: bool,
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
     vote, news = queue.wait_for_vote()
@@ -189,12 +202,23 @@ def _vote_once(
         told = channel.gather_objects(news)
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
-    queue.agree(verdict.totals, counter.add_round(votes, told, len(verdict.totals)))
+    after_steps = counter.add_round(votes, told, len(verdict.totals))
+    num_steps = len(verdict.totals) if sums_tokens else 0
+    sum_tokens = partial(_sum_tokens, channel, num_steps) if num_steps else None
+    queue.agree(verdict.totals, after_steps, sum_tokens)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = queue.failure if failed else None
     queue.end(Ending(outcome=verdict.outcome, workers=verdict.workers, words=words, error=error))
     return False
+
+
+def _sum_tokens(channel: Channel, num_steps: int, own: list[int]) -> list[int]:
+    """The tokens in sync of each step; a worker that has ended has none."""
+    vector = np.zeros(num_steps, dtype=np.int64)
+    vector[: len(own)] = own
+    summed: list[int] = channel.gather_ints(vector).sum(axis=0).tolist()
+    return summed
 
 
 def _gather_words(queue: AgreementQueue[S], channel: Channel) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class AgreementChannel:
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
         timeout: float,
+        sums_tokens: bool = False,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         # Imported here, because where lengths are known nobody has to agree.
@@ -72,7 +73,12 @@ class AgreementChannel:
         if self._channel is None:
             self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
         self._last = Agreement(
-            steps, self._channel, shared=shared, introduce=introduce, counter=counter
+            steps,
+            self._channel,
+            shared=shared,
+            introduce=introduce,
+            counter=counter,
+            sums_tokens=sums_tokens,
         )
         return self._last
 

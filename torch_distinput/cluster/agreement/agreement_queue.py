@@ -26,9 +26,9 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch_distinput.cluster.agreement.vote_pace import VotePace
@@ -44,6 +44,10 @@ class Votable(Protocol):
     @property
     def count(self) -> int:
         """Examples of this worker in the step."""
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of this worker in the step; asked only where they are summed."""
 
     @property
     def mark(self) -> int:
@@ -63,6 +67,8 @@ class Votable(Protocol):
 
 
 S = TypeVar("S", bound=Votable)
+SumTokens = Callable[[list[int]], list[int]] | None
+"""From this worker's tokens of each step, as far as it has steps, to those of all workers."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -83,12 +89,14 @@ class Agreed(NamedTuple, Generic[S]):
         num_bytes: what it holds.
         num_examples: examples over all replicas in sync.
         progress: where all workers stand after it.
+        num_tokens: over all replicas in sync, where they are summed.
     """
 
     step: S | None
     num_bytes: int
     num_examples: int
     progress: Progress
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,13 +190,20 @@ class AgreementQueue(Generic[S]):
                 self._told = news[-1]
             return self._vote(has_news=bool(news)), news
 
-    def agree(self, totals: Sequence[int], after_steps: Sequence[Progress]) -> None:
+    def agree(
+        self, totals: Sequence[int], after_steps: Sequence[Progress], sum_tokens: SumTokens = None
+    ) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
+        tokens: Iterable[int | None] = repeat(None)
+        if sum_tokens is not None:
+            with self._lock:
+                own = [step.own_tokens for step, _ in islice(self._ready, len(totals))]
+            tokens = sum_tokens(own)
         with self._lock:
-            for total, progress in zip(totals, after_steps, strict=True):
+            for total, progress, num_tokens in zip(totals, after_steps, tokens, strict=False):
                 step, num_bytes = self._ready.popleft() if self._ready else (None, 0)
                 if total:
-                    self._agreed.append(Agreed(step, num_bytes, total, progress))
+                    self._agreed.append(Agreed(step, num_bytes, total, progress, num_tokens))
                 else:
                     self._kept_bytes -= num_bytes
                     self._room.notify()

@@ -15,6 +15,7 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     default_collate,
+    default_convert,
 )
 
 from torch_distinput.data.loader.options import LoaderOptions
@@ -53,14 +54,21 @@ def is_loader(source: object) -> bool:
     return isinstance(source, DataLoader)
 
 
-def look_through(loader: DataLoader[Any]) -> LoaderParts:
-    """Take a DataLoader apart.
+def gives_order(loader: DataLoader[Any]) -> bool:
+    """Whether it has no batches of its own, but an order of examples with an index."""
+    has_index = not isinstance(loader.dataset, IterableDataset)
+    is_plain = loader.collate_fn is default_convert and loader.batch_sampler is None
+    return is_plain and has_index and _is_of_torch(_defining_class(loader, "__iter__"))
+
+
+def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> LoaderParts:
+    """Take a DataLoader apart; ``is_cut_here``: its order is to be cut into batches of ours.
 
     Raises:
         ConfigurationError: for a DistributedSampler, or ``in_order=False``.
     """
     _refuse(loader)
-    batches: Any = loader.batch_sampler
+    batches: Any = BatchSampler(loader.sampler, 1, False) if is_cut_here else loader.batch_sampler
     own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
     if own_iter:
         _log.info(

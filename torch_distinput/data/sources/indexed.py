@@ -58,6 +58,10 @@ class ColumnFetch:
         wanted, count = torch.from_numpy(indices), len(indices)
         return [column.take(wanted, count) for column in self.columns]
 
+    def examples(self, indices: Indices) -> list[Any]:
+        """Return rows as examples."""
+        return [self.example(index) for index in indices.tolist()]
+
     def example(self, index: int) -> Any:
         """Return one row as an example."""
         return self.structure.build([_row(column.leaf, index) for column in self.columns])

@@ -20,6 +20,12 @@ from torch_distinput.data.sources.classify import (
     columns_of_dataset,
     not_a_source,
 )
+from torch_distinput.data.sources.cures import (
+    no_order,
+    no_shuffle,
+    way_to_more_files,
+    way_to_more_shards,
+)
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.mixing.mixed_sources import open_mixture
@@ -43,13 +49,15 @@ from torch_distinput.data.sources.source import (
 from torch_distinput.data.sources.table import TableFetch, gives_columns
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order
-from torch_distinput.data.user_sources.stages import has_buffer, has_single_shards
+from torch_distinput.data.user_sources.stages import has_single_shards
 from torch_distinput.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
 
 _SET_BY_LOADERS = ("global_batch_size", "shuffle", "drop_last", "collate_fn", "num_workers")
+_SET_BY_ORDERS = ("shuffle", "num_workers")
+"""What a DataLoader without batches has set."""
 
 
 def open_source(source: Any, request: Request) -> Source:
@@ -94,8 +102,11 @@ def _open_member(source: Any, request: Request) -> Source:
 
 
 def _from_loader(source: Any, request: Request) -> Source:
-    parts = dataloader.look_through(source)
-    _refuse_twice(request, source)
+    is_cut_here = request.budget is not None
+    if is_cut_here and not dataloader.gives_order(source):
+        raise no_order(request, source)
+    parts = dataloader.look_through(source, is_cut_here=is_cut_here)
+    _refuse_twice(request, source, _SET_BY_ORDERS if is_cut_here else _SET_BY_LOADERS)
     if request.num_threads and parts.loader.num_workers:
         raise either(parts.loader.num_workers, request.num_threads)
     name = type(source).__name__
@@ -108,23 +119,23 @@ def _from_loader(source: Any, request: Request) -> Source:
         )
         return ReadySource(name=name, stream=stream, num_shards=None, request=Request())
     asked = Request(
-        global_batch_size=parts.batch_size,
+        global_batch_size=request.global_batch_size if is_cut_here else parts.batch_size,
         shuffle=parts.shuffle,
-        drop_last=parts.drop_last,
-        collate_fn=parts.collate_fn,
+        drop_last=request.drop_last if is_cut_here else parts.drop_last,
+        collate_fn=request.collate_fn if is_cut_here else parts.collate_fn,
         allocate=request.allocate if not parts.loader.num_workers else pageable,
     )
-    plain = parts.collate_fn is None and columns_of_dataset(parts.dataset) is not None
+    plain = asked.collate_fn is None and columns_of_dataset(parts.dataset) is not None
     # A tuple or dict of tensors has an index as well: torch asks it for dataset[i].
     inner = (_from_columns if plain else _from_indexable)(parts.dataset, asked)
     loader = replace(parts.loader, num_threads=request.num_threads)
     return replace(inner, name=name, sampler=parts.sampler, loader=loader)
 
 
-def _refuse_twice(request: Request, loader: Any) -> None:
+def _refuse_twice(request: Request, loader: Any, names: tuple[str, ...]) -> None:
     """Refuse what a DataLoader has set already; the message shows both values."""
     default = Request()
-    for name in _SET_BY_LOADERS:
+    for name in names:
         theirs = "batch_size" if name == "global_batch_size" else name
         asked = getattr(request, name)
         if asked != getattr(default, name):
@@ -165,7 +176,7 @@ def _from_files(source: FileDataset, request: Request) -> StreamSource:
         has_shards=True,
         request=request,
         read_version_1=partial(read_flat_place_of_files, source),
-        more_shards=_way_to_more_files(dataset),
+        more_shards=way_to_more_files(dataset),
         loader=_loader_of(request),
     )
 
@@ -227,7 +238,7 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
     _refuse_threads(request, name)
     by_shard = num_shards is not None and has_single_shards(source)
     if request.shuffle and not (by_shard and request.global_batch_size):
-        raise _no_shuffle(source, name)
+        raise no_shuffle(source, name)
     if (part := find_part_out_of_order(source)) is not None:
         msg = (
             f"Expected a stream in the same order on every rank and after a restart, got {name} "
@@ -254,40 +265,9 @@ def _from_stream(source: Any, request: Request, *, num_shards: int | None = None
         read_version_1=partial(state_version_1.read_flat, state_version_1.EXAMPLES),
         made_of=source,
         by_shard=(lambda: replace(prepared, stream=single)) if by_shard else None,
-        more_shards=_way_to_more_shards(source),
+        more_shards=way_to_more_shards(source),
         loader=options,
     )
-
-
-def _way_to_more_files(dataset: FileDataset) -> str:
-    from torch_distinput.data.formats.reader import Reader  # noqa: PLC0415 - as in _from_files
-
-    if type(dataset.reader).parts is Reader.parts:  # split_files=True would cut nothing
-        return "write {} or more files"
-    return (
-        "FileDataset(..., split_files=True), which deals out parts of files; or write {} or more "
-        "files"
-    )
-
-
-def _way_to_more_shards(source: Any) -> str:
-    if type(source).__module__.partition(".")[0] == "datasets":
-        return "make it with to_iterable_dataset(num_shards={}), or of as many data files"
-    return "give it num_shards of {} or more"
-
-
-def _no_shuffle(source: Any, name: str) -> ConfigurationError:
-    cure = (
-        "Shuffle the stream itself by a seed that is the same on all ranks, as "
-        "FileDataset.shuffle(buffer_size) does."
-    )
-    if has_buffer(source):
-        cure = (
-            "It is shuffled in a buffer already: leave its shuffle() out, and shuffle=True orders "
-            "its shards by seed and epoch; or leave shuffle=True out."
-        )
-    msg = f"shuffle=True needs a source with an index, files or shards, got the stream {name}"
-    return ConfigurationError(f"{msg}. {cure}")
 
 
 def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> ReadySource:
@@ -304,7 +284,7 @@ def _from_batches(source: Any, request: Request, *, num_shards: int | None) -> R
         stream=ReadyStream(source),
         num_shards=num_shards,
         request=request,
-        more_shards=_way_to_more_shards(source),
+        more_shards=way_to_more_shards(source),
         loader=LoaderOptions(num_workers=request.num_workers, dataset=source),
     )
 

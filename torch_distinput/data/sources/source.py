@@ -17,9 +17,11 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
+from torch_distinput.data.sources.sequences.token_budget import KnownLengths, TokenBudget
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
+from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.assignment.bucketing import Bucketing
 from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
@@ -35,7 +37,7 @@ class Request:
     ``allocate``: makes the host memory of batches that are gathered in this process.
     """
 
-    global_batch_size: int | None = None
+    global_batch_size: int | TokenBudget | None = None
     shuffle: bool = False
     drop_last: bool = False
     collate_fn: CollateFn | None = None
@@ -45,7 +47,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse sizes and flags that are none, and keep NumPy's as plain ones."""
-        if self.global_batch_size is not None:
+        if self.global_batch_size is not None and self.budget is None:
             size = check_count("global_batch_size", self.global_batch_size, minimum=1)
             object.__setattr__(self, "global_batch_size", size)
         for name in ("shuffle", "drop_last"):
@@ -56,6 +58,17 @@ class Request:
         object.__setattr__(self, "num_threads", num_threads)
         if num_workers and num_threads:
             raise either(num_workers, num_threads)
+
+    @property
+    def budget(self) -> TokenBudget | None:
+        """What global batches are filled by, where that is not a number of examples."""
+        return self.global_batch_size if isinstance(self.global_batch_size, TokenBudget) else None
+
+    @property
+    def size(self) -> Size | None:
+        """Of a full global batch; None for batches of sizes of their own."""
+        size = self.global_batch_size
+        return size.size if isinstance(size, TokenBudget) else size
 
 
 def either(num_workers: int, num_threads: int) -> ConfigurationError:
@@ -125,6 +138,14 @@ class IndexedSource:
         """
         return self.mixture if self.bucketing is None else None
 
+    def find_lengths(self) -> KnownLengths | None:
+        """What measures the lengths of all indices, where batches are filled by them."""
+        budget = self.request.budget
+        if budget is None:
+            return None
+        count = self.num_examples if self.mixture is None else self.mixture.num_indices
+        return KnownLengths(budget.length, self.fetch, count, self.dataset)
+
     @property
     def dataset(self) -> Any:
         """The user's dataset; None where it was taken apart into columns."""
@@ -183,6 +204,11 @@ class StreamSource:
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     windows: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse lengths that cannot be looked up."""
+        if self.request.budget is not None:
+            self.request.budget.refuse_array(self.name)
 
     @property
     def kind(self) -> str:

@@ -27,7 +27,9 @@ from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.plan.progress.position import Position
 from torch_distinput.plan.progress.route import Shard
+from torch_distinput.plan.progress.state import Recipe
 
 
 class DealtStep(NamedTuple):
@@ -82,6 +84,15 @@ class ExampleDealer:
         """Take what was asked for, and of what."""
         self.costs = ExampleCosts(balance, source)
         self._balance = balance
+
+    def describe(self, position: Position, splitter: Splitter) -> Recipe:
+        """What rows are dealt by, where all workers must know the same.
+
+        No state is worth reading all examples before the first step.
+        """
+        if not splitter.shared or not (position.steps or self.costs.is_known):
+            return {}
+        return self.costs.describe(position.epoch)
 
     def plan_steps(
         self,

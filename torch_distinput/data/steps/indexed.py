@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, final
 
@@ -28,7 +29,7 @@ from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.mixed_order import MixedIndices
-from torch_distinput.plan.assignment.order import GlobalBatches
+from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
 
 
@@ -106,6 +107,14 @@ def with_source_counts(
         yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
 
 
+def with_num_tokens(
+    steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps with the tokens of their global batches."""
+    for (step, num_examples), tokens in zip(steps, num_tokens, strict=False):
+        yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
+
+
 def ended_early() -> SourceError:
     """The error for data that ends before its plan, whatever the cause.
 
@@ -125,8 +134,9 @@ def plan_steps(
 
     ``padded_lengths``: of each example, where rows are padded to the longest of their global batch.
     """
+    cut = lru_cache(maxsize=256)(splitter.cut)  # batches by a budget have few sizes, in any order
     for run in batches.runs:
-        cuts = splitter.cut(run.size)
+        cuts = cut(run.size)
         start, stop = cuts[0].start, cuts[-1].stop
         steps = [
             (cut.start - start, cut.stop - start, cut.sizes, total)
@@ -148,8 +158,8 @@ def plan_steps(
 def num_steps(batches: GlobalBatches, splitter: Splitter) -> int:
     """Count the steps without making them."""
     return sum(
-        run.count * sum(total > 0 for total in count_in_sync(splitter, (run.size,)))
-        for run in batches.runs
+        count * sum(total > 0 for total in count_in_sync(splitter, (size,)))
+        for size, count in count_by_size(batches.runs).items()
     )
 
 

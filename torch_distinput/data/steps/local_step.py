@@ -155,6 +155,11 @@ class LocalStep:
         return self.trace.num_touched
 
     @property
+    def own_tokens(self) -> int:
+        """Tokens of this worker in the step, where they are counted."""
+        return self.trace.own_tokens
+
+    @property
     def count(self) -> int:
         """Examples of this worker in the step."""
         return sum(self.sizes)

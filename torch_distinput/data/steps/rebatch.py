@@ -226,15 +226,22 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
-        if not sum(sizes):
-            return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
-        if outlives_the_source(self._splitter):
-            chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
-        if self._dealer is not None and not self._splitter.shared and len(sizes) > 1:
+        if self._dealer is not None and not self._splitter.shared and sum(sizes) and len(sizes) > 1:
             dealt = self._dealer.deal_own(chunk, sizes)
             chunk, sizes = chunk.take(dealt.rows), dealt.sizes
             trace = trace._replace(costs=dealt.costs)
-        return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
+        return make_cut_rows(chunk, sizes, self._splitter, mark, trace)
+
+
+def make_cut_rows(
+    chunk: Chunk, sizes: tuple[int, ...], splitter: Splitter, mark: int, trace: Trace
+) -> CutRows:
+    """Return a step of some rows, which keep nothing else alive."""
+    if not sum(sizes):
+        return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
+    if outlives_the_source(splitter):
+        chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
+    return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
 
 
 @final

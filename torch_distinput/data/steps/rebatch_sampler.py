@@ -75,7 +75,7 @@ class RebatchSampler(Sampler[list[list[int]]]):
 
     def _check_size(self, count: int) -> None:
         full = self._splitter.global_batch_size
-        if self._splitter.rebatch is Rebatch.CYCLE and full is not None and count > full:
+        if self._splitter.rebatch is Rebatch.CYCLE and isinstance(full, int) and count > full:
             msg = (
                 f'rebatch="cycle" expected at most batch_sampler.batch_size = {full} indices in a '
                 f'batch, got {count}. Use "split" or "even".'

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_distinput.options import Rebatch
-from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.assignment.bounds import FixedBounds, Size
 from torch_distinput.plan.assignment.topology import Topology
 
 
@@ -54,7 +54,8 @@ class Splitter:
     Attributes:
         topology: the cluster, and which worker this is.
         rebatch: the rule.
-        global_batch_size: examples in a full batch; needed by ``cycle`` and ``most_rows`` only.
+        global_batch_size: examples in a full batch, or the budget of one; None for batches of
+            sizes of their own. A number is needed by ``cycle`` and ``most_rows`` only.
         shared: True (DATA): all workers see the same batches, piece i goes to replica i in sync,
             one step a batch. False (FILE, OFF): the batch is this worker's own, its N pieces are
             *rotated* left by the worker's first replica and played in order, R a step; so that a
@@ -64,7 +65,7 @@ class Splitter:
 
     topology: Topology
     rebatch: Rebatch
-    global_batch_size: int | None
+    global_batch_size: Size | None
     shared: bool
 
     @property
@@ -156,7 +157,7 @@ class Splitter:
         return min(num_examples, piece * size + min(piece, longer))
 
     def _full_size(self) -> int:
-        assert self.global_batch_size is not None, "what needs it is refused without it"
+        assert isinstance(self.global_batch_size, int), "what needs it is refused without it"
         return self.global_batch_size
 
 
@@ -192,7 +193,7 @@ def count_in_sync(splitter: Splitter, sizes: tuple[int, ...]) -> tuple[int, ...]
     if set(sizes) == {splitter.global_batch_size}:
         return sizes[:1] * splitter.topology.num_workers  # what the rotation is for
     totals: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
-    for cut in _cut_for_all(splitter, sizes):
+    for cut in cut_for_all(splitter, sizes):
         totals += cut.sum(axis=1)
     return tuple(totals.tolist())
 
@@ -202,15 +203,18 @@ def count_idle(splitter: Splitter, sizes: tuple[int, ...]) -> Idle:
     """Count the idle replicas in one round of batches, as in :func:`count_in_sync`."""
     rows: NDArray[np.int64] = np.zeros(splitter.steps_per_batch, dtype=np.int64)
     empty = rows.copy()
-    for cut in _cut_for_all(splitter, sizes):
+    for cut in cut_for_all(splitter, sizes):
         rows += cut.sum(axis=1)
         empty += (cut == 0).sum(axis=1)
     uneven = empty[(rows > 0) & (empty > 0)]
     return Idle(len(uneven), int(uneven.sum()))
 
 
-def _cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """The sizes of each worker, ``(steps, replicas)``; of a shared batch those of all replicas."""
+def cut_for_all(splitter: Splitter, sizes: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
+    """Yield the sizes of each worker, ``(steps, replicas)``; of a shared batch of all replicas.
+
+    ``sizes``: as in :func:`count_in_sync`.
+    """
     topology = splitter.topology
     if splitter.shared:
         topology = Topology(replicas_per_worker=topology.num_replicas_in_sync)

@@ -5,7 +5,7 @@
                                                                       partial: dropped or kept
 
 A row is one of a worker's stream, of the stream that all workers share, or a place in an order.
-Batches of sizes that are given, or that follow from a budget, would answer the same questions.
+Batches by a budget begin where the one before is full; see ``budget_batches.py``.
 """
 
 from __future__ import annotations
@@ -47,3 +47,49 @@ class FixedBounds:
     def find_last_end(self, stop: int, *, drop_last: bool) -> int:
         """Return the row after the last batch of the rows before ``stop``."""
         return min(stop, self.begin(self.count_batches(stop, drop_last=drop_last)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchBudget:
+    """What a global batch may hold, where examples have lengths.
+
+    Attributes:
+        num_tokens: the most that the lengths of its examples may add up to.
+        max_length: what a longer example counts for; None: each counts for its length.
+    """
+
+    num_tokens: int
+    max_length: int | None = None
+
+    def cap(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what examples of some lengths count for."""
+        return lengths if self.max_length is None else np.minimum(lengths, self.max_length)
+
+    def count_fitting(self, counted: NDArray[np.int64]) -> int:
+        """Count the rows that fit into a batch, from the first on."""
+        return int(np.searchsorted(np.cumsum(counted), self.num_tokens, side="right"))
+
+
+Size = int | BatchBudget
+"""Of a full global batch: its examples, or its tokens."""
+
+
+def find_begins(totals: NDArray[np.int64], budget: BatchBudget) -> NDArray[np.int64]:
+    """Return the rows with which batches begin, and the end of the last one.
+
+    Where a batch would end is found for all rows at once; then only some of these ends are used:
+
+        row            0   1   2   3   4   5
+        its batch ends 2   2   4   5   5   6      0 -> 2 -> 4 -> 5 -> 6
+
+    Args:
+        totals: the tokens before each row, and before the end; each row fits by itself.
+        budget: what a batch may hold.
+    """
+    ends = np.searchsorted(totals, totals[:-1] + budget.num_tokens, side="right") - 1
+    follow, row, stop = ends.tolist(), 0, len(totals) - 1
+    begins = [0]
+    while row < stop:
+        row = follow[row]
+        begins.append(row)
+    return np.array(begins, dtype=np.int64)

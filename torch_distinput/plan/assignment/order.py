@@ -6,7 +6,8 @@ blocks: working out an index costs ten nanoseconds in a long array and a microse
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import groupby, repeat
@@ -76,6 +77,14 @@ class Run:
     first: int
     count: int
     size: int
+
+
+def count_by_size(runs: Iterable[Run]) -> Counter[int]:
+    """Count the batches of each size."""
+    counts: Counter[int] = Counter()
+    for run in runs:
+        counts[run.size] += run.count
+    return counts
 
 
 class GlobalBatches(Protocol):
@@ -166,7 +175,7 @@ class UniformBatches:
 
     def skip(self, *, steps: int, examples: int) -> UniformBatches:  # noqa: ARG002
         """Return the batches of what is left; they begin where delivery stopped."""
-        _check_within(examples, self.order.num_examples, "examples")
+        check_within(examples, self.order.num_examples, "examples")
         return replace(self, first=examples)
 
     @property
@@ -174,7 +183,7 @@ class UniformBatches:
         return FixedBounds(size=self.global_batch_size, first=self.first)
 
 
-def _check_within(delivered: int, there_are: int, what: str) -> None:
+def check_within(delivered: int, there_are: int, what: str) -> None:
     """Refuse a position behind the end: the rest would be empty, and nobody would know why."""
     if delivered > there_are:
         msg = (
@@ -251,5 +260,5 @@ class GivenBatches:
 
     def skip(self, *, steps: int, examples: int) -> GivenBatches:  # noqa: ARG002
         """Return the batches that are left; each was one step."""
-        _check_within(steps, len(self.batches), "batches")
+        check_within(steps, len(self.batches), "batches")
         return replace(self, batches=self.batches[steps:])

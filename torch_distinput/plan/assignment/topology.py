@@ -53,8 +53,10 @@ class InputContext:
         """Return ``global_batch_size`` divided by the replicas in sync.
 
         Raises:
+            TypeError: if it is no number of examples; a :class:`TokenBudget` is none.
             ValueError: if it does not divide.
         """
+        global_batch_size = check_count("global_batch_size", global_batch_size, minimum=0)
         size, rest = divmod(global_batch_size, self.num_replicas_in_sync)
         if rest:
             msg = (

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
+from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.progress.place import Start
 
 ALL = 1 << 31
@@ -32,7 +33,7 @@ class BatchLayout:
 
     num_workers: int
     replicas_per_worker: int
-    global_batch_size: int | None
+    global_batch_size: Size | None
     rebatch: str
 
 
@@ -88,17 +89,19 @@ class ResumePoint:
         row: its row, counted like ``StreamPosition.row``.
         segment: which of the worker's segments it lies in.
         start: where in it.
+        skip: rows to pass over from there to ``row``.
     """
 
     batch: int
     row: int
     segment: int
     start: Start
+    skip: int = 0
 
     def resume(self, stream: StreamPosition) -> StreamPosition:
         """Return what is to be read of a stream from here on."""
         first, *others = stream.segments[self.segment :]
-        first = replace(first, skip=0, start=self.start)
+        first = replace(first, skip=self.skip, start=self.start)
         return StreamPosition(batch=self.batch, row=self.row, segments=(first, *others))
 
 

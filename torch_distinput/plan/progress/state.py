@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.progress import packing, state_version_1
 from torch_distinput.plan.progress.parts import DEALING, keep_parts_whole
 from torch_distinput.plan.progress.place import list_place, read_place
@@ -32,6 +33,12 @@ SETTINGS = "seeds and shards of the stream"
 """A fact of a recipe that older states lack, as they do ``DEALING``."""
 COSTS = "costs of examples"
 """A fact of a recipe whose examples are dealt to replicas by what they cost."""
+LENGTHS = "lengths for the budget"
+"""A fact of a recipe with a token budget; states of batches of a number of examples lack it.
+
+They go on with a budget all the same, since a place is an example of the order.
+"""
+_TOKENS = "tokens"
 Recipe = Mapping[str, Any]
 """What decides which examples come in which order: names and plain values."""
 
@@ -48,7 +55,7 @@ def to_state(position: Position, recipe: Recipe) -> dict[str, Any]:
         "grid": [
             layout.num_workers,
             layout.replicas_per_worker,
-            layout.global_batch_size,
+            _listed_size(layout.global_batch_size),
             layout.rebatch,
         ],
         "rounds": position.steps_done,
@@ -158,7 +165,7 @@ def check_recipe(
     here = {
         fact: value
         for fact, value in recipe.items()
-        if fact not in (SETTINGS, DEALING) or fact in saved
+        if fact not in (SETTINGS, DEALING, LENGTHS) or fact in saved
     }
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
@@ -189,7 +196,7 @@ def _position(state: Mapping[str, Any]) -> Position:
         layout=BatchLayout(
             num_workers=_count(num_workers),
             replicas_per_worker=_count(num_replicas),
-            global_batch_size=None if size is None else _count(size),
+            global_batch_size=_sized(size),
             rebatch=str(rebatch),
         ),
         steps_done=_count(state["rounds"]),
@@ -203,6 +210,22 @@ def _position(state: Mapping[str, Any]) -> Position:
         ),
         reassignments=tuple(tuple(map(_counted, touched)) for touched in state["deals"]),
     )
+
+
+def _listed_size(size: Size | None) -> Any:
+    """A budget as what it counts, its number of that, and what a longer example counts for."""
+    return [_TOKENS, size.num_tokens, size.max_length] if isinstance(size, BatchBudget) else size
+
+
+def _sized(listed: Any) -> Size | None:
+    if not isinstance(listed, list):
+        return None if listed is None else _count(listed)
+    unit, num_tokens, max_length = listed
+    if unit != _TOKENS:
+        msg = f"{listed!r} is no budget"
+        raise ValueError(msg)
+    longest = None if max_length is None else _count(max_length)
+    return BatchBudget(num_tokens=_count(num_tokens), max_length=longest)
 
 
 def _count(value: Any) -> int:

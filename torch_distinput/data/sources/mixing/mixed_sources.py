@@ -36,6 +36,7 @@ from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
 from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
 from torch_distinput.plan.progress.place import Start
@@ -132,7 +133,13 @@ def _refuse_own_state(name: str, source: Any) -> None:
 
 def _find_shares(mixture: Mixture, request: Request) -> Shares:
     """The shares by examples, and a word where they are rounded."""
-    size = request.global_batch_size if mixture.unit == STEPS else 1
+    size = request.size if mixture.unit == STEPS else 1
+    if isinstance(size, BatchBudget):
+        msg = (
+            "Expected a schedule in examples beside a token budget, whose steps have any number of "
+            f'them, got one in steps for {mixture!r}. Use unit="examples".'
+        )
+        raise ConfigurationError(msg)
     assert size is not None, "a mixture needs a batch size"
     shares = Shares(tuple((at * size, make_shares(weights)) for at, weights in mixture.points))
     if shares.is_rounded:

@@ -69,13 +69,22 @@ def measure_examples(
 
 
 def measure_rows(
-    length: Length, examples: Sequence[Any], *, name: str = "length", minimum: int = 0
+    length: Length,
+    examples: Sequence[Any],
+    *,
+    name: str = "length",
+    minimum: int = 0,
+    first: int = 0,
 ) -> Indices:
-    """Return the length of each of some rows of a stream; as :func:`measure_examples`."""
+    """Return the length of each of some rows of a stream; as :func:`measure_examples`.
+
+    ``first``: the number of the first of them, for messages.
+    """
     if isinstance(length, str):
-        return _check(_as_integers([_pick(row, length) for row in examples]), name, minimum)
+        found = _as_integers([_pick(row, length) for row in examples])
+        return _check(found, name, minimum, first)
     if callable(length):
-        return _check(_call(length, examples, name), name, minimum)
+        return _check(_call(length, examples, name, first), name, minimum, first)
     msg = (
         f"Expected {name} to be the name of a column or a function for rows that are read in "
         f"order, got {type(length).__name__}: they have no index to look them up by."
@@ -170,7 +179,7 @@ def fetch_examples(fetch: Any, wanted: Indices) -> list[Any]:
     return found
 
 
-def _check(lengths: Any, name: str, minimum: int) -> Indices:
+def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
     """Refuse what is no whole number, or too small; name the first such example."""
     if np.issubdtype(lengths.dtype, np.integer):
         wrong = np.flatnonzero(lengths < minimum)
@@ -180,7 +189,7 @@ def _check(lengths: Any, name: str, minimum: int) -> Indices:
         index = int(wrong[0])
         msg = (
             f"Expected {name} to give whole numbers from {minimum} on, got "
-            f"{lengths.tolist()[index]!r} for example {index}."
+            f"{lengths.tolist()[index]!r} for example {first + index}."
         )
         raise ConfigurationError(msg)
     return np.asarray(lengths, dtype=np.int64)

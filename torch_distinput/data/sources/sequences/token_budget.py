@@ -1,0 +1,155 @@
+"""A budget of tokens for a global batch, as a user writes it, and the lengths that fill it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from torch_distinput.data.sources.sequences.lengths import (
+    Length,
+    digest_lengths,
+    measure_examples,
+)
+from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import check_count
+from torch_distinput.plan.assignment.bounds import BatchBudget
+from torch_distinput.plan.assignment.permutation import Indices
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBudget:
+    """A global batch of as many consecutive examples as fit, for ``global_batch_size=``.
+
+    The lengths of a batch add up to ``num_tokens`` at most, and the next example would not fit.
+    What is counted are tokens of examples, not the padding that a ``collate_fn`` adds.
+
+    >>> import torch_distinput as tdi
+    >>> strategy = tdi.OneDeviceStrategy("cpu")
+    >>> documents = [[1, 2, 3], [4, 5], [6], [7, 8, 9, 10]]
+    >>> budget = tdi.TokenBudget(6, length=len)
+    >>> dataset = strategy.distribute_dataset(documents, global_batch_size=budget, collate_fn=list)
+    >>> list(dataset)
+    [[[1, 2, 3], [4, 5], [6]], [[7, 8, 9, 10]]]
+
+    Attributes:
+        num_tokens: the most tokens of a global batch, over all replicas in sync.
+        length: how many tokens an example has: a function of an example; the name of a column, of
+            lengths or of sequences; or, for sources with an index, an array with a whole number for
+            each example.
+        max_length: what a longer example counts for, which your ``collate_fn`` cuts it to: here
+            nothing is cut. None: each counts for its length, and one that is longer than the budget
+            is an error.
+
+    Raises:
+        TypeError: if the numbers are no whole numbers, or ``length`` is none of these.
+        ValueError: if they are below 1, or ``max_length`` is above ``num_tokens``.
+    """
+
+    num_tokens: int
+    length: Length = field(kw_only=True)
+    max_length: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no budget, and keep NumPy's numbers as plain ones."""
+        num_tokens = check_count("num_tokens of a TokenBudget", self.num_tokens, minimum=1)
+        object.__setattr__(self, "num_tokens", num_tokens)
+        if not (callable(self.length) or hasattr(self.length, "__len__")):
+            msg = (
+                "TokenBudget expects length to be a function of an example, the name of a column, "
+                f"or an array of whole numbers, got {self.length!r}."
+            )
+            raise TypeError(msg)
+        if self.max_length is None:
+            return
+        longest = check_count("max_length of a TokenBudget", self.max_length, minimum=1)
+        object.__setattr__(self, "max_length", longest)
+        if longest > num_tokens:
+            msg = (
+                f"TokenBudget expects max_length to be at most its {num_tokens} tokens, got "
+                f"{longest}: such an example would fit into no batch. Lower it, or raise the other."
+            )
+            raise ConfigurationError(msg)
+
+    def __repr__(self) -> str:
+        """Show no array: it may be long."""
+        length = self.length
+        shown = repr(length) if isinstance(length, str) else type(length).__name__
+        if callable(length):
+            shown = getattr(length, "__name__", shown)
+        return f"TokenBudget({self.num_tokens}, length={shown}, max_length={self.max_length})"
+
+    @property
+    def size(self) -> BatchBudget:
+        """What of it decides where batches end, once lengths are known."""
+        return BatchBudget(num_tokens=self.num_tokens, max_length=self.max_length)
+
+    def refuse_array(self, name: str) -> None:
+        """Refuse lengths by number for rows that are read in order, of a source ``name``."""
+        if not (callable(self.length) or isinstance(self.length, str)):
+            msg = (
+                "Expected length= of a token budget to be a function of an example or the name of "
+                f"a column for {name}, which is read in order, got an array: rows have no index "
+                "to look lengths up by."
+            )
+            raise ConfigurationError(msg)
+
+
+@final
+class KnownLengths:
+    """The lengths of all examples of a source with an index: measured when first asked for."""
+
+    def __init__(self, length: Length, fetch: Any, num_indices: int | None, dataset: Any) -> None:
+        """Measure nothing yet.
+
+        Args:
+            length: of an example.
+            fetch: the source's.
+            num_indices: that it answers for; None where only its sampler knows.
+            dataset: the user's, which is told the epoch in which it is read.
+        """
+        self._length = length
+        self._fetch = fetch
+        self._num_indices = num_indices
+        self._dataset = dataset
+        self._lengths: Indices | None = None
+
+    def read(self, epoch: int) -> Indices:
+        """Return the length of each index.
+
+        Random generators are as they were afterwards, and the same on all ranks meanwhile.
+
+        Raises:
+            ConfigurationError: a ValueError; see :func:`measure_examples`.
+            SourceError: the source, or the function, raised.
+        """
+        if self._lengths is None:
+            self._lengths = self._measure(epoch)
+        return self._lengths
+
+    def digest(self, epoch: int) -> str:
+        """Name them: on all ranks they must be the same, and after a resume."""
+        return digest_lengths(self.read(epoch))
+
+    def _measure(self, epoch: int) -> Indices:
+        length, num_indices = self._length, self._num_indices
+        is_array = not (callable(length) or isinstance(length, str))
+        if num_indices is None:
+            if not is_array:
+                msg = (
+                    "Expected a dataset with a len(), whose examples are measured for the token "
+                    "budget, got one without. Pass their lengths as an array."
+                )
+                raise ConfigurationError(msg)
+            assert not isinstance(length, str), "an array"
+            num_indices = len(np.asarray(length))
+        if is_array:
+            return measure_examples(length, self._fetch, num_indices)
+        tell_epoch(self._dataset, epoch)
+        with forked_generators():
+            seed_generators((0, 0))
+            return measure_examples(length, self._fetch, num_indices)
