@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.commands import output_of
+from tests.commands import output_of, own_machine
 from tests.coordinator.processes import SECONDS, wait_until_gone
 from tests.coordinator.remote_objects import Subject
 from tests.docs.pages import ROOT
@@ -191,13 +192,17 @@ class TestRay:
     @pytest.mark.long
     @pytest.mark.parametrize("end", ["close", "kill"])
     def test_a_ray_that_it_has_started_ends_with_it(self, ray, end):
-        with subprocess.Popen(
-            [sys.executable, "-c", OWN_RAY, end],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as script:
+        with (
+            tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+            subprocess.Popen(
+                [sys.executable, "-c", OWN_RAY, end],
+                cwd=ROOT,
+                env=os.environ | own_machine(folder),
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            ) as script,
+        ):
             pid, *rest = script.communicate(timeout=2 * SECONDS)[0].split()
         assert ["False"][: end == "close"] == rest
         wait_until_gone([int(pid)])
