@@ -63,12 +63,7 @@ class IndexedInput:
     """Examples by index: all counts are arithmetic."""
 
     def __init__(
-        self,
-        source: IndexedSource,
-        splitter: Splitter,
-        *,
-        seed: int,
-        balance: Balance | None = None,
+        self, source: IndexedSource, splitter: Splitter, *, seed: int, balance: Balance | None
     ) -> None:
         """Take an indexed source, and what its examples cost if they are dealt by that."""
         self._source = source

@@ -226,8 +226,9 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
-        if self._dealer is not None and not self._splitter.shared and sum(sizes) and len(sizes) > 1:
-            dealt = self._dealer.deal_own(chunk, sizes)
+        dealer = None if self._splitter.shared else self._dealer
+        if dealer is not None and any(sizes) and len(sizes) > 1:
+            dealt = dealer.deal_own(chunk, sizes)
             chunk, sizes = chunk.take(dealt.rows), dealt.sizes
             trace = trace._replace(costs=dealt.costs)
         return make_cut_rows(chunk, sizes, self._splitter, mark, trace)

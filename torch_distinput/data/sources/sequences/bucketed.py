@@ -107,9 +107,21 @@ def refuse_padding_of_steps(request: Request, name: str) -> None:
         raise ConfigurationError(msg)
 
 
-def _find_window(buckets: Buckets, request: Request) -> int:
+def _size_of(request: Request) -> int:
+    """Examples of a global batch, which change places as a whole."""
     size = request.global_batch_size
-    assert size is not None, "checked for all sources of examples"
+    if request.budget is not None:
+        msg = (
+            f"Expected a number of examples as global_batch_size for bucket(), got {size!r}: its "
+            "windows are cut into batches of one size. Give a number, or leave bucket() out."
+        )
+        raise ConfigurationError(msg)
+    assert isinstance(size, int), "checked for all sources of examples"
+    return size
+
+
+def _find_window(buckets: Buckets, request: Request) -> int:
+    size = _size_of(request)
     window = round_window(buckets.window, size)
     if window == size:
         _log.warning(
@@ -141,9 +153,8 @@ def _bucket_indexed(
     buckets: Buckets, source: IndexedSource, window: int, *, pads_step: bool
 ) -> IndexedSource:
     """Measure all examples, also those that a mixture leaves out: indices name them all."""
-    count, size = source.num_examples, source.request.global_batch_size
+    count, size = source.num_examples, _size_of(source.request)
     assert count is not None, "no DataLoader is bucketed"
-    assert size is not None, "as above"
     if source.mixture is not None:
         count = source.mixture.num_indices
     if isinstance(buckets.length, str) or callable(buckets.length):
@@ -165,8 +176,7 @@ def _bucket_indexed(
 
 
 def _bucket_stream(buckets: Buckets, source: StreamSource, window: int) -> StreamSource:
-    size = source.request.global_batch_size
-    assert size is not None, "checked for all sources of examples"
+    size = _size_of(source.request)
     plan = BucketPlan(
         length=buckets.length,
         boundaries=buckets.boundaries,
