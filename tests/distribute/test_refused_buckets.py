@@ -69,16 +69,28 @@ def test_lengths_of_a_source_with_an_index(length, error, words):
         distribute(tdi.bucket(torch.arange(3), length=length, boundaries=(2,)))
 
 
-def test_lengths_of_a_stream():
-    """An array has nothing to look up; a function that raises is told to all ranks."""
+def test_an_array_is_refused_for_a_stream():
+    """There is nothing to look its numbers up by."""
     with pytest.raises(ValueError, match="read in order, got list"):
         distribute(tdi.bucket(stream_of(range(3)), length=[1, 2, 3], boundaries=(2,)))
-    source = tdi.bucket(stream_of(range(9)), length=lambda n: 1 // (5 - n), boundaries=(2,),
-                        window=4)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (lambda number: 1 // (5 - number), "length= of example"),
+        (lambda number: 5 - number, "from 0 on, got -1 for example"),
+        (lambda number: number / 2, "whole numbers from 0 on, got 0.0 for example"),
+        ("tokens", "Expected a column 'tokens'"),
+    ],
+)
+def test_lengths_of_a_stream(length, words):
+    """What raises, or gives no lengths, is told to all ranks when it is read."""
+    source = tdi.bucket(stream_of(range(9)), length=length, boundaries=(2,), window=4)
 
     def work(strategy):
         dataset = strategy.distribute_dataset(source, global_batch_size=2)
-        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match="length= of example"):
+        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match=words):
             list(dataset)
         return True
 
