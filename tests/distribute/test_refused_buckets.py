@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch_distinput as tdi
 from tests.distribute.mixtures import Rows
 from tests.distribute.resumes import make_of, run
 from tests.distribute.street import one, options, stream_of
+from torch_distinput.data.sources.sequences.bucketed import open_buckets
 from torch_distinput.testing import simulate
 
 
@@ -138,6 +140,13 @@ def test_sources_that_cannot_be_put_into_buckets(source, error, words):
 def test_a_batch_size_is_needed():
     with pytest.raises(ValueError, match="needs global_batch_size"):
         distribute(bucketed(torch.arange(4)), global_batch_size=None)
+
+
+def test_batches_have_one_number_of_examples():
+    """Those of a budget would begin elsewhere than the batches that were sorted."""
+    request = SimpleNamespace(global_batch_size="a budget")
+    with pytest.raises(tdi.ConfigurationError, match="one number of examples, got .*budget"):
+        open_buckets(bucketed(torch.arange(4)), request, None)
 
 
 def test_a_stream_is_not_shuffled():
