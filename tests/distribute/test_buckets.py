@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.conftest import LONG
-from tests.distribute.mixtures import MAKERS, make_values
+from tests.distribute.mixtures import MAKERS, Rows, make_values
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
 from tests.distribute.street import Shards, one, options, play, stream_of, write_files
 from torch_distinput.plan.assignment.bucketing import find_buckets, round_window, sort_window
@@ -278,6 +278,27 @@ def test_rows_of_a_window_are_finished_as_ever(tmp_path, keywords):
     assert [rows[number] for number in sort_by_hand(range(12), 4, 12)] == got
     expected = ["abcd"[row[0] % 4] for row in got]
     assert expected == [text for batch in batches for text in batch["text"].to_list()]
+
+
+class Told(Rows):
+    """Examples that there are none of before the epoch is told."""
+
+    epoch = None
+
+    def set_epoch(self, epoch):
+        """Keep it."""
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return self.numbers[index] + 0 * self.epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_is_told_an_epoch_before_it_is_measured(num_workers):
+    """Its examples are asked for when it is distributed, in this process."""
+    source = bucketed(Told(list(range(8))), 8)
+    (steps,) = play(source, 8, num_workers=num_workers)
+    assert [[list(range(8))]] == steps
 
 
 def test_bad_records_are_counted(tmp_path):

@@ -26,6 +26,7 @@ from torch_distinput.testing import simulate
         ((0, 4), ValueError, "increasing, got 0, 4"),
         ((4, 4), ValueError, "increasing, got 4, 4"),
         ((8, 4), ValueError, "increasing, got 8, 4"),
+        (range(1, 70_000), ValueError, "at most 65535 boundaries, got 69999"),
         ((1.5,), TypeError, "whole numbers as boundaries, got \\[1.5\\]"),
         ((True,), TypeError, "whole numbers as boundaries, got \\[True\\]"),
         ("128", TypeError, "in a sequence, such as \\(128, 512\\), got '128'"),
