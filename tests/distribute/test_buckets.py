@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.conftest import LONG
-from tests.distribute.mixtures import MAKERS, make_values
+from tests.distribute.mixtures import MAKERS, Rows, make_values
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
 from tests.distribute.street import Shards, one, options, play, stream_of, write_files
 from torch_distinput.plan.assignment.bucketing import find_buckets, round_window, sort_window
@@ -146,6 +146,13 @@ def make_kind(kind, folder):
     if kind == "files":
         files = [range(9), range(9, 14), range(14, 23)]
         return tdi.FileDataset(write_files(folder, files)).map(int)
+    if kind == "mixed files":
+        sources = {}
+        for name, start in (("a", 0), ("b", 14)):
+            (folder / name).mkdir()
+            files = [range(start + 3 * number, start + 3 * number + 3) for number in range(3)]
+            sources[name] = tdi.FileDataset(write_files(folder / name, files)).map(int)
+        return tdi.mix(sources, weights=(2, 1), stop="all")
     if kind == "shards":
         return Shards([list(range(9)), list(range(9, 14)), list(range(14, 23))])
     if kind == "mixture":
@@ -154,7 +161,7 @@ def make_kind(kind, folder):
     return {"index": torch.arange(23), "stream": stream_of(range(23))}[kind]
 
 
-@pytest.mark.parametrize("kind", ["index", "stream", "files", "shards", "mixture"])
+@pytest.mark.parametrize("kind", ["index", "stream", "files", "shards", "mixture", "mixed files"])
 def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     """On the same cluster with the same batches, elsewhere with the same examples."""
     source = bucketed(make_kind(kind, tmp_path), 8)
@@ -165,7 +172,7 @@ def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     assert_resumes_everywhere(make)
 
 
-@pytest.mark.parametrize(("policy", "split"), [("data", False), ("file", False), ("file", True)])
+@pytest.mark.parametrize(("policy", "split"), [("data", False), ("file", True)])
 def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split):
     """Where nothing is read to find a place; also of files and batches in orders of the epoch."""
     for number, (start, stop) in enumerate([(0, 9), (9, 14), (14, 16), (16, 28)]):
@@ -271,6 +278,27 @@ def test_rows_of_a_window_are_finished_as_ever(tmp_path, keywords):
     assert [rows[number] for number in sort_by_hand(range(12), 4, 12)] == got
     expected = ["abcd"[row[0] % 4] for row in got]
     assert expected == [text for batch in batches for text in batch["text"].to_list()]
+
+
+class Told(Rows):
+    """Examples that there are none of before the epoch is told."""
+
+    epoch = None
+
+    def set_epoch(self, epoch):
+        """Keep it."""
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return self.numbers[index] + 0 * self.epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_is_told_an_epoch_before_it_is_measured(num_workers):
+    """Its examples are asked for when it is distributed, in this process."""
+    source = bucketed(Told(list(range(8))), 8)
+    (steps,) = play(source, 8, num_workers=num_workers)
+    assert [[list(range(8))]] == steps
 
 
 def test_bad_records_are_counted(tmp_path):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch_distinput.plan.assignment.bucketing import (
     Bucketing,
     find_buckets,
+    make_window_key,
     round_window,
     sort_window,
 )
@@ -51,6 +52,13 @@ def test_a_window_is_sorted_by_bucket_and_cut_into_batches(buckets, size, key):
     assert all(high <= low for (_, high), (low, _) in pairwise(found))
     if key is None:
         assert sorted(batch[0] for batch in batches) == [batch[0] for batch in batches]
+
+
+def test_golden_order():
+    """Frozen: states of earlier runs go on in it."""
+    buckets = find_buckets(np.arange(13) * 5 % 7, (2, 4))
+    order = sort_window(buckets, 2, key=make_window_key(3, 1, 2))
+    assert [6, 7, 5, 9, 0, 3, 2, 10, 1, 4, 8, 11, 12] == order.tolist()
 
 
 def test_a_bucket_keeps_the_order_of_its_examples():
