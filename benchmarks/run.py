@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
     *("host", "threads", "files", "split", "device", "steps", "agreement", "resume", "startup"),
-    *("order", "preprocessing", "coordinator", "engine_calls"),
+    *("order", "packing", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
 PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray")
 

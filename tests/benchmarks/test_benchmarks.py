@@ -49,6 +49,12 @@ EXPECTED: dict[str, dict[str, str]] = {
     },
     "startup": {"start-up": "ratio"},
     "order": {"order: first batch": "ms", "order: an index": "us", "order: memory": "MB"},
+    "packing": {
+        "packing: a document planned": "us",
+        "packing: waste": "ppm",
+        "packing: documents cut": "ppm",
+        "packing: a token": "ns",
+    },
     "preprocessing": {
         **{f"adapt {layer}": "ns" for layer in ("Normalization", "Discretization")},
         "rank error": "ppm",
