@@ -16,8 +16,9 @@ from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.files.dataset import find_files
 from torch_distinput.data.files.stream import FileStream
 from torch_distinput.data.sources.examples import ExampleStream
-from torch_distinput.data.sources.sequences.window_plan import MadeRows, RowPlan
+from torch_distinput.data.sources.sequences.window_plan import MadeRows, OrderPlan, RowPlan
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
+from torch_distinput.plan.assignment.permutation import permute
 from torch_distinput.plan.progress.place import list_place, read_place
 from torch_distinput.plan.progress.route import Shard
 
@@ -76,7 +77,7 @@ def read(reader, size=3):
     while (chunk := reader.take(size)) is not None:
         for row in range(chunk.num_rows):
             place = chunk.place.after(row)
-            rows.append((chunk.data[row], tuple(chunk.ids[row].tolist()), place))
+            rows.append((chunk.data[row], tuple(np.ravel(chunk.ids[row]).tolist()), place))
     return rows
 
 
@@ -105,6 +106,30 @@ def test_rows_go_on_from_the_place_of_each(numbers, window, size, data):
     reader = stream.open(Shard())
     assert min(passed, len(whole)) == reader.skip(passed)
     assert whole[passed:] == [] or whole[passed][:2] == read(reader)[0][:2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Turned(OrderPlan):
+    """Puts each window in an order of its own."""
+
+    kind = "turned"
+    recipe = MappingProxyType({})
+
+    def order(self, examples, key):
+        """Keyed by the number of the window."""
+        return permute(len(examples), key=(key.number,))
+
+
+@given(st.integers(0, 60), st.integers(1, 12), st.integers(0, 60))
+def test_windows_that_are_passed_over_are_not_read(count, window, passed):
+    """But counted: those behind them come in the same order."""
+    inner = ExampleStream(stream_of(range(count)), collate_examples)
+    stream = WindowedStream(inner=inner, plan=Turned(), window=window)
+    whole = read(stream.open(Shard()))
+    assert [(number, (number,)) for number in range(count)] == sorted(row[:2] for row in whole)
+    reader = stream.open(Shard())
+    assert min(passed, count) == reader.skip(passed)
+    assert [row[:2] for row in whole[passed:]] == [row[:2] for row in read(reader)]
 
 
 def test_a_place_names_the_window_and_where_it_begins():

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import torch_distinput as tdi
 from tests.conftest import LONG
-from tests.distribute.mixtures import MAKERS, make_values
+from tests.distribute.mixtures import MAKERS, Rows, make_values
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
 from tests.distribute.street import Shards, one, options, play, stream_of, write_files
 from torch_distinput.plan.assignment.bucketing import find_buckets, round_window, sort_window
-from torch_distinput.testing import assert_resumes_everywhere
+from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 some = settings(max_examples=300 if LONG else 25)
 BOUNDARIES = (2, 4)
@@ -146,6 +146,13 @@ def make_kind(kind, folder):
     if kind == "files":
         files = [range(9), range(9, 14), range(14, 23)]
         return tdi.FileDataset(write_files(folder, files)).map(int)
+    if kind == "mixed files":
+        sources = {}
+        for name, start in (("a", 0), ("b", 14)):
+            (folder / name).mkdir()
+            files = [range(start + 3 * number, start + 3 * number + 3) for number in range(3)]
+            sources[name] = tdi.FileDataset(write_files(folder / name, files)).map(int)
+        return tdi.mix(sources, weights=(2, 1), stop="all")
     if kind == "shards":
         return Shards([list(range(9)), list(range(9, 14)), list(range(14, 23))])
     if kind == "mixture":
@@ -154,7 +161,7 @@ def make_kind(kind, folder):
     return {"index": torch.arange(23), "stream": stream_of(range(23))}[kind]
 
 
-@pytest.mark.parametrize("kind", ["index", "stream", "files", "shards", "mixture"])
+@pytest.mark.parametrize("kind", ["index", "stream", "files", "shards", "mixture", "mixed files"])
 def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
     """On the same cluster with the same batches, elsewhere with the same examples."""
     source = bucketed(make_kind(kind, tmp_path), 8)
@@ -163,6 +170,48 @@ def test_a_state_of_every_step_goes_on_everywhere(tmp_path, kind):
         return strategy.distribute_dataset(source, global_batch_size=3)
 
     assert_resumes_everywhere(make)
+
+
+@pytest.mark.parametrize(("policy", "split"), [("data", False), ("file", True)])
+def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split):
+    """Where nothing is read to find a place; also of files and batches in orders of the epoch."""
+    for number, (start, stop) in enumerate([(0, 9), (9, 14), (14, 16), (16, 28)]):
+        np.save(tmp_path / f"{number}.npy", np.arange(start, stop))
+    files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy", split_files=split)
+    source = bucketed(files, 9)
+    chosen = options(auto_shard_policy=policy)
+
+    def make(strategy):
+        return strategy.distribute_dataset(
+            source, global_batch_size=3, shuffle=True, options=chosen
+        )
+
+    assert_resumes_everywhere(make, elsewhere=((3, 1),))
+    dataset = make(one())
+    epochs = [[n for batch in dataset for n in batch.tolist()] for _ in range(2)]
+    assert [list(range(28))] * 2 == [sorted(epoch) for epoch in epochs]
+
+
+def test_the_windows_of_a_file_are_shuffled_each_by_itself(tmp_path):
+    """A place holds the number of its window: the batches of another come in another order."""
+    np.save(tmp_path / "a.npy", np.arange(320))
+    files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
+    filtered = bucketed(files.filter(lambda rows: rows >= 0), 160)
+
+    def make(strategy):
+        return strategy.distribute_dataset(filtered, global_batch_size=8, shuffle=True)
+
+    dataset = make(one())
+    turns = [
+        tuple(np.argsort([batch.tolist()[0] for batch in own]))
+        for epoch in (list(dataset), list(dataset))
+        for own in (epoch[:20], epoch[20:])
+    ]
+    assert 4 == len(set(turns))
+    head, state = run(make, (1, 1), steps=23)
+    tail, _ = run(make, (1, 1), state=state)
+    whole, _ = run(make, (1, 1))
+    assert whole == [head[0] + tail[0]]
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -189,6 +238,24 @@ def test_an_audit_finds_each_example_once(tmp_path, policy):
         assert Counter(dict.fromkeys(range(23), times)) == examples_of(head) + examples_of(tail)
 
 
+def test_an_audit_finds_lengths_that_differ_between_workers():
+    """After the first batches nobody else would: examples are lost, and others come twice."""
+
+    def work(strategy):
+        worker = strategy.worker_index
+        source = tdi.bucket(
+            stream_of(range(60)), length=lambda n: 1 + n % 2 * (n < 40 or worker), boundaries=(1,),
+            window=20,
+        )  # fmt: skip
+        chosen = options(audit=True)
+        dataset = strategy.distribute_dataset(source, global_batch_size=4, options=chosen)
+        with pytest.raises(tdi.AuditError, match="some came twice"):
+            list(dataset)
+        return True
+
+    assert [True, True] == simulate(work, num_workers=2)
+
+
 def test_ids_are_those_of_the_examples():
     """In a stream the number of an example, by index its index."""
     for source in (torch.arange(10), stream_of(range(10))):
@@ -211,6 +278,27 @@ def test_rows_of_a_window_are_finished_as_ever(tmp_path, keywords):
     assert [rows[number] for number in sort_by_hand(range(12), 4, 12)] == got
     expected = ["abcd"[row[0] % 4] for row in got]
     assert expected == [text for batch in batches for text in batch["text"].to_list()]
+
+
+class Told(Rows):
+    """Examples that there are none of before the epoch is told."""
+
+    epoch = None
+
+    def set_epoch(self, epoch):
+        """Keep it."""
+        self.epoch = epoch
+
+    def __getitem__(self, index):
+        return self.numbers[index] + 0 * self.epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_dataset_is_told_an_epoch_before_it_is_measured(num_workers):
+    """Its examples are asked for when it is distributed, in this process."""
+    source = bucketed(Told(list(range(8))), 8)
+    (steps,) = play(source, 8, num_workers=num_workers)
+    assert [[list(range(8))]] == steps
 
 
 def test_bad_records_are_counted(tmp_path):

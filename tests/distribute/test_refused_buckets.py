@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch_distinput as tdi
 from tests.distribute.mixtures import Rows
 from tests.distribute.resumes import make_of, run
 from tests.distribute.street import one, options, stream_of
+from torch_distinput.data.sources.sequences.bucketed import open_buckets
 from torch_distinput.testing import simulate
 
 
@@ -24,6 +26,7 @@ from torch_distinput.testing import simulate
         ((0, 4), ValueError, "increasing, got 0, 4"),
         ((4, 4), ValueError, "increasing, got 4, 4"),
         ((8, 4), ValueError, "increasing, got 8, 4"),
+        (range(1, 70_000), ValueError, "at most 65535 boundaries, got 69999"),
         ((1.5,), TypeError, "whole numbers as boundaries, got \\[1.5\\]"),
         ((True,), TypeError, "whole numbers as boundaries, got \\[True\\]"),
         ("128", TypeError, "in a sequence, such as \\(128, 512\\), got '128'"),
@@ -69,16 +72,28 @@ def test_lengths_of_a_source_with_an_index(length, error, words):
         distribute(tdi.bucket(torch.arange(3), length=length, boundaries=(2,)))
 
 
-def test_lengths_of_a_stream():
-    """An array has nothing to look up; a function that raises is told to all ranks."""
+def test_an_array_is_refused_for_a_stream():
+    """There is nothing to look its numbers up by."""
     with pytest.raises(ValueError, match="read in order, got list"):
         distribute(tdi.bucket(stream_of(range(3)), length=[1, 2, 3], boundaries=(2,)))
-    source = tdi.bucket(stream_of(range(9)), length=lambda n: 1 // (5 - n), boundaries=(2,),
-                        window=4)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (lambda number: 1 // (5 - number), "length= of example"),
+        (lambda number: 5 - number, "from 0 on, got -1 for example"),
+        (lambda number: number / 2, "whole numbers from 0 on, got 0.0 for example"),
+        ("tokens", "Expected a column 'tokens'"),
+    ],
+)
+def test_lengths_of_a_stream(length, words):
+    """What raises, or gives no lengths, is told to all ranks when it is read."""
+    source = tdi.bucket(stream_of(range(9)), length=length, boundaries=(2,), window=4)
 
     def work(strategy):
         dataset = strategy.distribute_dataset(source, global_batch_size=2)
-        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match="length= of example"):
+        with pytest.raises((tdi.SourceError, tdi.PeerFailedError), match=words):
             list(dataset)
         return True
 
@@ -126,6 +141,13 @@ def test_sources_that_cannot_be_put_into_buckets(source, error, words):
 def test_a_batch_size_is_needed():
     with pytest.raises(ValueError, match="needs global_batch_size"):
         distribute(bucketed(torch.arange(4)), global_batch_size=None)
+
+
+def test_batches_have_one_number_of_examples():
+    """Those of a budget would begin elsewhere than the batches that were sorted."""
+    request = SimpleNamespace(global_batch_size="a budget")
+    with pytest.raises(tdi.ConfigurationError, match="one number of examples, got .*budget"):
+        open_buckets(bucketed(torch.arange(4)), request, None)
 
 
 def test_a_stream_is_not_shuffled():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch_distinput.plan.assignment.bucketing import (
     Bucketing,
     find_buckets,
+    make_window_key,
     round_window,
     sort_window,
 )
@@ -51,6 +52,20 @@ def test_a_window_is_sorted_by_bucket_and_cut_into_batches(buckets, size, key):
     assert all(high <= low for (_, high), (low, _) in pairwise(found))
     if key is None:
         assert sorted(batch[0] for batch in batches) == [batch[0] for batch in batches]
+
+
+def test_golden_order():
+    """Frozen: states of earlier runs go on in it."""
+    buckets = find_buckets(np.arange(13) * 5 % 7, (2, 4))
+    order = sort_window(buckets, 2, key=make_window_key(3, 1, 2))
+    assert [6, 7, 5, 9, 0, 3, 2, 10, 1, 4, 8, 11, 12] == order.tolist()
+
+
+def test_a_bucket_keeps_the_order_of_its_examples():
+    """On all machines, however they sort."""
+    buckets = np.arange(1000, dtype=np.uint16) % 2
+    for own in sort_window(buckets, 500, key=None).reshape(2, 500):
+        assert list(range(own[0], 1000, 2)) == own.tolist()
 
 
 def test_the_drawn_example():
@@ -99,11 +114,17 @@ def test_drop_last_leaves_out_what_it_would_without():
 
 def test_no_epoch_runs_from_short_to_long():
     """Each window has its batches in an order of its own, and so has each epoch."""
-    lengths = np.random.default_rng(0).integers(1, 10, 1000).tolist()
+    lengths = np.tile(np.random.default_rng(0).integers(1, 10, 500), 2)
+    bucketing = Bucketing(
+        buckets=find_buckets(lengths, tuple(range(1, 9))),
+        window=500,
+        global_batch_size=10,
+        shuffle=True,
+    )
     turns = []
     for epoch in range(2):
-        _, order = make_order(lengths, 10, batches=50, epoch=epoch, boundaries=tuple(range(1, 9)))
-        means = np.array(lengths)[take_all(order)].reshape(2, 50, 10).mean(axis=2)
+        order = bucketing.apply(EpochOrder(num_examples=1000), seed=0, epoch=epoch)
+        means = lengths[take_all(order)].reshape(2, 50, 10).mean(axis=2)
         for window in means:
             turns.append(np.argsort(window, kind="stable").tolist())
             assert abs(np.corrcoef(np.arange(50), window)[0, 1]) < 0.5

@@ -108,8 +108,13 @@ def refuse_padding_of_steps(request: Request, name: str) -> None:
 
 
 def _find_window(buckets: Buckets, request: Request) -> int:
-    size = request.global_batch_size
-    assert size is not None, "checked for all sources of examples"
+    size: Any = request.global_batch_size
+    if not isinstance(size, int):
+        msg = (
+            "bucket() sorts examples for global batches of one number of examples, got "
+            f"global_batch_size={size!r}. Give it a number."
+        )
+        raise ConfigurationError(msg)
     window = round_window(buckets.window, size)
     if window == size:
         _log.warning(

@@ -102,7 +102,11 @@ class WindowedStream(CountedStream):
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start at the beginning of a window, the first or that of a place."""
-        return WindowedReader(self, _inner_shard(shard), start)
+        own = _inner_shard(shard)
+        # What workers have read is compared, and their ids are summed up, where those are in order:
+        # not from the middle of a window on, and not of made rows.
+        is_whole = start is None and not isinstance(self.plan, RowPlan)
+        return WindowedReader(self, replace(own, watched=shard.watched and is_whole), start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Collate made rows; finish others as if they had never been in a window."""
@@ -182,10 +186,7 @@ class WindowedStream(CountedStream):
 
 
 def _inner_shard(shard: Shard) -> Shard:
-    """Each worker needs all rows of a window, whosever they are, and nobody watches their order.
-
-    The rows of the first batches are compared between the workers in any case.
-    """
+    """Each worker needs all rows of a window, whosever they are."""
     return replace(shard, sparse=False, watched=False)
 
 
