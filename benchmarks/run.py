@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results.json"
 SCRIPTS = (
     *("host", "threads", "files", "split", "device", "steps", "agreement", "resume", "startup"),
-    *("order", "mixing", "balance", "preprocessing", "coordinator", "engine_calls"),
+    *("order", "mixing", "balance", "packing", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
 PACKAGES = (
     *("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray"),

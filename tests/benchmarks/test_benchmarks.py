@@ -53,6 +53,12 @@ EXPECTED: dict[str, dict[str, str]] = {
         **{f"step time, {cost}": "ratio" for cost in ("tokens", "attention", "padded")},
         "dealing": "ms",
     },
+    "packing": {
+        "packing: a document planned": "us",
+        "packing: waste": "ppm",
+        "packing: documents cut": "ppm",
+        "packing: a token": "ns",
+    },
     "preprocessing": {
         **{f"adapt {layer}": "ns" for layer in ("Normalization", "Discretization")},
         "rank error": "ppm",

@@ -28,7 +28,7 @@ from tests.distribute.resumes import clusters, in_order, make_of, rules, run
 from tests.distribute.street import one, options, stream_of
 from torch_distinput.testing import assert_resumes_everywhere
 
-some = settings(max_examples=300 if LONG else 12)
+some = settings(max_examples=300 if LONG else 8)
 play = partial(run, show=show)
 
 

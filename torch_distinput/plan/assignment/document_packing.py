@@ -166,14 +166,15 @@ def _concatenate(lengths: Indices, row_length: int) -> PackedRows:
 
 def _find_best_rows(pieces: Indices, windows: Indices, row_length: int) -> Indices:
     """The row of each piece; rows are numbered in the order of the first piece that each has."""
-    order = np.argsort(windows * (row_length + 1) + row_length - pieces, kind="stable")
+    # What each would leave of a row of its own: small numbers, which are sorted by their digits.
+    spare = (row_length - pieces).astype(np.min_scalar_type(row_length))
     bounds = [*np.flatnonzero(np.diff(windows, prepend=-1)).tolist(), len(windows)]
-    sizes = pieces[order]
     rows = np.empty(len(pieces), dtype=np.int64)
     num_rows = 0
     for begin, end in pairwise(bounds):
-        found = _fit_best(sizes[begin:end], row_length)
-        rows[order[begin:end]] = found + num_rows
+        order = np.argsort(spare[begin:end], kind="stable") + begin
+        found = _fit_best(pieces[order], row_length)
+        rows[order] = found + num_rows
         num_rows += int(found.max()) + 1
     firsts = np.empty(num_rows, dtype=np.int64)
     firsts[rows[::-1]] = np.arange(len(rows))[::-1]  # of several the last assigned stays

@@ -183,7 +183,8 @@ class _TableReader:
         if not hasattr(column.type, "value_type") or column.null_count:
             return _join(column.to_pylist(), name)
         lengths = np.concatenate([np.asarray(chunk.value_lengths()) for chunk in column.chunks])
-        values = np.concatenate([np.asarray(chunk.flatten()) for chunk in column.chunks])
+        parts = [np.asarray(chunk.flatten()) for chunk in column.chunks]
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)  # long ones: without a copy
         _check_whole(values, name)
         return FlatDocuments(values, np.cumsum(lengths) - lengths, lengths.astype(np.int64))
 
