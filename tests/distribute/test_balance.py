@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.conftest import LONG
@@ -185,6 +186,22 @@ def test_replay_shows_what_each_replica_got(name):
         ids = [own.tolist() for steps, _ in workers for own in steps[number][1]]
         assert batches == [[] if b is None else b.tolist() for b in replayed.batches]
         assert ids == [[] if i is None else i.tolist() for i in replayed.ids]
+
+
+def test_costs_that_are_drawn_are_the_same_on_all_workers():
+    """And draw nothing from the generators that training draws from."""
+
+    def work(strategy):
+        drawn = DataLoader(list(range(COUNT)), batch_size=6)
+        dataset = strategy.distribute_dataset(drawn, balance=lambda _: int(torch.randint(99, ())))
+        return [shown(strategy, step) for step in dataset]
+
+    torch.manual_seed(1)
+    expected = torch.rand(())
+    torch.manual_seed(1)
+    workers = simulate(work, num_workers=3)
+    assert expected == torch.rand(())
+    assert dict.fromkeys(range(COUNT), 1) == examples_of(workers)
 
 
 def test_costs_that_have_changed_are_refused():
