@@ -58,6 +58,10 @@ class ColumnFetch:
         wanted, count = torch.from_numpy(indices), len(indices)
         return [column.take(wanted, count) for column in self.columns]
 
+    def examples(self, indices: Indices) -> list[Any]:
+        """Return rows as examples."""
+        return [self.example(index) for index in indices.tolist()]
+
     def example(self, index: int) -> Any:
         """Return one row as an example."""
         return self.structure.build([_row(column.leaf, index) for column in self.columns])
@@ -179,12 +183,9 @@ class IndexedStream(Stream):
         return self.fetch(chunk.data)
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
-        """Fetch the examples; of columns, their rows."""
+        """Fetch the examples."""
         self.told.tell(shard.epoch)
-        examples_of = getattr(self.fetch, "examples", None)
-        if examples_of is None:
-            return list(rows.iterate_rows(self.fetch(chunk.data)))
-        found: list[Any] = examples_of(chunk.data)
+        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
         return found
 
     @property

@@ -66,6 +66,11 @@ class TableFetch:
         return batch
 
 
+    def examples(self, indices: Indices) -> list[Any]:
+        """Return the rows at the indices, not collated."""
+        return ExampleFetch(self.dataset, collate_examples).examples(indices)
+
+
 def _leaf(name: str, column: Any, count: int) -> Any:
     """What collating the values of a column makes of them."""
     if type(column) is torch.Tensor:

@@ -69,13 +69,22 @@ def measure_examples(
 
 
 def measure_rows(
-    length: Length, examples: Sequence[Any], *, name: str = "length", minimum: int = 0
+    length: Length,
+    examples: Sequence[Any],
+    *,
+    name: str = "length",
+    minimum: int = 0,
+    first: int = 0,
 ) -> Indices:
-    """Return the length of each of some rows of a stream; as :func:`measure_examples`."""
+    """Return the length of each of some rows of a stream; as :func:`measure_examples`.
+
+    ``first``: the number of the first of them, for messages.
+    """
     if isinstance(length, str):
-        return _check(_as_integers([_pick(row, length) for row in examples]), name, minimum)
+        found = _as_integers([_pick(row, length) for row in examples])
+        return _check(found, name, minimum, first)
     if callable(length):
-        return _check(_call(length, examples, name), name, minimum)
+        return _check(_call(length, examples, name, first), name, minimum, first)
     msg = (
         f"Expected {name} to be the name of a column or a function for rows that are read in "
         f"order, got {type(length).__name__}: they have no index to look them up by."
@@ -125,7 +134,7 @@ def _pick(batch: Any, column: str) -> Any:
 def _measure_leaf(leaf: Any) -> Any:
     """The whole numbers of a column, or the lengths of its rows."""
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        return leaf.offsets().diff().numpy()
+        return leaf.offsets().diff().numpy()  # type: ignore[attr-defined]
     if isinstance(leaf, (torch.Tensor, np.ndarray)):
         array = np.asarray(leaf)
         return array if array.ndim == 1 else np.full(len(array), array.shape[1])
@@ -170,7 +179,7 @@ def _examples(fetch: Any, wanted: Indices) -> list[Any]:
     return fetch.examples(wanted)
 
 
-def _check(lengths: Any, name: str, minimum: int) -> Indices:
+def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
     """Refuse what is no whole number, or too small; name the first such example."""
     if np.issubdtype(lengths.dtype, np.integer):
         wrong = np.flatnonzero(lengths < minimum)
@@ -178,8 +187,8 @@ def _check(lengths: Any, name: str, minimum: int) -> Indices:
         wrong = np.flatnonzero([not _is_whole(value) or value < minimum for value in lengths])
     if len(wrong):
         msg = (
-            f"Expected {name} to give whole numbers from {minimum} on, got {lengths.tolist()[wrong[0]]!r} "
-            f"for example {wrong[0]}."
+            f"Expected {name} to give whole numbers from {minimum} on, got "
+            f"{lengths.tolist()[wrong[0]]!r} for example {first + wrong[0]}."
         )
         raise ConfigurationError(msg)
     return _as_int64(lengths, name)
