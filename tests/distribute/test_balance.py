@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.conftest import LONG
@@ -29,8 +30,9 @@ from tests.distribute.balances import (
     slowness,
 )
 from tests.distribute.resumes import clusters, examples_of, make_of, run
-from tests.distribute.street import Shards, one, options, shown, stream_of, write_files
-from torch_distinput.testing import assert_resumes_everywhere, simulate
+from tests.distribute.street import one, options, shown
+from tests.distribute.tpus import on_tpus
+from torch_distinput.testing import simulate
 
 some = settings(max_examples=300 if LONG else 15)
 SOURCES = {**INDEXED, **STREAMS}
@@ -118,12 +120,6 @@ def test_loader_processes_and_threads_change_nothing(ahead):
     assert expected == play(source(), 9, (2, 1), balance=cost_of, **ahead)
 
 
-def test_a_stream_in_a_loader_process():
-    """What steps cost travels with them."""
-    expected = play(stream_of(range(COUNT)), 9, (2, 1), balance=cost_of)
-    assert expected == play(stream_of(range(COUNT)), 9, (2, 1), balance=cost_of, num_workers=1)
-
-
 @pytest.mark.parametrize("name", ["tensor", "stream"])
 def test_padded_batches_bound_the_rows(name):
     """As many rows as a share of a full batch, and less to do for the slowest all the same."""
@@ -163,6 +159,44 @@ def test_losses_and_audits_are_exact(name):
         assert values[rows].mean().item() == pytest.approx(sum(loss for loss, _ in parts))
 
 
+def test_accumulated_gradients_are_those_of_one_large_batch():
+    """Over steps and workers with any number of rows, the steps of the last group too."""
+    values = torch.arange(COUNT, dtype=torch.float64) ** 2
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            torch.arange(COUNT), global_batch_size=7, balance=COSTS
+        )
+        return [
+            [(step.average(values[step.batch]).item(), step.batch.tolist()) for step in group]
+            for group in tdi.accumulate(dataset.steps(), 4)
+        ]
+
+    for groups in zip(*simulate(work, num_workers=3), strict=True):
+        parts = list(itertools.chain(*groups))
+        rows = [row for _, rows in parts for row in rows]
+        assert values[rows].mean().item() == pytest.approx(sum(loss for loss, _ in parts))
+
+
+def test_all_steps_of_a_tpu_have_one_shape():
+    """Its batches are padded, also where a batch sampler has sizes of its own."""
+
+    def work(strategy, name):
+        size = None if name in HAS_SIZE else 6
+        steps = strategy.distribute_dataset(
+            SOURCES[name](), global_batch_size=size, balance=cost_of
+        )
+        return [(batch.shape, batch[mask].tolist()) for batch, mask in steps]
+
+    for name in ("tensor", "stream"):
+        workers = on_tpus(partial(work, name=name))
+        assert {torch.Size([3])} == {shape for steps in workers for shape, _ in steps}
+    workers = on_tpus(partial(work, name="sampler"))
+    assert sorted([1, 2, 3, 4, 5, 6, 7, 40, 0, 9, 9, 9, 8]) == sorted(
+        row for steps in workers for _, rows in steps for row in rows
+    )
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_replay_shows_what_each_replica_got(name):
     """On one worker, from a state before it; ids too."""
@@ -187,6 +221,22 @@ def test_replay_shows_what_each_replica_got(name):
         assert ids == [[] if i is None else i.tolist() for i in replayed.ids]
 
 
+def test_costs_that_are_drawn_are_the_same_on_all_workers():
+    """And draw nothing from the generators that training draws from."""
+
+    def work(strategy):
+        drawn = DataLoader(list(range(COUNT)), batch_size=6)
+        dataset = strategy.distribute_dataset(drawn, balance=lambda _: int(torch.randint(99, ())))
+        return [shown(strategy, step) for step in dataset]
+
+    torch.manual_seed(1)
+    expected = torch.rand(())
+    torch.manual_seed(1)
+    workers = simulate(work, num_workers=3)
+    assert expected == torch.rand(())
+    assert dict.fromkeys(range(COUNT), 1) == examples_of(workers)
+
+
 def test_costs_that_have_changed_are_refused():
     """By a resume, as lengths of other data; by a replay also where one has no costs at all."""
     dataset, changed, padded, without = (
@@ -208,81 +258,6 @@ def test_costs_that_have_changed_are_refused():
         dataset.replay(without.state_dict(), 3)
 
 
-@some
-@given(st.integers(1, 14), st.tuples(st.integers(1, 3), st.just(2)), rules, st.integers(0, 9))
-def test_off_deals_to_the_replicas_of_a_worker(size, cluster, rule, steps):
-    """Each worker has the rows in a step that it would have, also after a resume within a batch."""
-    keywords = {"policy": "off", "rebatch": rule, "shuffle": True}
-    make = make_of(torch.arange(COUNT), size, balance=COSTS, **keywords)
-    head, state = run(make, cluster, steps=steps)
-    tail, _ = run(make, cluster, state=state)
-    plain, _ = run(make_of(torch.arange(COUNT), size, **keywords), cluster)
-    for worker, first, rest in zip(plain, head, tail, strict=True):
-        assert examples_in_steps([worker]) == examples_in_steps([[*first, *rest]])
-        before, after = costs_in_steps([worker]), costs_in_steps([[*first, *rest]])
-        assert all(max(b) >= max(a) for b, a in zip(before, after, strict=True))
-
-
-def test_off_plays_data_of_its_own_on_each_worker():
-    """Whose costs differ between the workers, and need not be compared."""
-
-    def work(strategy):
-        own = torch.arange(8) + 8 * strategy.worker_index
-        dataset = strategy.distribute_dataset(
-            own, global_batch_size=8, balance=cost_of, options=options(auto_shard_policy="off")
-        )
-        return [shown(strategy, step) for step in dataset]
-
-    first, second = simulate(work, num_workers=2, replicas_per_worker=2)
-    assert dict.fromkeys(range(8), 1) == examples_of([first])
-    assert dict.fromkeys(range(8, 16), 1) == examples_of([second])
-
-
-def files_of(folder):
-    """Files of numbers; their lengths are not known beforehand."""
-    numbers = [list(range(start, min(start + 7, COUNT))) for start in range(0, COUNT, 7)]
-    return tdi.FileDataset(write_files(folder, numbers)).map(int)
-
-
-@pytest.mark.parametrize("kind", ["files", "shards"])
-@pytest.mark.parametrize("policy", ["file", "data"])
-def test_files_and_shards(tmp_path, kind, policy):
-    """FILE deals the rows that a worker has in a step to its replicas; DATA to all."""
-    shards = [list(range(start, min(start + 7, COUNT))) for start in range(0, COUNT, 7)]
-    source = files_of(tmp_path) if kind == "files" else Shards(shards)
-    keywords = {"options": options(auto_shard_policy=policy)}
-    plain, _ = play(source, 8, (2, 2), **keywords)
-    dealt, told = play(source, 8, (2, 2), balance=cost_of, **keywords)
-    before, after = costs_in_steps(plain), costs_in_steps(dealt)
-    if policy == "file":  # each worker for itself
-        assert [examples_in_steps([worker]) for worker in plain] == [
-            examples_in_steps([worker]) for worker in dealt
-        ]
-        before, after = ([costs_in_steps([worker]) for worker in all_] for all_ in (plain, dealt))
-    else:
-        assert examples_in_steps(plain) == examples_in_steps(dealt)
-        before, after = [before] * 2, [after] * 2
-    for stats, own_before, own_after in zip(told, before, after, strict=True):
-        assert pytest.approx((slowness(own_before), slowness(own_after))) == (
-            stats.before, stats.after,
-        )  # fmt: skip
-        assert stats.after < stats.before
-    assert_resumes_everywhere(
-        make_of(source, 16, balance=cost_of, policy=policy), replicas_per_worker=2
-    )
-
-
-def test_counted_files_are_voted_on(tmp_path):
-    """Each worker finds costs by itself; planned steps would never be compared."""
-    np.save(tmp_path / "n.npy", np.arange(COUNT))
-    source = tdi.FileDataset(str(tmp_path / "n.npy"), reader="npy")
-    data = options(auto_shard_policy="data")
-    plain, _ = play(source, 8, (2, 1), options=data)
-    dealt, _ = play(source, 8, (2, 1), options=data, balance=cost_of)
-    assert examples_in_steps(plain) == examples_in_steps(dealt)
-    assert slowness(costs_in_steps(dealt)) < slowness(costs_in_steps(plain))
-
-
 def test_zero_rows_are_foreseen_where_there_will_be_some(caplog):
     """Cut as they are, 9 rows go to 5 of 8 replicas; dealt, to all of them."""
     for count, words in ((9, []), (7, ["in 1 of the 1 steps of epoch 0 some replicas have no"])):
@@ -291,25 +266,6 @@ def test_zero_rows_are_foreseen_where_there_will_be_some(caplog):
         iter(one(8).distribute_dataset(rows, global_batch_size=9, balance=cost_of)).close()
         assert len(words) == len(caplog.messages)
         assert all(word in said for word, said in zip(words, caplog.messages, strict=True))
-
-
-@pytest.mark.parametrize("step", [0, 6])
-def test_costs_that_differ_between_workers_are_an_error_on_all(step):
-    """Of a stream before the step that would lose a row; of examples by index at the start."""
-
-    def work(strategy, source):
-        def cost(example):
-            return COSTS[int(example)] + strategy.worker_index * (int(example) == 6 * step)
-
-        dataset = strategy.distribute_dataset(source(), global_batch_size=6, balance=cost)
-        with pytest.raises(tdi.MismatchError) as caught:
-            list(dataset)
-        return str(caught.value)
-
-    for said in simulate(partial(work, source=INDEXED["tensor"]), num_workers=2):
-        assert "costs of examples" in said
-    for said in simulate(partial(work, source=STREAMS["stream"]), num_workers=2):
-        assert "the data of worker 1 is not that of the others" in said
 
 
 def test_stats_count_since_the_iterator_was_made():

@@ -45,6 +45,8 @@ def fail(example):
         (lambda example: example.item() / 2, r"whole numbers from 0 on, got 0\.0 for example 0"),
         (lambda example: str(example.item()), "whole numbers from 0 on, got '0' for example 0"),
         (lambda _: None, "whole numbers from 0 on, got None for example 0"),
+        ([2**70] * COUNT, "got 1180591620717411303424 for example 0"),
+        (np.full(COUNT, 2**63 + 5, dtype=np.uint64), "got 9223372036854775813 for example 0"),
         ([LARGEST_COST + 1] * COUNT, "at most 17592186044416, got 17592186044417 for example 0"),
     ],
 )

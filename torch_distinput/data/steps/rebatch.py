@@ -146,7 +146,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             mark = fingerprint_batch(chunk, number, self._splitter)
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
-                yield self._deal_batch(self._dealer, chunk, mark, trace)
+                yield deal_cut_rows(chunk, self._dealer, mark, trace)
                 continue
             if count < self._size:
                 cuts = self._splitter.cut(count)
@@ -193,14 +193,6 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if seen < self._size:
                 return
 
-    def _deal_batch(self, dealer: RowDealer, batch: Chunk, mark: int, trace: Trace) -> CutRows:
-        """This worker's part of a batch; the costs, by which all deal alike, are compared."""
-        dealt, mark_of_costs = dealer.deal_batch(batch)
-        if self._splitter.topology.num_workers > 1:
-            mark ^= mark_of_costs
-        mine = batch.take(dealt.rows) if len(dealt.rows) else batch
-        return self._step(mine, dealt.sizes, mark, trace._replace(costs=dealt.costs))
-
     def _streaming_step(self, cut: Cut, chunk: Chunk | None, trace: Trace) -> CutRows:
         if chunk is None:
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
@@ -226,23 +218,44 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
-        dealer = None if self._splitter.shared else self._dealer
-        if dealer is not None and any(sizes) and len(sizes) > 1:
-            dealt = dealer.deal_own(chunk, sizes)
-            chunk, sizes = chunk.take(dealt.rows), dealt.sizes
-            trace = trace._replace(costs=dealt.costs)
-        return make_cut_rows(chunk, sizes, self._splitter, mark, trace)
+        return make_cut_rows(chunk, sizes, self._splitter, mark, trace, dealer=self._dealer)
 
 
 def make_cut_rows(
-    chunk: Chunk, sizes: tuple[int, ...], splitter: Splitter, mark: int, trace: Trace
+    chunk: Chunk,
+    sizes: tuple[int, ...],
+    splitter: Splitter,
+    mark: int,
+    trace: Trace,
+    *,
+    dealer: RowDealer | None = None,
 ) -> CutRows:
-    """Return a step of some rows, which keep nothing else alive."""
+    """Return a step of some rows, which keep nothing else alive.
+
+    ``dealer``: deals them to the replicas of a worker that has them for itself.
+    """
     if not sum(sizes):
         return CutRows(chunk=None, sizes=sizes, mark=mark, trace=trace)
-    if outlives_the_source(splitter):
+    if dealer is not None and not splitter.shared and len(sizes) > 1:
+        dealt = dealer.deal_own(chunk, sizes)
+        chunk, sizes = chunk.take(dealt.rows), dealt.sizes
+        trace = trace._replace(costs=dealt.costs)
+    elif outlives_the_source(splitter):
         chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
     return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
+
+
+def deal_cut_rows(batch: Chunk, dealer: RowDealer, mark: int, trace: Trace) -> CutRows:
+    """Return the rows of a shared batch that are dealt to this worker.
+
+    All workers deal alike if they find the same costs. So these are compared, as the batches are.
+    """
+    dealt, mark_of_costs = dealer.deal_batch(batch)
+    if dealer.splitter.topology.num_workers > 1:
+        mark ^= mark_of_costs
+    mine = batch.take(dealt.rows) if len(dealt.rows) else None
+    trace = trace._replace(costs=dealt.costs)
+    return CutRows(chunk=mine, sizes=dealt.sizes, mark=mark, trace=trace)
 
 
 @final

@@ -14,7 +14,7 @@ from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.spec import name_difference, same_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
-from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
+from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.permutation import Indices
@@ -97,9 +97,8 @@ class MixedFetch:
 
 
 def _fetch_examples(fetch: Callable[[Indices], Batch], indices: Indices) -> list[Any]:
-    if not isinstance(fetch, (MixedFetch, ExampleFetch)):  # columns
-        return list(rows.iterate_rows(fetch(indices)))
-    return fetch.examples(indices)
+    found: list[Any] = fetch.examples(indices)  # type: ignore[attr-defined]
+    return found
 
 
 def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) -> Batch:

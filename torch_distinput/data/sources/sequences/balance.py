@@ -27,6 +27,7 @@ from torch_distinput.data.sources.source import (
     StreamSource,
 )
 from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.balancing import LARGEST_COST
@@ -174,21 +175,27 @@ class ExampleCosts:
     def measure(self, epoch: int) -> Indices:
         """Return them; where a dataset is read for them, it is told the epoch before.
 
+        Random generators are seeded alike on all ranks, and are as they were afterwards.
+
         Raises:
             ConfigurationError: a ValueError; some are no whole numbers, negative or too large.
             SourceError: the source, or a function of the user's, raised.
         """
         if self._found is None:
-            source, mixture = self._source, self._source.mixture
-            assert source.num_examples is not None, "refused without"
-            num_indices = source.num_examples if mixture is None else mixture.num_indices
-            tell_epoch(source.dataset, epoch)
-            self._found = check_costs(
-                measure_examples(self._balance.cost, source.fetch, num_indices, name=BALANCE)
-            )
+            tell_epoch(self._source.dataset, epoch)
+            with forked_generators():
+                seed_generators((0, epoch))
+                self._found = self._measure()
             padded = "padded " if self._balance.is_padded else ""
             self._digest = f"{padded}{digest_lengths(self._found)}"
         return self._found
+
+    def _measure(self) -> Indices:
+        source, mixture = self._source, self._source.mixture
+        assert source.num_examples is not None, "refused without"
+        num_indices = source.num_examples if mixture is None else mixture.num_indices
+        cost = self._balance.cost
+        return check_costs(measure_examples(cost, source.fetch, num_indices, name=BALANCE))
 
     def describe(self, epoch: int) -> Recipe:
         """Name them: ranks with others would deal other rows."""

@@ -192,6 +192,18 @@ def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
             f"{lengths.tolist()[index]!r} for example {first + index}."
         )
         raise ConfigurationError(msg)
+    return _as_int64(lengths, name)
+
+
+def _as_int64(lengths: Any, name: str) -> Indices:
+    """Refuse what is too large to be one: an array would wrap round without a word."""
+    if len(lengths) and int(lengths.max()) > np.iinfo(np.int64).max:
+        worst = int(lengths.argmax())
+        msg = (
+            f"Expected {name} to give whole numbers below 2**63, got {int(lengths[worst])} for "
+            f"example {worst}. Divide all of them by the same number."
+        )
+        raise ConfigurationError(msg)
     return np.asarray(lengths, dtype=np.int64)
 
 
