@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 
 import datasets
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -170,5 +171,22 @@ def test_hugging_face_datasets_of_both_kinds_are_mixed():
     def make(strategy):
         source = tdi.mix({"table": table, "stream": of_tables(14)}, weights=(2, 1), stop="repeat")
         return strategy.distribute_dataset(source, global_batch_size=4)
+
+    assert_resumes_everywhere(make)
+
+
+def test_files_that_tell_their_lengths(tmp_path):
+    """What a worker has touched of them is told by the rows as they are read, not by arithmetic."""
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", np.arange(5 * number, 5 * number + 5))
+
+    def make(strategy):
+        files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
+        more = tdi.FileDataset(str(tmp_path / "[123].npy"), reader="npy")
+        return strategy.distribute_dataset(
+            tdi.mix({"files": files, "more": more}, weights=(1, 1), stop="all"),
+            global_batch_size=5,
+            options=options(auto_shard_policy="file"),
+        )
 
     assert_resumes_everywhere(make)

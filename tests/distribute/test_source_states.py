@@ -87,6 +87,15 @@ def test_every_stop_of_later_epochs(name, num_workers):
     check_every_stop(play, every=(2 if waits else 1) if num_workers == 1 else 3)
 
 
+@pytest.mark.parametrize(
+    "name", ["a generator", "no state before the first example", "state on both"]
+)
+def test_every_stop_by_a_token_budget(name):
+    """A batch may begin behind rows that are read with those before it."""
+    budget = tdi.TokenBudget(4, length=lambda example: 1 + int(example) % 2)
+    check_every_stop(partial(played, EXAMPLES[name], 1, batch_size=budget), every=2)
+
+
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "threads"])
 def test_loader_processes_change_nothing(name):
     """Neither the order of any epoch nor what follows a state: here, and in a process."""

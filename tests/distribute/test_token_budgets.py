@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,7 +101,9 @@ def test_a_worker_plays_its_own_batches():
     assert [[[11]], [[12, 13]], [[]]] == workers[1]  # rotated
 
 
-@pytest.mark.parametrize("kind", ["shards", "windows", "interleaved", "stream"])
+@pytest.mark.parametrize(
+    "kind", ["shards", "windows", "interleaved", "stream", "dropped", "counted"]
+)
 def test_every_step_can_be_gone_on_from(tmp_path, kind):
     """C4 at every position, also in windows and in shards of the user's."""
     files = [list(range(start, start + 5)) for start in (0, 10, 20, 30)]
@@ -109,11 +112,18 @@ def test_every_step_can_be_gone_on_from(tmp_path, kind):
         source = source.map(int).shuffle(7)
     elif kind == "interleaved":
         source = source.interleave(2, 2).map(int).filter(lambda number: number % 3)
+    elif kind == "dropped":
+        source = source.map(int)
+    elif kind == "counted":
+        for number, file in enumerate(files):
+            np.save(tmp_path / f"{number}.npy", np.array(file))
+        source = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
     else:
         source = Shards(files) if kind == "shards" else stream_of([*itertools.chain(*files)])
     policy = "data" if kind in ("stream", "windows") else "file"
-    elsewhere = () if kind == "shards" else ((1, 1), (3, 2))
-    assert_resumes_everywhere(by_tokens(source, 17, policy=policy), elsewhere=elsewhere)
+    elsewhere = () if kind in ("shards", "dropped") else ((1, 1), (3, 2))
+    make = by_tokens(source, 17, policy=policy, drop_last=kind == "dropped")
+    assert_resumes_everywhere(make, elsewhere=elsewhere)
 
 
 @pytest.mark.parametrize("kind", ["list", "stream"])

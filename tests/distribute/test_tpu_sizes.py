@@ -41,6 +41,13 @@ class TestSizesOfTheirOwn:
         assert [2, 2, 3, 3, 4, 4] == [rows for _, rows in self.sizes(strategy, numbers)]
         assert 1 == caplog.text.count("expected batches of 2 rows or less, as before, got one of 3")
 
+    def test_batches_by_a_token_budget(self, strategy):
+        """A number of examples is not known beforehand."""
+        budget = tdi.TokenBudget(4, length=[1, 1, 2, 4, 1, 3])
+        dataset = strategy.distribute_dataset(torch.arange(6), global_batch_size=budget)
+        found = [(batch[mask].tolist(), len(mask)) for batch, mask in dataset]
+        assert [([0, 1, 2], 3), ([3], 3), ([4, 5], 3)] == found
+
     def test_every_example_is_delivered_once(self, strategy):
         numbers = torch.arange(20).split([2, 1, 3, 2, 5, 4, 3])
         found = [number for batch, _ in self.sizes(strategy, numbers) for number in batch]

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from torch_distinput.plan.assignment.bounds import FixedBounds
+from torch_distinput.plan.assignment.bounds import BatchBudget, FixedBounds, find_begins
 
 
 def test_batches_begin_where_the_one_before_ends():
@@ -34,3 +34,19 @@ def test_batches_hold_every_row_before_the_end():
         assert full == sum(len(batch) == size for batch in batches)
         assert stop == bounds.find_last_end(stop, drop_last=False)
         assert bounds.begin(full) == bounds.find_last_end(stop, drop_last=True)
+
+
+def test_a_batch_holds_what_fits_a_budget():
+    """What fits exactly is in; so are rows of no length behind it."""
+    lengths = np.array([3, 4, 0, 1, 7, 7])
+    totals = np.concatenate([[0], np.cumsum(lengths)])
+    budget = BatchBudget(num_tokens=7)
+    assert [0, 3, 4, 5, 6] == find_begins(totals, budget).tolist()
+    assert 3 == budget.count_fitting(lengths)
+    assert [0] == find_begins(totals[:1], budget).tolist()
+    assert 0 == budget.count_fitting(lengths[:0])
+
+
+def test_a_long_row_counts_for_less():
+    assert [3, 9] == BatchBudget(num_tokens=9).cap(np.array([3, 9])).tolist()
+    assert [3, 5] == BatchBudget(num_tokens=9, max_length=5).cap(np.array([3, 9])).tolist()

@@ -105,6 +105,13 @@ def test_a_stream_is_resumed_in_the_segment_of_the_point():
     assert expected == point.resume(StreamPosition(segments=segments))
 
 
+def test_rows_before_a_point_are_passed_over():
+    """Where its batch does not begin with a place to start from."""
+    point = ResumePoint(batch=5, row=18, segment=0, start=(1, 9), skip=3)
+    found = point.resume(StreamPosition(segments=(Segment(skip=7),)))
+    assert StreamPosition(batch=5, row=18, segments=(Segment(skip=3, start=(1, 9)),)) == found
+
+
 def test_reassignment_keeps_what_was_begun_and_assigns_the_rest():
     """Worker 0 has touched two files, worker 1 none, worker 2 one: two chains for two workers."""
     position = replace(begin_epoch(0, layout_of(3), 3), rows=(4, 0, 1), steps=2, examples=5)

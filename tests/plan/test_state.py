@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import (
     BatchLayout,
@@ -16,6 +17,7 @@ from torch_distinput.plan.progress.position import (
     StreamPosition,
 )
 from torch_distinput.plan.progress.state import (
+    LENGTHS,
     SETTINGS,
     check_recipe,
     compact_state,
@@ -145,6 +147,9 @@ DAMAGES = [
     ("examples", "many"),
     ("grid", [2, 3, 4]),
     ("grid", [-2, 3, 4, "even"]),
+    ("grid", [2, 3, ["bytes", 4, None], "even"]),
+    ("grid", [2, 3, ["tokens", -4, None], "even"]),
+    ("grid", [2, 3, ["tokens", 4], "even"]),
     ("rounds", None),
     ("rows", [-1, 0]),
     ("streams", [[0]]),
@@ -154,6 +159,26 @@ DAMAGES = [
     ("streams", [[0, 0, [0, 0, 1, 0, ["shuffle", 3]]]]),
     ("deals", [1]),
 ]
+
+
+@pytest.mark.parametrize("max_length", [None, 3])
+def test_a_state_knows_its_budget(max_length):
+    """In the place of a number of examples."""
+    size = BatchBudget(num_tokens=9, max_length=max_length)
+    position = replace(POSITION, layout=replace(LAYOUT, global_batch_size=size))
+    state = to_state(position, RECIPE)
+    assert [2, 3, ["tokens", 9, max_length], "even"] == state["grid"]
+    assert position == load(json.loads(json.dumps(state)))
+
+
+def test_a_number_of_examples_becomes_a_budget():
+    """Its lengths are no fact that the state of before must have; other lengths are."""
+    state = to_state(POSITION, RECIPE)
+    check_recipe(state, {**RECIPE, LENGTHS: "a"}, name="rows")
+    told = to_state(POSITION, {**RECIPE, LENGTHS: "a"})
+    check_recipe(told, RECIPE, name="rows")
+    with pytest.raises(ConfigurationError, match=f"{LENGTHS} was 'a', and here it is 'b'"):
+        check_recipe(told, {**RECIPE, LENGTHS: "b"}, name="rows")
 
 
 @pytest.mark.parametrize(("key", "value"), DAMAGES)

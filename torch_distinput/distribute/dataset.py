@@ -138,8 +138,8 @@ class DistributedDataset(Distributed):
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
                 "many examples they have (those with a sampler, if it has a len()), and files that "
-                "tell, once iter() has looked into them. Iterate it; the end is the same step on "
-                "all ranks."
+                "tell, once iter() has looked into them, and with a token budget sources with an "
+                "index and no sampler. Iterate it; the end is the same step on all ranks."
             )
             raise TypeError(msg)
         return steps

@@ -54,18 +54,16 @@ class VotedFeed:
             if not self._compared:
                 self._compared = True
                 self._check_kinds()
-            return Delivery(self._with_tokens(taken), taken.num_examples, taken.progress)
+            step = taken.step if taken.num_tokens is None else self._with_tokens(taken)
+            return Delivery(step, taken.num_examples, taken.progress)
         self._end(taken)
         return None
 
-    def _with_tokens(self, taken: Agreed[LocalStep]) -> LocalStep | None:
+    def _with_tokens(self, taken: Agreed[LocalStep]) -> LocalStep:
         """The step with the tokens in sync, also for a worker that has ended."""
-        step, num_tokens = taken.step, taken.num_tokens
-        if num_tokens is None:
-            return step
-        if step is None:
-            step = empty_step(self.origin.position.layout.replicas_per_worker)
-        return replace(step, trace=step.trace._replace(num_tokens=num_tokens))
+        num_replicas = self.origin.position.layout.replicas_per_worker
+        step = empty_step(num_replicas) if taken.step is None else taken.step
+        return replace(step, trace=step.trace._replace(num_tokens=taken.num_tokens))
 
     def _wait(self) -> Agreed[LocalStep] | Ending:
         wait_limit = WaitLimit(self._timeout)

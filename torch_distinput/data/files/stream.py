@@ -207,16 +207,16 @@ class FileStream(CountedStream):
         """Read units one after another: nothing before the cut changes their rows."""
         partitions, threads = self.counts.partitions(shard), self._num_threads
         first = first_partition(place.start, in_turn=False)
+        found = list(itertools.chain.from_iterable(partitions[first:]))
+        counted = self.dataset.on_error == "raise" and count_records(found) is not None
+        sparse = counted and shard.sparse
+        joins = counted and not place.start and not sparse and not threads
         units = [
             replace(unit, place=at)
             for number, partition in enumerate(partitions[first:], first)
             for at in [Cursor(start=place_of_partition(number), num_touched=number + 1)]
-            for unit in partition
+            for unit in (join_units(partition) if joins else partition)
         ]
-        counted = self.dataset.on_error == "raise" and count_records(units) is not None
-        sparse = counted and shard.sparse
-        if counted and not place.start and not sparse and not threads:
-            units = [unit for partition in partitions for unit in join_units(partition)]
         remote, late = self._is_remote(), has_decode(self.dataset.reader)
 
         def checked(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

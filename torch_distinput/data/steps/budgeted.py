@@ -39,8 +39,8 @@ from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.route import ReadPlan, Shard
 
 _log = logging.getLogger(__name__)
-_FIRST_READ, _MOST_READ = 16, 1024
-"""Rows that are read at a time: at first, and at most."""
+_MOST_READ = 1024
+"""Rows that are read at a time, at most: as many as the last batch had."""
 
 
 @final
@@ -81,7 +81,7 @@ class BudgetReader:
         self._held: list[Chunk] = []
         self._counted: Indices = np.empty(0, dtype=np.int64)
         self._is_closed = False
-        self._num_wanted = _FIRST_READ
+        self._num_wanted = 1  # at first: some sources tell where they are only behind a row
 
     def take(self) -> tuple[Chunk, Indices] | None:
         """Return the rows of the next batch, and what each counts for; None after the last one."""
