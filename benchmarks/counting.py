@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from torch_distinput.cluster.channels.gather import Bytes
+from torch_distinput.cluster.membership import Membership
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Board, Channel, Gone, Merge, nobody
 from torch_distinput.distribute.strategy import Strategy
@@ -249,4 +250,4 @@ class CountingStrategy(Strategy):
         topology = Topology(
             num_workers=communicator.size, replicas_per_worker=1, worker_index=communicator.rank
         )
-        super().__init__(topology, [torch.device("cpu")], communicator)
+        super().__init__(topology, [torch.device("cpu")], Membership(communicator=communicator))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -98,6 +99,14 @@ class InputOptions:
             use; 0 copies at the call. On the CPU there is nothing to copy.
         replication_mode: ``"per_replica"`` calls ``dataset_fn`` once per local replica; only for
             ``distribute_datasets_from_function``.
+        cp_dim: a dimension of the strategy's ``device_mesh``, beside those of the data, over which
+            sequences are cut for context parallelism. Each of its ranks gets two chunks of every
+            sequence, one from its head and one from its tail, in the order of torch's ring
+            attention. None gives them whole sequences alike. To a batch that is a mapping without
+            ``position_ids`` these are added. See the docs on sequences.
+        cp_columns: what of a batch holds sequences: keys, or a mapping of keys to the dimensions
+            along which they are cut. None: all dense tensors with a dimension 1, along that one,
+            and if their lengths differ an error.
         audit: at the end of each epoch, check that every example was delivered exactly once, and
             that a stream which all workers read was the same on all of them (:class:`AuditError`
             on all ranks if not). At its start, not at that of the first one only, check that
@@ -117,6 +126,8 @@ class InputOptions:
     fetch_to_device: bool = True
     per_replica_buffer_size: int = 1
     replication_mode: Literal["per_worker", "per_replica"] = "per_worker"
+    cp_dim: str | None = None
+    cp_columns: Mapping[Any, int] | Sequence[Any] | None = None
     audit: bool = False
     timeout: float = TIMEOUT
 
@@ -134,6 +145,7 @@ class InputOptions:
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name} must be True or False, got {getattr(self, name)!r}."
                 raise TypeError(msg)
+        object.__setattr__(self, "cp_columns", _check_columns(self.cp_columns, self.cp_dim))
         size = check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
         object.__setattr__(self, "per_replica_buffer_size", size)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
@@ -142,6 +154,32 @@ class InputOptions:
         if not self.timeout > 0:
             msg = f"timeout must be more than 0 seconds, got {self.timeout!r}."
             raise ValueError(msg)
+
+
+def _check_columns(columns: object, cp_dim: object) -> dict[Any, int] | None:
+    """The dimension along which each column is cut; None where all that have one are."""
+    if cp_dim is not None and not isinstance(cp_dim, str):
+        msg = f"cp_dim must be the name of a dimension of the mesh, got {cp_dim!r}."
+        raise TypeError(msg)
+    if columns is None:
+        return None
+    if cp_dim is None:
+        msg = (
+            f"cp_columns names what is cut over cp_dim, got {columns!r} without cp_dim. Pass both, "
+            "or neither."
+        )
+        raise ValueError(msg)
+    if isinstance(columns, str) or not isinstance(columns, (Mapping, Sequence)) or not columns:
+        msg = (
+            "cp_columns must be keys of a batch, or a mapping of them to dimensions, got "
+            f'{columns!r}. Write cp_columns=("input_ids", "labels"), say.'
+        )
+        raise TypeError(msg)
+    dims = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1)
+    return {
+        key: check_count(f"the dimension of {key!r} in cp_columns", dim, minimum=1)
+        for key, dim in dims.items()
+    }
 
 
 def check_options(options: object) -> InputOptions:

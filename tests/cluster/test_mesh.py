@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from torch_distinput.cluster.mesh import find_data_dims, rows_of
+from torch_distinput.cluster.mesh import describe_dims, find_context_dim, find_data_dims, rows_of
 
 
 @dataclass
@@ -18,6 +18,7 @@ class Mesh:
     mesh_dim_names: tuple[str, ...] | None
     shape: tuple[int, ...] = ()
     ranks: tuple[tuple[int, ...], ...] | None = None
+    rank: int = 0
 
     def __post_init__(self):
         shape = self.shape or (2,) * len(self.mesh_dim_names)
@@ -28,6 +29,9 @@ class Mesh:
     @property
     def ndim(self):
         return self.mesh.ndim
+
+    def get_coordinate(self):
+        return [index.item() for index in (self.mesh == self.rank).nonzero()[0]]
 
 
 @dataclass(frozen=True)
@@ -142,3 +146,48 @@ def test_what_needs_a_mesh(arguments, words):
 def test_another_way_to_replicate():
     with pytest.raises(ValueError, match='must be "read" or "broadcast", got \'send\''):
         tdi.MultiWorkerMirroredStrategy(["cpu"], replicate_input="send")
+
+
+@pytest.mark.parametrize(("rank", "index"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 0), (7, 1)])
+def test_the_place_of_a_rank_along_the_dimension_of_sequences(rank, index):
+    """Ranks that differ in other dimensions only have the same place."""
+    mesh = Mesh(("dp", "cp", "tp"), rank=rank)
+    found = find_context_dim(describe_dims(mesh, (0,)), "cp")
+    assert (2, index) == (found.size, found.index)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "name", "words"),
+    [
+        (Mesh(("dp", "cp", "tp")), "ep", r"got 'ep'; those beside the data are \('cp', 'tp'\)"),
+        (Mesh(("dp", "cp", "tp")), "dp", "'dp', over which data is parallel.*out of data_dims"),
+        (Mesh(None, (2, 2)), "cp", "no names: pass mesh_dim_names= to init_device_mesh"),
+    ],
+)
+def test_dimensions_over_which_no_sequence_is_cut(mesh, name, words):
+    with pytest.raises(tdi.ConfigurationError, match=words):
+        find_context_dim(describe_dims(mesh, (0,)), name)
+
+
+def test_sequences_are_cut_over_a_mesh_only():
+    """As soon as the dataset is made."""
+    options = tdi.InputOptions(cp_dim="cp")
+    with pytest.raises(tdi.ConfigurationError, match="a strategy without one. Pass device_mesh="):
+        tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            torch.ones(4, 4), global_batch_size=2, options=options
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cp_dim": 1}, "must be the name of a dimension of the mesh, got 1"),
+        ({"cp_columns": ["x"]}, "without cp_dim. Pass both"),
+        ({"cp_dim": "cp", "cp_columns": "input_ids"}, "keys of a batch.*got 'input_ids'"),
+        ({"cp_dim": "cp", "cp_columns": ()}, "keys of a batch"),
+        ({"cp_dim": "cp", "cp_columns": {"x": 0}}, "dimension of 'x' in cp_columns.*at least 1"),
+    ],
+)
+def test_options_that_say_nothing_about_sequences(settings, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        tdi.InputOptions(**settings)

@@ -6,6 +6,9 @@ import functools
 import json
 import re
 import runpy
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ import torch
 
 import torch_distinput as tdi
 from tests.examples.parameter_server_report import check_report
-from tests.examples.scripts import EXAMPLES, run, run_by_torchrun, run_launcher
+from tests.examples.scripts import EXAMPLES, play_script, run, run_by_torchrun, run_launcher
+from torch_distinput.testing.ranks import run_ranks_outcomes
 
 
 class TestTrainStdlib:
@@ -203,3 +207,41 @@ class TestTrainFsdp2:
         assert float(found[-1][3]) > 90
         assert [part[-1].split()[2] for part in parts] == ["1885", "3130", "4311"]
         assert parts[-1][-1] == "trained on 4311 digits of 3 x 1437"
+
+
+class TestTrainDocuments:
+    """train_documents.py, whose ranks are killed."""
+
+    @staticmethod
+    def leg(num_ranks: int, folder: Path, *arguments: str) -> list[int | None]:
+        """Run some ranks, and return how their processes have ended; None: they have not."""
+        asked = (f"--folder={folder}", "--num-files=8", *arguments)
+        job = functools.partial(play_script, "train_documents.py", asked)
+        return [outcome.exitcode for outcome in run_ranks_outcomes(job, num_ranks)]
+
+    def test_killed_and_resumed_it_trains_as_one_process(self, tmp_path: Path) -> None:
+        """Steps after the last checkpoint are trained again."""
+        legs, alone = tmp_path / "legs", tmp_path / "alone"
+        assert [-signal.SIGKILL] * 2 == self.leg(2, legs, "--kill-at=7")
+        for folder in (legs, alone):
+            run(1, "train_documents.py", f"--folder={folder}", "--num-files=8")
+        rows, expected = (json.loads((part / "rows.json").read_text()) for part in (legs, alone))
+
+        assert [2] * 5 + [1] * (len(rows) - 5) == [len(row["computed"]) for row in rows]
+        report = runpy.run_path(str(EXAMPLES / "train_documents.py"))["report"]
+        assert report(rows, expected) < 1e-5
+        assert rows[-1]["loss"] < rows[0]["loss"] - 1
+        for row, same in zip(rows, expected, strict=True):
+            assert (row["sources"], row["tokens"]) == (same["sources"], same["tokens"])
+
+    @pytest.mark.long
+    def test_three_legs_by_torchrun(self) -> None:
+        """As it is started by hand."""
+        command = [sys.executable, str(EXAMPLES / "train_documents.py")]
+        lines = subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=300
+        ).stdout.splitlines()
+
+        assert ["2 rank(s) were killed at step 14", "3 rank(s) were killed at step 27"] == lines[:2]
+        assert re.fullmatch(r"1 rank\(s\) trained steps 25 to \d+", lines[2])
+        assert float(lines[-1].rpartition(" ")[2]) < 1e-5

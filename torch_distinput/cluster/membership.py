@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from torch_distinput.cluster.mesh import DataDims, find_data_dims, rows_of
+from torch_distinput.cluster.mesh import (
+    DataDims,
+    MeshDim,
+    describe_dims,
+    find_data_dims,
+    rows_of,
+)
 from torch_distinput.cluster.partners import Partners, find_partners
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.communicator import Alone, Communicator
@@ -26,10 +32,12 @@ class Membership:
     Attributes:
         communicator: those over which data is parallel.
         partners: those that get the same data as this one; None if there are none.
+        mesh_dims: of the mesh that they lie on; none without one.
     """
 
     communicator: Communicator
     partners: Partners | None = None
+    mesh_dims: tuple[MeshDim, ...] = ()
 
 
 def find_cluster(
@@ -143,4 +151,5 @@ def _find_in_mesh(mesh: DeviceMesh, data_dims: DataDims | None, *, broadcasts: b
         group = dist.new_group(own, use_local_synchronization=True)
     communicator = ProcessGroupCommunicator(group)
     partners = find_partners(rows, dist.get_rank(), broadcasts=broadcasts)
-    return Membership(communicator=communicator, partners=partners)
+    dims = describe_dims(mesh, axes)
+    return Membership(communicator=communicator, partners=partners, mesh_dims=dims)

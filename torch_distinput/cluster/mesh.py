@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,23 @@ _OTHERS = ("tp", "cp", "pp", "sp", "tensor_parallel")
 """What torchtitan, Accelerate and Lightning call the dimensions of their meshes."""
 _FOLDED = "fsdp"
 """torchtitan's name for dp_shard with context parallel folded in, where there is no ``cp``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshDim:
+    """A dimension of a mesh, as one of its ranks sees it.
+
+    Attributes:
+        name: empty, where the mesh has no names.
+        size: ranks along it.
+        index: which of them this one is.
+        holds_data: whether data is parallel over it.
+    """
+
+    name: str
+    size: int
+    index: int
+    holds_data: bool
 
 
 def find_data_dims(mesh: DeviceMesh, data_dims: DataDims | None) -> tuple[int, ...]:
@@ -68,6 +86,47 @@ def rows_of(mesh: DeviceMesh, axes: Sequence[int]) -> torch.Tensor:
         )
         raise ConfigurationError(msg)
     return rows
+
+
+def describe_dims(mesh: DeviceMesh, axes: Sequence[int]) -> tuple[MeshDim, ...]:
+    """The dimensions of a mesh that this rank belongs to; data is parallel over ``axes``."""
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None, "ranks outside were refused"
+    names = mesh.mesh_dim_names or ("",) * mesh.ndim
+    return tuple(
+        MeshDim(name=name, size=mesh.mesh.shape[axis], index=index, holds_data=axis in axes)
+        for axis, (name, index) in enumerate(zip(names, coordinate, strict=True))
+    )
+
+
+def find_context_dim(dims: Sequence[MeshDim], name: str) -> MeshDim:
+    """The dimension over which sequences are cut.
+
+    Raises:
+        ConfigurationError: there is no mesh, or it has no such dimension; or data is parallel over
+            it, so that its ranks have other sequences.
+    """
+    if not dims:
+        msg = (
+            f"cp_dim={name!r} cuts sequences over a dimension of a mesh, got a strategy without "
+            "one. Pass device_mesh= to MultiWorkerMirroredStrategy, or leave cp_dim out."
+        )
+        raise ConfigurationError(msg)
+    found = next((dim for dim in dims if dim.name == name), None)
+    others = tuple(dim.name for dim in dims if dim.name and not dim.holds_data)
+    if found is None:
+        has = f"those beside the data are {others}" if any(dim.name for dim in dims) else (
+            "the mesh has no names: pass mesh_dim_names= to init_device_mesh"
+        )
+        msg = f"cp_dim must be a dimension of the mesh, got {name!r}; {has}."
+        raise ConfigurationError(msg)
+    if found.holds_data:
+        msg = (
+            f"cp_dim must be a dimension whose ranks share data, got {name!r}, over which data is "
+            f"parallel; those beside the data are {others}. Leave {name!r} out of data_dims."
+        )
+        raise ConfigurationError(msg)
+    return found
 
 
 def _names_of(data_dims: DataDims) -> tuple[str, ...]:

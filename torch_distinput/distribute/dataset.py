@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Generator
 from contextlib import AbstractContextManager
@@ -18,7 +17,7 @@ from torch_distinput.distribute import context
 from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
-from torch_distinput.distribute.next_start import NextStart
+from torch_distinput.distribute.next_start import NextStart, describe_position
 from torch_distinput.distribute.static_shapes import LeafCheck
 from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
@@ -75,6 +74,7 @@ class DistributedDataset(Distributed):
         self._padding = padding
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
+        self._slices = session.make_slices(options)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -220,7 +220,8 @@ class DistributedDataset(Distributed):
         if running is not None and running._can_tell_spec:
             return running.element_spec
         if self._spec is None:
-            self._spec = self._input.spec()
+            spec = self._input.spec()
+            self._spec = spec if self._slices is None else self._slices.cut_spec(spec)
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
                 self._spec = iterator._part_spec
@@ -279,7 +280,7 @@ class DistributedDataset(Distributed):
             exchange=iteration.exchange(),
             checks_data=options.audit,
         )
-        feed = iteration.open(prepared, opening, self._broadcast)
+        feed = iteration.open(prepared, opening, self._broadcast, self._slices)
         record.open(feed.origin)
         self._warnings.begin(position.epoch)
         run = EpochRun(
@@ -335,14 +336,11 @@ class DistributedDataset(Distributed):
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
+            "cp_dim": self._options.cp_dim,
+            "cp_columns": repr(self._options.cp_columns),
             **({} if played is None else {LEFT_AT: played.steps_to_compare}),
             EPOCH: position.epoch,
-            POSITION: _describe(position),
+            POSITION: describe_position(position),
             **prepared.facts,
             **example,
         }
-
-
-def _describe(position: Position) -> str:
-    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
-    return f"{position.steps} steps, {position.examples} examples (digest {digest})"

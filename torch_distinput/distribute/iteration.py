@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
@@ -14,8 +14,11 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected
-from torch_distinput.engine.feeds import Feed
+from torch_distinput.engine.feeds import Feed, SlicedFeed
 from torch_distinput.engine.input import Opening, PreparedEpoch
+
+if TYPE_CHECKING:
+    from torch_distinput.data.steps.sequence_slices import SequenceSlices
 
 Prepare = Callable[[], tuple[Facts, object]]
 
@@ -77,9 +80,21 @@ class Iteration:
         return found
 
     def open(
+        self,
+        prepared: PreparedEpoch,
+        opening: Opening,
+        broadcast: StepBroadcast | None,
+        slices: SequenceSlices | None,
+    ) -> Feed:
+        """Start reading, or receiving what a partner reads; of sequences this rank's slices."""
+        feed = self._open(prepared, opening, broadcast)
+        if slices is None:
+            return feed
+        return SlicedFeed(feed, slices, worker=self._session.topology.worker_index)
+
+    def _open(
         self, prepared: PreparedEpoch, opening: Opening, broadcast: StepBroadcast | None
     ) -> Feed:
-        """Start reading, or receiving what a partner reads."""
         if broadcast is None:
             return prepared.open(opening)
         # Imported here, because most ranks read for themselves.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -110,3 +111,9 @@ class NextStart:
             yield
         finally:
             self._epoch, self._loaded, self._resumed, self.shown = before
+
+
+def describe_position(position: Position) -> str:
+    """A position in a line, for comparison with those of other ranks."""
+    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
+    return f"{position.steps} steps, {position.examples} examples (digest {digest})"

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.partners import Partners
+from torch_distinput.cluster.membership import Membership
+from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
-from torch_distinput.communicator import Communicator
 from torch_distinput.distribute.steps.loss_steps import LossSteps
+from torch_distinput.options import InputOptions
 from torch_distinput.plan.assignment.topology import Topology
+
+if TYPE_CHECKING:
+    from torch_distinput.data.steps.sequence_slices import SequenceSlices
 
 
 @final
@@ -31,6 +35,7 @@ class Session:
         devices: one for each local replica.
         communicator: the way to the other workers.
         partners: the ranks that get the same data; None if there are none.
+        mesh_dims: of the mesh that all these ranks lie on; none without one.
         heartbeat: tells the others where this worker is, and hears where they are: all ranks that
             play the same steps, partners too.
         has_static_shapes: whether the devices are to see one shape in all steps.
@@ -44,8 +49,7 @@ class Session:
         strategy: Any,
         topology: Topology,
         devices: Sequence[torch.device],
-        communicator: Communicator,
-        partners: Partners | None = None,
+        cluster: Membership,
         *,
         has_static_shapes: bool = False,
     ) -> None:
@@ -54,13 +58,14 @@ class Session:
         self._strategy = weakref.ref(strategy)
         self.topology = topology
         self.devices = tuple(devices)
-        self.communicator = communicator
-        self.partners = partners
+        self.communicator = cluster.communicator
+        self.partners = cluster.partners
+        self.mesh_dims = cluster.mesh_dims
         self.has_static_shapes = has_static_shapes
         self.loss_steps = LossSteps()
-        self.heartbeat = Heartbeat(communicator)
-        if partners is not None:
-            self.heartbeat = Heartbeat(partners.everyone, partners.names)
+        self.heartbeat = Heartbeat(self.communicator)
+        if self.partners is not None:
+            self.heartbeat = Heartbeat(self.partners.everyone, self.partners.names)
         self.datasets = itertools.count()
         self.iterations = itertools.count()
         self.scopes = itertools.count()
@@ -82,6 +87,20 @@ class Session:
         if self.partners is None or not self.partners.broadcasts:
             return None
         return StepBroadcast(self.partners, self.heartbeat)
+
+    def make_slices(self, options: InputOptions) -> SequenceSlices | None:
+        """What this rank gets of the sequences of a dataset; None if all of them."""
+        if options.cp_dim is None:
+            return None
+        # Imported here, because most sequences are not cut.
+        from torch_distinput.data.steps.sequence_slices import SequenceSlices  # noqa: PLC0415
+
+        dim, columns = find_context_dim(self.mesh_dims, options.cp_dim), options.cp_columns
+        return SequenceSlices(
+            index=dim.index,
+            num_slices=dim.size,
+            columns=tuple(columns.items()) if isinstance(columns, Mapping) else None,
+        )
 
     @property
     def strategy(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 import torch
 
-from torch_distinput.cluster.membership import find_cluster
+from torch_distinput.cluster.membership import Membership, find_cluster
 from torch_distinput.communicator import Alone
 from torch_distinput.device.backend import TPU
 from torch_distinput.distribute.strategy import Strategy
@@ -59,7 +59,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             replicas_per_worker=len(chosen),
             worker_index=communicator.rank,
         )
-        super().__init__(topology, chosen, communicator, cluster.partners)
+        super().__init__(topology, chosen, cluster)
 
 
 @final
@@ -74,7 +74,8 @@ class MirroredStrategy(Strategy):
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         chosen = _all_accelerators() if devices is None else _parsed(devices)
         topology = Topology(replicas_per_worker=len(chosen))
-        super().__init__(topology, chosen, Alone(on_purpose=True))
+        cluster = Membership(communicator=Alone(on_purpose=True))
+        super().__init__(topology, chosen, cluster)
 
 
 @final
@@ -82,7 +83,8 @@ class OneDeviceStrategy(Strategy):
     """One process with one device (``tf.distribute.OneDeviceStrategy``)."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__(Topology(), _parsed([device]), Alone(on_purpose=True))
+        cluster = Membership(communicator=Alone(on_purpose=True))
+        super().__init__(Topology(), _parsed([device]), cluster)
 
 
 @final
@@ -119,9 +121,7 @@ class TPUStrategy(Strategy):
         cluster = find_cluster(process_group, device_mesh, data_dims, replicate_input)
         communicator = cluster.communicator
         topology = Topology(num_workers=communicator.size, worker_index=communicator.rank)
-        super().__init__(
-            topology, [device], communicator, cluster.partners, has_static_shapes=True
-        )
+        super().__init__(topology, [device], cluster, has_static_shapes=True)
 
 
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:

@@ -34,8 +34,7 @@ from torch_distinput.values import PerReplica
 if TYPE_CHECKING:
     from torch import nn
 
-    from torch_distinput.cluster.partners import Partners
-    from torch_distinput.communicator import Communicator
+    from torch_distinput.cluster.membership import Membership
     from torch_distinput.distribute.dataset import DistributedDataset
 
 
@@ -52,15 +51,13 @@ class Strategy(ABC):
         self,
         topology: Topology,
         devices: Sequence[torch.device],
-        communicator: Communicator,
-        partners: Partners | None = None,
+        cluster: Membership,
         *,
         has_static_shapes: bool = False,
     ) -> None:
         """Join a topology, this worker's devices, what they ask for, and the ways to the others."""
-        static = has_static_shapes
         self._session = Session(
-            self, topology, devices, communicator, partners, has_static_shapes=static
+            self, topology, devices, cluster, has_static_shapes=has_static_shapes
         )
         self.topology = topology
         self.devices = self._session.devices

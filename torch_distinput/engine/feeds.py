@@ -5,12 +5,17 @@ OwnFeed       one worker: nobody to ask
 VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in voted_feed, which
               is not imported where nobody has to agree)
 
+Around any of them:
+
+SlicedFeed    context parallel ranks get slices of the sequences
+
 Whoever pulls steps counts them, and tells the number; no feed counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
@@ -22,6 +27,7 @@ from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.errors import SourceError
 
 if TYPE_CHECKING:
+    from torch_distinput.data.steps.sequence_slices import SequenceSlices
     from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
 
 
@@ -140,6 +146,41 @@ def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[D
         progress = counter.add_step(count, step.num_touched, step.resume_point)
         if count:
             yield Delivery(step, count, progress)
+
+
+@final
+class SlicedFeed:
+    """The steps of another feed, with this rank's slices of the sequences.
+
+    Around what is broadcast, too: partners along the dimension get other slices.
+    """
+
+    def __init__(self, feed: Feed, slices: SequenceSlices, *, worker: int) -> None:
+        """Take a feed; ``worker`` is named in errors."""
+        self.origin = feed.origin
+        self._feed = feed
+        self._slices = slices
+        self._worker = worker
+
+    def next(self, index: int) -> Delivery | None:
+        """Cut the next step."""
+        delivery = self._feed.next(index)
+        if delivery is None or delivery.step is None:
+            return delivery
+        cut, parts = self._slices.cut, delivery.step.parts
+        try:
+            own = tuple(None if part is None else cut(part) for part in parts)
+        except SourceError as error:
+            raise locate_error(error, self._worker, index) from error
+        return delivery._replace(step=replace(delivery.step, parts=own))
+
+    def spec(self) -> Any:
+        """Cut what the feed says."""
+        return self._slices.cut_spec(self._feed.spec())
+
+    def close(self) -> None:
+        """Close the feed."""
+        self._feed.close()
 
 
 def introduce(step: LocalStep) -> Any:

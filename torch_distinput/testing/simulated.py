@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.cluster.membership import Membership
 from torch_distinput.communicator import (
     Board,
     Channel,
@@ -246,7 +247,8 @@ class SimulatedStrategy(Strategy):
             num_workers=wire.size, replicas_per_worker=num_replicas, worker_index=rank
         )
         devices = [torch.device("cpu")] * num_replicas
-        super().__init__(topology, devices, SimulatedCommunicator(wire, rank))
+        cluster = Membership(communicator=SimulatedCommunicator(wire, rank))
+        super().__init__(topology, devices, cluster)
 
 
 def simulate(

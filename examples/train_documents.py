@@ -1,0 +1,260 @@
+"""Train a small transformer on two corpora, on 2 ranks, which are killed, then on 3, then on 1.
+
+    python examples/train_documents.py
+
+The corpora are the functions of Python's standard library and their documentation strings, as
+bytes. A schedule mixes them: first mostly code, then as much prose. The script starts three *legs*,
+each of them a job of its own under torchrun. All ranks of a leg are killed in the middle of the
+epoch, and the next one goes on from the last checkpoint on another number of ranks. Afterwards one
+process trains the same from the beginning: the loss of each step must be the same. By hand, with
+any numbers of ranks:
+
+    torchrun --standalone --nproc-per-node 2 examples/train_documents.py --folder run --kill-at 20
+    torchrun --standalone --nproc-per-node 4 examples/train_documents.py --folder run
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import torch_distinput as tdi
+
+LEGS = [(2, 14), (3, 27), (1, None)]  # ranks, and the step at which they are killed
+SAVE_EVERY = 5  # steps: those after the last checkpoint are trained again
+GLOBAL_BATCH_SIZE = 24
+LONGEST = 256  # bytes of a document; the rest of a longer one is cut off
+END = 0  # stands before a document and after it; text has no such byte
+IGNORED = -100  # labels of padding
+
+Row = dict[str, Any]
+"""What is written down of a step."""
+
+
+# ---- the data ----------------------------------------------------------------------------------
+
+
+def read_corpora(num_files: int) -> dict[str, list[torch.Tensor]]:
+    """Return the functions of some modules, and their documentation, as bytes: (length,) int64."""
+    corpora: dict[str, list[torch.Tensor]] = {"code": [], "prose": []}
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:num_files]:
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            prose, code = ast.get_docstring(node), ast.get_source_segment(source, node)
+            corpora["code"] += [to_tensor(code)] if code else []
+            corpora["prose"] += [to_tensor(prose)] if prose else []
+    return corpora
+
+
+def to_tensor(text: str) -> torch.Tensor:
+    """Turn a document into its bytes, between two that stand for its ends."""
+    content = text.encode()[:LONGEST]
+    return torch.tensor([END, *content, END])
+
+
+def collate(documents: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Pad to the longest document: the bytes that are read, and for each the one that follows."""
+    read = [document[:-1] for document in documents]
+    following = [document[1:] for document in documents]
+    pad = nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(read, batch_first=True, padding_value=END),
+        "labels": pad(following, batch_first=True, padding_value=IGNORED),
+    }
+
+
+def distribute(strategy: tdi.Strategy, num_files: int) -> tdi.DistributedDataset:
+    """Mix the corpora: four functions to each piece of prose, and from step 20 on as many."""
+    weights = tdi.schedule({0: (4, 1), 20: (1, 1)}, unit="steps")
+    mixture = tdi.mix(read_corpora(num_files), weights=weights, stop="first")
+    return strategy.distribute_dataset(
+        mixture, global_batch_size=GLOBAL_BATCH_SIZE, shuffle=True, seed=0, collate_fn=collate
+    )
+
+
+# ---- the model ---------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Attention to the bytes before, and a layer for each byte by itself."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.project = nn.Linear(width, 3 * width)
+        self.join = nn.Linear(width, width)
+        self.think = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shape (rows, length, width), in and out. Padding is behind what attends: no mask."""
+        parts = self.project(self.norms[0](x)).unflatten(-1, (3, self.num_heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (rows, heads, length, width of one)
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.join(found.transpose(1, 2).flatten(2))
+        return x + self.think(self.norms[1](x))
+
+
+class Transformer(nn.Module):
+    """Predicts each byte of a document from those before it."""
+
+    def __init__(self, width: int = 48, num_blocks: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(256, width)
+        self.place = nn.Embedding(LONGEST + 1, width)
+        self.blocks = nn.Sequential(*[Block(width, num_heads=4) for _ in range(num_blocks)])
+        self.predict = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the mean loss of each document's bytes: (rows,)."""
+        read, labels = batch["input_ids"], batch["labels"]
+        x = self.embed(read) + self.place(torch.arange(read.shape[1]))
+        scores = self.predict(self.blocks(x)).transpose(1, 2)
+        losses = functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="none")
+        return losses.sum(1) / (labels != IGNORED).sum(1)
+
+
+# ---- a leg -------------------------------------------------------------------------------------
+
+
+def train(strategy: tdi.Strategy, folder: Path, args: argparse.Namespace) -> None:
+    """Train from the last checkpoint on; the last leg writes down what was trained."""
+    data = distribute(strategy, args.num_files)
+    torch.manual_seed(0)
+    model: nn.Module = Transformer()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    path, rows = folder / "checkpoint.pt", []
+    if path.exists():
+        checkpoint = torch.load(path, weights_only=True)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        data.load_state_dict(checkpoint["data"])  # on all ranks; steps() goes on there
+        rows = checkpoint["rows"]
+    first = len(rows)
+
+    parallel = DistributedDataParallel(model) if strategy.num_workers > 1 else model
+    for step in data.steps():
+        loss = step.average(parallel(step.batch))
+        optimizer.zero_grad()
+        (loss * strategy.num_workers).backward()  # DDP divides by the number of workers
+        optimizer.step()
+        rows.append(describe(strategy, step, loss))
+        if strategy.worker_index == 0 and len(rows) % SAVE_EVERY == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            save(path, {**state, "data": step.state_dict(), "rows": rows})
+        if step.index == args.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if strategy.worker_index == 0:
+        (folder / "rows.json").write_text(json.dumps(rows))
+        print(f"{strategy.num_workers} rank(s) trained steps {first} to {len(rows) - 1}")
+
+
+def describe(strategy: tdi.Strategy, step: tdi.Step, loss: torch.Tensor) -> Row:
+    """Write down a step, alike on all ranks: what they have computed together."""
+    labels = step.batch["labels"]
+    tokens = torch.tensor([[(labels != IGNORED).sum(), labels.numel()]])
+    together = strategy.gather(tokens)  # (ranks, 2)
+    return {
+        "loss": strategy.reduce("sum", loss.detach()).item(),
+        "sources": dict(step.sources or {}),
+        "tokens": together[:, 0].sum().item(),
+        "computed": together[:, 1].tolist(),  # by each rank, padding included
+    }
+
+
+def save(path: Path, checkpoint: dict[str, Any]) -> None:
+    """Write aside and rename: whenever a rank is killed, there is a whole checkpoint."""
+    torch.save(checkpoint, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+# ---- the report --------------------------------------------------------------------------------
+
+
+def report(rows: list[Row], alone: list[Row]) -> float:
+    """Print what was trained, and return the largest difference to the losses of one process."""
+    shares: Counter[str] = Counter()
+    for row in rows:
+        shares.update(row["sources"])
+    tokens, computed = (sum(row["tokens"] for row in rows), [row["computed"] for row in rows])
+    waste = 1 - tokens / sum(map(sum, computed))
+    most = sum(max(own) for own in computed) / sum(sum(own) / len(own) for own in computed)
+    worst = max(abs(one["loss"] - two["loss"]) for one, two in zip(rows, alone, strict=True))
+    listed = ", ".join(f"{n / shares.total():.1%} {name}" for name, n in sorted(shares.items()))
+    print(f"loss {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} in {len(rows)} steps")
+    print(f"shares: {listed}")
+    print(f"waste: {waste:.1%} of what was computed is padding")
+    print(f"balance: the slowest rank computed {most:.2f} times the mean")
+    print(f"largest difference to the losses of one process: {worst:.1e}")
+    return worst
+
+
+# ---- all together ------------------------------------------------------------------------------
+
+
+def run_legs(num_files: int) -> None:
+    """Start the legs one after another, and then one process that does the same alone."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, num_ranks, kill_at in [("legs", *leg) for leg in LEGS] + [("alone", 1, None)]:
+            torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+            command = [sys.executable, "-m", *torchrun, __file__, f"--folder={folder}/{name}"]
+            command += [f"--num-files={num_files}"]
+            command += [] if kill_at is None else [f"--kill-at={kill_at}"]
+            # torchrun says at length that its ranks were killed.
+            errors = None if kill_at is None else subprocess.DEVNULL
+            subprocess.run(command, check=kill_at is None, env=environment, stderr=errors)
+            if kill_at is not None:
+                print(f"{num_ranks} rank(s) were killed at step {kill_at}", flush=True)
+        legs, alone = (
+            json.loads((Path(folder) / name / "rows.json").read_text())
+            for name in ("legs", "alone")
+        )
+    if report(legs, alone) > 1e-5:
+        sys.exit("expected the losses of one process, got others")
+
+
+def main() -> None:
+    """Start the legs; under torchrun, be a rank of one."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="where the checkpoint is, for a single leg")
+    parser.add_argument("--kill-at", type=int, help="after which step of the epoch all ranks die")
+    parser.add_argument("--num-files", type=int, default=60, help="modules that are read")
+    args = parser.parse_args()
+    if args.folder is None:
+        run_legs(args.num_files)
+        return
+
+    args.folder.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # a thread per rank: the ranks share this machine's cores
+    tdi.init_distributed()
+    train(tdi.MultiWorkerMirroredStrategy(["cpu"]), args.folder, args)
+    gc.collect()  # DistributedDataParallel must be gone before its process group is
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
