@@ -104,6 +104,23 @@ class TestZeroRows:
         assert (0, 3) == tuple(step[3].values().shape)
         assert torch.nn.Linear(3, 2)(step[3]).shape[0] == 0
 
+    def test_losses_of_jagged_batches(self):
+        """By token, with weights made of the batch; three rows for four workers."""
+
+        def collate(rows):
+            return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+        def work(strategy):
+            rows = [torch.arange(size) for size in (3, 1, 4)]
+            dataset = strategy.distribute_dataset(rows, global_batch_size=4, collate_fn=collate)
+            (step,) = dataset.steps()
+            ((same,),) = tdi.accumulate(dataset.steps(), 1, weights=lambda batch: batch > 0)
+            loss = step.average(step.batch * 1.0, weights=step.batch > 0)
+            return loss.item(), same.average(same.batch * 1.0, per="token").item()
+
+        for losses in zip(*simulate(work, num_workers=4), strict=True):
+            assert (1 + 2 + 1 + 2 + 3) / 5 == pytest.approx(sum(losses))
+
 
 def test_a_dtype_that_cannot_be_filled():
     """Zero rows need no value."""
