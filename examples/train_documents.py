@@ -40,7 +40,7 @@ import torch_distinput as tdi
 LEGS = [(2, 14), (3, 27), (1, None)]  # ranks, and the step at which they are killed
 SAVE_EVERY = 5  # steps: those after the last checkpoint are trained again
 GLOBAL_BATCH_SIZE = 24
-LONGEST = 256  # bytes of a document; the rest of a longer one is cut off
+LONGEST = 128  # bytes of a document; the rest of a longer one is cut off
 END = 0  # stands before a document and after it; text has no such byte
 IGNORED = -100  # labels of padding
 
@@ -55,20 +55,19 @@ def read_corpora(num_files: int) -> dict[str, list[torch.Tensor]]:
     """Return the functions of some modules, and their documentation, as bytes: (length,) int64."""
     corpora: dict[str, list[torch.Tensor]] = {"code": [], "prose": []}
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:num_files]:
-        source = path.read_text(encoding="utf-8")
+        source = path.read_bytes()
+        lines = source.splitlines(keepends=True)
         for node in ast.walk(ast.parse(source)):
-            if not isinstance(node, ast.FunctionDef):
-                continue
-            prose, code = ast.get_docstring(node), ast.get_source_segment(source, node)
-            corpora["code"] += [to_tensor(code)] if code else []
-            corpora["prose"] += [to_tensor(prose)] if prose else []
+            if isinstance(node, ast.FunctionDef):
+                code, prose = lines[node.lineno - 1 : node.end_lineno], ast.get_docstring(node)
+                corpora["code"].append(to_tensor(b"".join(code)))
+                corpora["prose"] += [to_tensor(prose.encode())] if prose else []
     return corpora
 
 
-def to_tensor(text: str) -> torch.Tensor:
-    """Turn a document into its bytes, between two that stand for its ends."""
-    content = text.encode()[:LONGEST]
-    return torch.tensor([END, *content, END])
+def to_tensor(text: bytes) -> torch.Tensor:
+    """Turn a document into numbers, between two that stand for its ends."""
+    return torch.tensor([END, *text[:LONGEST], END])
 
 
 def collate(documents: list[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -83,8 +82,8 @@ def collate(documents: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def distribute(strategy: tdi.Strategy, num_files: int) -> tdi.DistributedDataset:
-    """Mix the corpora: four functions to each piece of prose, and from step 20 on as many."""
-    weights = tdi.schedule({0: (4, 1), 20: (1, 1)}, unit="steps")
+    """Mix the corpora: four functions to each piece of prose, and from step 25 on as many."""
+    weights = tdi.schedule({0: (4, 1), 15: (4, 1), 25: (1, 1)}, unit="steps")
     mixture = tdi.mix(read_corpora(num_files), weights=weights, stop="first")
     return strategy.distribute_dataset(
         mixture, global_batch_size=GLOBAL_BATCH_SIZE, shuffle=True, seed=0, collate_fn=collate
@@ -119,7 +118,7 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Predicts each byte of a document from those before it."""
 
-    def __init__(self, width: int = 48, num_blocks: int = 2) -> None:
+    def __init__(self, width: int = 32, num_blocks: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, width)
         self.place = nn.Embedding(LONGEST + 1, width)
@@ -241,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="where the checkpoint is, for a single leg")
     parser.add_argument("--kill-at", type=int, help="after which step of the epoch all ranks die")
-    parser.add_argument("--num-files", type=int, default=60, help="modules that are read")
+    parser.add_argument("--num-files", type=int, default=30, help="modules that are read")
     args = parser.parse_args()
     if args.folder is None:
         run_legs(args.num_files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import torch_distinput as tdi
+from torch_distinput.cluster.membership import Membership
 from torch_distinput.distribute import strategies
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.testing import simulate
@@ -17,7 +18,10 @@ class SimulatedTpu(Strategy):
 
     def __init__(self, worker):
         super().__init__(
-            worker.topology, [CPU], worker._session.communicator, has_static_shapes=True
+            worker.topology,
+            [CPU],
+            Membership(communicator=worker._session.communicator),
+            has_static_shapes=True,
         )
 
 

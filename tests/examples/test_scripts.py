@@ -215,22 +215,22 @@ class TestTrainDocuments:
     @staticmethod
     def leg(num_ranks: int, folder: Path, *arguments: str) -> list[int | None]:
         """Run some ranks, and return how their processes have ended; None: they have not."""
-        asked = (f"--folder={folder}", "--num-files=8", *arguments)
+        asked = (f"--folder={folder}", "--num-files=10", *arguments)
         job = functools.partial(play_script, "train_documents.py", asked)
         return [outcome.exitcode for outcome in run_ranks_outcomes(job, num_ranks)]
 
     def test_killed_and_resumed_it_trains_as_one_process(self, tmp_path: Path) -> None:
         """Steps after the last checkpoint are trained again."""
         legs, alone = tmp_path / "legs", tmp_path / "alone"
-        assert [-signal.SIGKILL] * 2 == self.leg(2, legs, "--kill-at=7")
+        assert [-signal.SIGKILL] * 2 == self.leg(2, legs, "--kill-at=6")
         for folder in (legs, alone):
-            run(1, "train_documents.py", f"--folder={folder}", "--num-files=8")
+            run(1, "train_documents.py", f"--folder={folder}", "--num-files=10")
         rows, expected = (json.loads((part / "rows.json").read_text()) for part in (legs, alone))
 
         assert [2] * 5 + [1] * (len(rows) - 5) == [len(row["computed"]) for row in rows]
         report = runpy.run_path(str(EXAMPLES / "train_documents.py"))["report"]
         assert report(rows, expected) < 1e-5
-        assert rows[-1]["loss"] < rows[0]["loss"] - 1
+        assert rows[-1]["loss"] < rows[0]["loss"] - 0.5
         for row, same in zip(rows, expected, strict=True):
             assert (row["sources"], row["tokens"]) == (same["sources"], same["tokens"])
 

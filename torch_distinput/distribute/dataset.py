@@ -331,14 +331,16 @@ class DistributedDataset(Distributed):
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
         example: dict[str, object] = {}
+        sliced: dict[str, object] = {}
+        if self._slices is not None:
+            sliced = {"cp_dim": self._options.cp_dim, "cp_columns": self._slices.columns}
         if self._options.audit:
             reads = self._session.is_reader
             example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
         return {
             "dataset": f"number {self._number}, {kind}",
             **self._facts,
-            "cp_dim": self._options.cp_dim,
-            "cp_columns": repr(self._options.cp_columns),
+            **sliced,
             **({} if played is None else {LEFT_AT: played.steps_to_compare}),
             EPOCH: position.epoch,
             POSITION: describe_position(position),
