@@ -27,7 +27,9 @@ PUBLIC = {
         "audit auto_shard_policy fetch_to_device partial_batch per_replica_buffer_size rebatch"
         " replication_mode timeout"
     ),
-    "InputStats": "examples repeats retries skipped sources steps wait_seconds zero_row_batches",
+    "InputStats": (
+        "examples num_tokens repeats retries skipped sources steps wait_seconds zero_row_batches"
+    ),
     "OptionalStep": "get_value has_value",
     "PerReplica": "count index values",
     "RebatchSampler": "",
@@ -37,11 +39,11 @@ PUBLIC = {
         " replica_id_in_sync_group strategy"
     ),
     "Step": (
-        "average batch ids index info is_empty local_counts num_examples padded_rows sources"
-        " state_dict"
+        "average batch ids index info is_empty local_counts num_examples num_tokens padded_rows"
+        " sources state_dict"
     ),
-    "StepGroup": "count index num_examples state_dict",
-    "StepInfo": "ids index is_empty local_counts num_examples padded_rows sources",
+    "StepGroup": "count index num_examples num_tokens state_dict",
+    "StepInfo": "ids index is_empty local_counts num_examples num_tokens padded_rows sources",
     "TensorSpec": "dtype layout shape",
     "Topology": "first_replica num_replicas_in_sync num_workers replicas_per_worker worker_index",
     "ValueContext": "num_replicas_in_sync replica_id_in_sync_group",

@@ -30,7 +30,10 @@ dataset = strategy.distribute_dataset(data, global_batch_size=8)
 seen = 0
 for epoch in range(3):
     for batch in dataset:
-        loss = tdi.compute_average_loss(model(batch).square().sum(1))
+        losses = model(batch).square().sum(1)
+        loss, alike = tdi.compute_average_loss(losses), torch.full_like(losses, 0.5)
+        by_weight = tdi.compute_average_loss(losses.detach(), weights=alike)
+        torch.testing.assert_close(by_weight, loss.detach())
         optimizer.zero_grad()
         (loss * strategy.num_workers).backward()
         optimizer.step()
