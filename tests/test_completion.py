@@ -24,8 +24,8 @@ PUBLIC = {
         "get_per_replica_batch_size input_pipeline_id num_input_pipelines num_replicas_in_sync"
     ),
     "InputOptions": (
-        "audit auto_shard_policy fetch_to_device partial_batch per_replica_buffer_size rebatch"
-        " replication_mode timeout"
+        "audit auto_shard_policy cp_columns cp_dim fetch_to_device partial_batch"
+        " per_replica_buffer_size rebatch replication_mode timeout"
     ),
     "InputStats": (
         "examples num_tokens repeats retries skipped sources steps wait_seconds zero_row_batches"
