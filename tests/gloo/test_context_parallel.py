@@ -262,6 +262,20 @@ def test_several_replicas_and_padded_batches():
     assert sorted(tokens()["input_ids"].tolist()) == sorted(seen)
 
 
+def made_by_a_function(_):
+    """Replica batches that the user makes, which ranks of one worker make alike."""
+    _, strategy = on_mesh((1, 2))
+    made = strategy.distribute_datasets_from_function(
+        lambda _: list(tokens()["input_ids"].split(SIZE)), SLICED
+    )
+    return list(made)
+
+
+def test_batches_of_a_function():
+    pairs = zip(*run_ranks(made_by_a_function, 2), strict=True)
+    assert torch.equal(tokens()["input_ids"], torch.cat([join(pair) for pair in pairs]))
+
+
 def ragged(_):
     """Only the second worker has a batch with a length that cannot be cut."""
     _, strategy = on_mesh((2, 2))
