@@ -44,7 +44,9 @@ PUBLIC = {
         " sources state_dict"
     ),
     "StepGroup": "count index num_examples num_tokens state_dict",
-    "StepInfo": "ids index is_empty local_counts num_examples num_tokens padded_rows sources",
+    "StepInfo": (
+        "cp_dim ids index is_empty local_counts num_examples num_tokens padded_rows sources"
+    ),
     "TensorSpec": "dtype layout shape",
     "Topology": "first_replica num_replicas_in_sync num_workers replicas_per_worker worker_index",
     "ValueContext": "num_replicas_in_sync replica_id_in_sync_group",

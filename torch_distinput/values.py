@@ -111,6 +111,8 @@ class StepInfo:
         sources: of a :func:`mix` that all workers share, the examples in sync by source; else None.
         num_tokens: tokens in this step over all replicas in sync, by the lengths of its examples;
             None where they are not known beforehand.
+        cp_dim: the dimension of the mesh over whose ranks its sequences are cut, as
+            :class:`InputOptions` has it; None: they are whole.
     """
 
     index: int
@@ -120,6 +122,7 @@ class StepInfo:
     padded_rows: int | None = None
     sources: Mapping[str, int] | None = None
     num_tokens: int | None = None
+    cp_dim: str | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -33,11 +34,13 @@ class Membership:
         communicator: those over which data is parallel.
         partners: those that get the same data as this one; None if there are none.
         mesh_dims: of the mesh that they lie on; none without one.
+        groups: this rank's along each dimension, by its name.
     """
 
     communicator: Communicator
     partners: Partners | None = None
     mesh_dims: tuple[MeshDim, ...] = ()
+    groups: Mapping[str, dist.ProcessGroup] = field(default_factory=dict)
 
 
 def find_cluster(
@@ -80,6 +83,11 @@ def _check_replicate_input(replicate_input: str, device_mesh: DeviceMesh | None)
         )
         raise ConfigurationError(msg)
     return replicate_input == "broadcast"
+
+
+def join_group(group: dist.ProcessGroup) -> Communicator:
+    """The ranks of a group; called by all of them."""
+    return ProcessGroupCommunicator(group)
 
 
 def check_alone(
@@ -151,5 +159,9 @@ def _find_in_mesh(mesh: DeviceMesh, data_dims: DataDims | None, *, broadcasts: b
         group = dist.new_group(own, use_local_synchronization=True)
     communicator = ProcessGroupCommunicator(group)
     partners = find_partners(rows, dist.get_rank(), broadcasts=broadcasts)
-    dims = describe_dims(mesh, axes)
-    return Membership(communicator=communicator, partners=partners, mesh_dims=dims)
+    return Membership(
+        communicator=communicator,
+        partners=partners,
+        mesh_dims=describe_dims(mesh, axes),
+        groups={name: mesh.get_group(name) for name in mesh.mesh_dim_names or ()},
+    )

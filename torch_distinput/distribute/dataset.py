@@ -292,6 +292,7 @@ class DistributedDataset(Distributed):
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padding, *self._checks),
             warnings=self._warnings,
+            cp_dim=options.cp_dim,
         )
         return DistributedIterator(
             self._session,

@@ -59,6 +59,7 @@ class EpochRun:
         audit: sums what is delivered, if the user wants to know.
         shapes: completes steps.
         warnings: hears how it ends.
+        cp_dim: over which sequences are cut.
     """
 
     feed: Feed
@@ -69,6 +70,7 @@ class EpochRun:
     audit: Audit | None
     shapes: Shapes
     warnings: EpochWarnings
+    cp_dim: str | None
 
 
 class DistributedIterator(Distributed, Iterator[Any]):
@@ -102,7 +104,9 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
-        host_steps = _host_steps(run.feed, run.shapes, len(devices), run.record.steps)
+        host_steps = _host_steps(
+            run.feed, run.shapes, len(devices), run.record.steps, run.cp_dim
+        )
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
@@ -299,7 +303,7 @@ _HOST = (torch.device("cpu"),)
 
 
 def _host_steps(
-    feed: Feed, shapes: Shapes, num_replicas: int, first_step: int
+    feed: Feed, shapes: Shapes, num_replicas: int, first_step: int, cp_dim: str | None
 ) -> Iterator[ReplicaLeaves]:
     """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
 
@@ -321,6 +325,7 @@ def _host_steps(
             padded_rows=padded_rows,
             sources=None if source_counts is None else source_counts.examples,
             num_tokens=step.trace.num_tokens,
+            cp_dim=cp_dim,
         )
         note = (info, structures, delivery.progress, source_counts, step.trace.costs)
         yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.membership import Membership
+from torch_distinput.cluster.membership import Membership, join_group
 from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.distribute.steps.loss_steps import LossSteps
@@ -23,6 +23,7 @@ from torch_distinput.options import InputOptions
 from torch_distinput.plan.assignment.topology import Topology
 
 if TYPE_CHECKING:
+    from torch_distinput.communicator import Communicator
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
 
 
@@ -69,6 +70,8 @@ class Session:
         self.datasets = itertools.count()
         self.iterations = itertools.count()
         self.scopes = itertools.count()
+        self._groups = cluster.groups
+        self._along: dict[str, Communicator] = {}
         weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
 
     @property
@@ -101,6 +104,12 @@ class Session:
             num_slices=dim.size,
             columns=tuple(columns.items()) if isinstance(columns, Mapping) else None,
         )
+
+    def join_slices(self, cp_dim: str) -> Communicator:
+        """The way to the ranks that have the other slices of this one's sequences."""
+        if cp_dim not in self._along:
+            self._along[cp_dim] = join_group(self._groups[cp_dim])
+        return self._along[cp_dim]
 
     @property
     def strategy(self) -> Any:

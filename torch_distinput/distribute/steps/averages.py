@@ -92,6 +92,8 @@ def average_by_weight(
     weights: object,
     find_mask: Callable[[], torch.Tensor | None],
     session: Session,
+    *,
+    cp_dim: str | None,
 ) -> torch.Tensor:
     """Divide by the weights of all replicas in sync, which are added up now; a collective call.
 
@@ -101,6 +103,7 @@ def average_by_weight(
         find_mask: checks the loss, and returns which of its rows count. What it raises is told to
             the other workers, which would wait otherwise.
         session: of the replicas.
+        cp_dim: the dimension over whose ranks sequences are cut, if they are.
     """
 
     def make() -> list[torch.Tensor]:
@@ -109,5 +112,5 @@ def average_by_weight(
         check_shape(own, loss)
         return [own if mask is None else mask_rows(own, mask.to(own.device))]
 
-    (own,), total = sum_weights(session, make)
+    (own,), total = sum_weights(session, make, cp_dim=cp_dim)
     return divide(loss, total, own)

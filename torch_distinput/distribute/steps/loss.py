@@ -19,6 +19,7 @@ from torch_distinput.errors import UsageError
 from torch_distinput.options import check_count
 
 if TYPE_CHECKING:
+    from torch_distinput.distribute.session import Session
     from torch_distinput.values import StepInfo
 
 
@@ -117,7 +118,24 @@ def _average_by_weight(
         _note_loss(None)
         return mask
 
-    return average_by_weight(loss, weights, find_mask, session)
+    cp_dim = _find_cp_dim(session)
+    return average_by_weight(loss, weights, find_mask, session, cp_dim=cp_dim)
+
+
+def _find_cp_dim(session: Session) -> str | None:
+    """Over which dimension the sequences are cut of which the loss is."""
+    last = session.loss_steps.last
+    found = {info.cp_dim for info in session.loss_steps.candidates()}
+    if not found and last is not None and last.info is not None:
+        found = {last.info.cp_dim}
+    if len(found) > 1:
+        msg = (
+            "Expected the loss of one dataset's step, got open iterators that have delivered in "
+            "turn, with whole sequences and with slices of them (cp_dim). Use step.average of "
+            "dataset.steps()."
+        )
+        raise ValueError(msg)
+    return next(iter(found), None)
 
 
 def _note_loss(num_rows: int | None) -> None:

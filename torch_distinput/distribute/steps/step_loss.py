@@ -33,7 +33,10 @@ def average_step_by_weight(
     loss: torch.Tensor, weights: object, info: StepInfo, session: Session
 ) -> torch.Tensor:
     """Divide by weights that all replicas add up now; a collective call."""
-    return average_by_weight(loss, weights, lambda: _check_step(loss, info), session)
+    def check() -> torch.Tensor | None:
+        return _check_step(loss, info)
+
+    return average_by_weight(loss, weights, check, session, cp_dim=info.cp_dim)
 
 
 def average_step_in_group(

@@ -3,7 +3,8 @@
     replica 0    labels  5  7  -     weights  1 1 0
     replica 1    labels  9  -  -              1 0 0     3 in all: what each sum is divided by
 
-That is one small all-reduce over the workers, of float64 in host memory:
+That is one small all-reduce over the workers, of float64 in host memory, and if sequences are cut
+another one over the ranks that have the other slices of them:
 
     [what this worker's replicas weigh, how many of them have failed]
 
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_distinput.cluster.membership import check_alone
-from torch_distinput.communicator import communicator_of
 from torch_distinput.distribute.replicas.replica import get_replica_context
 from torch_distinput.errors import PeerFailedError
 
@@ -73,7 +73,7 @@ def weigh(loss: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def sum_weights(
-    session: Session, make: Callable[[], Sequence[torch.Tensor]]
+    session: Session, make: Callable[[], Sequence[torch.Tensor]], *, cp_dim: str | None
 ) -> tuple[Sequence[torch.Tensor], float]:
     """Make this replica's weights and add up those of all replicas in sync; a collective call.
 
@@ -82,6 +82,7 @@ def sum_weights(
     Args:
         session: of the replicas.
         make: returns the weights, with zeros in rows that are padding.
+        cp_dim: the dimension over whose ranks sequences are cut: they have the other weights.
 
     Raises:
         ValueError: for weights that are negative, infinite or NaN; or what ``make`` raises.
@@ -98,8 +99,8 @@ def sum_weights(
     context = get_replica_context()
     try:
         if context is not None:
-            return weights, context.merge_call(_merge, args=(vector, error))
-        return weights, _add_up(session.communicator, [vector], [error])
+            return weights, context.merge_call(_merge, args=(vector, error, cp_dim))
+        return weights, _add_up(session, [vector], [error], cp_dim)
     finally:
         del error  # error -> traceback -> this frame -> error
 
@@ -120,32 +121,42 @@ def _sum_up(weights: torch.Tensor) -> float:
     return float(total)
 
 
-def _merge(strategy: Any, vector: Any, error: Any) -> float:
+def _merge(strategy: Any, vector: Any, error: Any, cp_dim: str | None) -> float:
     """Called once for all local replicas."""
     vectors, errors = map(strategy.local_results, (vector, error))
-    return _add_up(communicator_of(strategy), vectors, errors)
+    return _add_up(strategy._session, vectors, errors, cp_dim)  # noqa: SLF001 - not for users
 
 
 def _add_up(
-    workers: Communicator,
+    session: Session,
     vectors: Sequence[torch.Tensor],
     errors: Sequence[Exception | None],
+    cp_dim: str | None,
 ) -> float:
-    check_alone(workers)
-    total, num_failed = workers.all_reduce(torch.stack(list(vectors)).sum(0)).tolist()
+    check_alone(session.communicator)
+    ranks = [session.communicator]
+    if cp_dim is not None:
+        ranks.append(session.join_slices(cp_dim))
+    vector = torch.stack(list(vectors)).sum(0)
+    for some in ranks:
+        vector = some.all_reduce(vector)
+    total, num_failed = vector.tolist()
     if num_failed:
-        _raise_first(workers, errors)
+        _raise_first(ranks, errors)
     return float(total)
 
 
-def _raise_first(workers: Communicator, errors: Sequence[Exception | None]) -> None:
+def _raise_first(ranks: Sequence[Communicator], errors: Sequence[Exception | None]) -> None:
     own = next((error for error in errors if error is not None), None)
-    told = workers.gather_objects(None if own is None else f"{type(own).__name__}: {own}")
+    told = [None if own is None else f"{type(own).__name__}: {own}"]
+    for some in ranks:
+        told = [words for part in some.gather_objects(told) for words in part]
     if own is not None:
         try:
             raise own
         finally:
             del own, errors
-    worker, words = next((worker, words) for worker, words in enumerate(told) if words)
+    number, words = next((number, words) for number, words in enumerate(told) if words)
+    worker = number % ranks[0].size  # the workers come anew for each slice of their sequences
     msg = f"Expected weights from every worker, but worker {worker} failed: {words}"
     raise PeerFailedError(msg)
