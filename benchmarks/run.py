@@ -32,7 +32,10 @@ SCRIPTS = (
     *("host", "threads", "files", "split", "device", "steps", "agreement", "resume", "startup"),
     *("order", "balance", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
-PACKAGES = ("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray")
+PACKAGES = (
+    *("torch", "torchdata", "numpy", "pyarrow", "accelerate", "transformers", "scikit-learn"),
+    "ray",
+)
 
 
 def machine() -> dict[str, str]:
