@@ -34,7 +34,7 @@ SCRIPTS = (
 )  # fmt: skip
 PACKAGES = (
     *("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray"),
-    *("datasets", "grain"),
+    *("datasets", "grain", "transformers"),
 )
 
 
