@@ -13,6 +13,7 @@ import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.packings import (
     MAKERS,
+    NO_LABEL,
     PAD,
     Documents,
     check_rows,
@@ -57,6 +58,20 @@ def test_with_off_each_worker_plays_all_rows(sizes, kind, how, cluster):
     workers, _ = play(make_of(source, 2, policy="off"), cluster)
     for worker in workers:
         check_rows(in_order([worker]), sizes, 5)
+
+
+@some
+@given(lengths, hows, st.integers(1, 9))
+def test_labels_that_a_model_shifts_cross_nothing(sizes, how, length):
+    """Shifted by the model, each is the next token of the same document in the same row."""
+    source = tdi.pack(
+        dicts(documents(sizes)), length=length, how=how, pad_id=PAD, shift_labels=False
+    )
+    for batch in one().distribute_dataset(source, global_batch_size=3):
+        tokens, targets = batch["input_ids"][:, :-1], batch["labels"][:, 1:]
+        follows = batch["input_ids"][:, 1:] == tokens + 1  # documents are 1000 apart
+        expected = torch.where(follows & (tokens != PAD), tokens + 1, NO_LABEL)
+        assert expected.tolist() == targets.tolist()
 
 
 @pytest.mark.parametrize("kind", MAKERS if LONG else ["dataset", "mixture"])
