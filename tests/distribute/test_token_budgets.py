@@ -25,7 +25,7 @@ from tests.distribute.budgets import (
 )
 from tests.distribute.mixtures import Rows
 from tests.distribute.resumes import clusters, examples_of, in_order, run
-from tests.distribute.street import Shards, options, play, stream_of, write_files
+from tests.distribute.street import Shards, one, options, play, stream_of, write_files
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 some = settings(max_examples=300 if LONG else 15)
@@ -182,16 +182,22 @@ def test_each_epoch_has_an_order_of_its_own():
 
 
 class Backwards:
-    """A sampler: the last one first."""
+    """A sampler: the last one first, and one less in each epoch."""
+
+    epoch = 0
 
     def __init__(self, count):
         self.count = count
+
+    def set_epoch(self, epoch):
+        """Keep it."""
+        self.epoch = epoch
 
     def __len__(self):
         return self.count
 
     def __iter__(self):
-        return iter(range(self.count - 1, -1, -1))
+        return iter(range(self.count - 1 - self.epoch, -1, -1))
 
 
 def test_the_order_of_a_sampler_is_cut():
@@ -201,6 +207,10 @@ def test_the_order_of_a_sampler_is_cut():
     tail, _ = run(by_tokens(loader, 12), (3, 1), state=state)
     expected = fill_by_hand(range(19, -1, -1), 12)
     assert expected == list_batches(head) + list_batches(tail)
+    dataset = by_tokens(loader, 12)(one())
+    for epoch in range(3):
+        batches = fill_by_hand(range(19 - epoch, -1, -1), 12)
+        assert batches == [step.tolist() for step in dataset]
     shuffled = DataLoader(Rows(range(20)), batch_size=None, shuffle=True)
     ours, _ = run(by_tokens(Rows(range(20)), 12, shuffle=True), (2, 1))
     assert ours == run(by_tokens(shuffled, 12), (2, 1))[0]

@@ -32,11 +32,19 @@ class _Sampled:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The batches of an order by a budget: worked out as a whole, so once."""
+    """The batches of an epoch by a budget: worked out as a whole, so once.
 
-    order: ExampleOrder
+    ``sampled``: the order, if a sampler gave it: it may give another each time.
+    """
+
+    epoch: int
+    sampled: ExampleOrder | None
     size: BatchBudget
     batches: BudgetBatches
+
+    def holds(self, epoch: int, sampled: ExampleOrder | None, size: BatchBudget) -> bool:
+        """Whether they are those of this order and size."""
+        return (self.epoch, self.size) == (epoch, size) and self.sampled is sampled
 
 
 class EpochBatches:
@@ -124,11 +132,12 @@ class EpochBatches:
                 "Distribute it as it was when the state was saved."
             )
             raise ConfigurationError(msg)
+        sampled = None if self._source.sampler is None else order
         planned = self._planned
-        if planned is None or (planned.order, planned.size) != (order, size):
+        if planned is None or not planned.holds(epoch, sampled, size):
             lengths = self._lengths.read(epoch)
             batches = BudgetBatches.of(order, lengths, size, drop_last=drop_last)
-            self._planned = planned = _Planned(order, size, batches)
+            self._planned = planned = _Planned(epoch, sampled, size, batches)
         return planned.batches
 
     def _look_up(self, epoch: int) -> _Sampled:

@@ -117,6 +117,7 @@ class KnownLengths:
         self._num_indices = num_indices
         self._dataset = dataset
         self._lengths: Indices | None = None
+        self._digest = ""
 
     def read(self, epoch: int) -> Indices:
         """Return the length of each index.
@@ -133,7 +134,8 @@ class KnownLengths:
 
     def digest(self, epoch: int) -> str:
         """Name them: on all ranks they must be the same, and after a resume."""
-        return digest_lengths(self.read(epoch))
+        self._digest = self._digest or digest_lengths(self.read(epoch))
+        return self._digest
 
     def _measure(self, epoch: int) -> Indices:
         length, num_indices = self._length, self._num_indices
