@@ -178,19 +178,21 @@ class ExampleSteps(Steps):
             )
             raise ConfigurationError(msg)
         worker = 0 if splitter.shared else splitter.topology.worker_index
+        shard = self.route.make_shard(position, Segment())
         return BudgetedDataset(
             self._stream,
             read_plan,
             reader_of=partial(
                 BudgetReader,
                 stream=self._stream,
-                shard=self.route.make_shard(position, Segment()),
+                shard=shard,
                 length=budget.length,
                 size=size,
             ),
             splitter=splitter,
             num_delivered=position.rows[worker],
             drop_last=self.source.request.drop_last,
+            dealer=self._make_dealer(shard),
         )
 
     def _make_dealer(self, shard: Shard) -> RowDealer | None:

@@ -24,9 +24,10 @@ from torch.utils.data import IterableDataset
 
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.lengths import Length, measure_rows
+from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import SourceCounts, Trace
 from torch_distinput.data.steps.prebatched import fingerprint_batch
-from torch_distinput.data.steps.rebatch import CutRows, make_cut_rows
+from torch_distinput.data.steps.rebatch import CutRows, deal_cut_rows, make_cut_rows
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, concat_chunks
 from torch_distinput.data.stream.protocols import RowReader, Stream
@@ -136,6 +137,7 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         splitter: the cuts of a global batch.
         num_delivered: rows of the stream that were delivered since the layout began.
         drop_last: leave the last batch out, unless it is full.
+        dealer: deals the rows of a batch to replicas; None: they are cut one after another.
     """
 
     def __init__(
@@ -147,8 +149,10 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         splitter: Splitter,
         num_delivered: int,
         drop_last: bool = False,
+        dealer: RowDealer | None = None,
     ) -> None:
         """See the class."""
+        self._dealer = dealer
         self._stream = stream
         self._read_plan = read_plan
         self._reader_of = reader_of
@@ -184,10 +188,15 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
                 self._check_delivered(played, played)
             mark = self._mark(chunk, number, int(counted.sum()))
             whole = self._trace(chunk, number, row, int(counted.sum()))
+            if self._dealer is not None and self._splitter.shared:
+                yield deal_cut_rows(chunk, self._dealer, mark, whole)
+                continue
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.stop)
                 trace = whole._replace(own_tokens=int(counted[cut.start : cut.stop].sum()))
-                yield make_cut_rows(mine, cut.sizes, self._splitter, mark, trace)
+                yield make_cut_rows(
+                    mine, cut.sizes, self._splitter, mark, trace, dealer=self._dealer
+                )
             first_step = 0
 
     def _is_dropped(self, reader: BudgetReader, counted: Indices) -> bool:

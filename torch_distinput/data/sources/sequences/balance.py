@@ -127,12 +127,6 @@ def _check(balance: Balance, source: Source, splitter: Splitter, policy: AutoSha
             f"{source.name}, which is read in order, got {type(balance.cost).__name__}: there is "
             "no index to look costs up by."
         )
-    elif isinstance(source, StreamSource) and source.request.budget is not None:
-        msg = (
-            f"Expected a number of examples as global_batch_size for {source.name} with balance=, "
-            f"got {source.request.budget!r}: the rows of a stream are not dealt in batches of a "
-            "budget. Use a source with an index, or leave one of the two out."
-        )
     elif not splitter.shared and splitter.topology.replicas_per_worker == 1 < _workers(splitter):
         msg = (
             f"Expected rows that can go to any worker with balance=, got {source.name} under "
