@@ -18,13 +18,11 @@ from torch_distinput import errors
 from torch_distinput.cluster.data_parallel_group import form_data_parallel_group
 from torch_distinput.cluster.launch import init_distributed
 from torch_distinput.data.batch.collate import collate
-from torch_distinput.data.sources.sequences.balance import PaddedCost
-from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
-from torch_distinput.data.sources.sequences.pad_collate import pad_collate
-from torch_distinput.data.sources.sequences.token_budget import TokenBudget
-from torch_distinput.data.user_sources.buckets import bucket
-from torch_distinput.data.user_sources.mixture import mix, schedule
+from torch_distinput.data.user_sources.sequences.buckets import bucket
+from torch_distinput.data.user_sources.sequences.mixture import mix, schedule
 from torch_distinput.data.user_sources.sequences.packing import pack
+from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
+from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.distribute.creator import DatasetCreator
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.iterator import DistributedIterator
@@ -70,6 +68,8 @@ if _typing.TYPE_CHECKING:
     from torch_distinput import coordinator, integrations, preprocessing, readers, testing
     from torch_distinput.data.building_blocks import DataShardDataset, FileShardDataset
     from torch_distinput.data.files.dataset import FileDataset
+    from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
+    from torch_distinput.data.sources.sequences.pad_collate import pad_collate
     from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
 
     __version__: str
@@ -145,6 +145,9 @@ _LATE = {
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
     "RebatchSampler": "data.steps.rebatch_sampler",
+    "cu_seqlens": "data.sources.sequences.document_bounds",
+    "document_mask": "data.sources.sequences.document_bounds",
+    "pad_collate": "data.sources.sequences.pad_collate",
 }
 _LATE_MODULES = ("coordinator", "integrations", "preprocessing", "readers", "testing")
 

@@ -8,15 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
 from torch_distinput.data.sources import pipelines
-from torch_distinput.data.sources.classify import SourceKind, classify, is_stream
-from torch_distinput.data.sources.mixing.mixed_sources import check_policy
+from torch_distinput.data.sources.classify import is_stream
 from torch_distinput.data.sources.resolve import open_source
-from torch_distinput.data.sources.sequences.balance import Balance, PaddedCost, make_balance
-from torch_distinput.data.sources.sequences.lengths import Length
 from torch_distinput.data.sources.source import (
     IndexedSource,
     ReadySource,
@@ -24,10 +18,12 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
+from torch_distinput.data.sources.source_warnings import warn_of_source
 from torch_distinput.data.steps.padding import Padding
 from torch_distinput.data.user_sources import state_version_1
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
-from torch_distinput.data.user_sources.stages import find_counting_stage
+from torch_distinput.data.user_sources.sequences.length import Length
+from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.static_shapes import choose_partial_batch
@@ -47,11 +43,11 @@ from torch_distinput.plan.assignment.topology import InputContext
 from torch_distinput.plan.progress.parts import BY_SHARD, DEALING
 
 if TYPE_CHECKING:
+    from torch_distinput.data.sources.sequences.balance import Balance
     from torch_distinput.distribute.session import Session
 
 _log = logging.getLogger(__name__)
 _LARGEST_SEED = 2**64 - 1
-_MOST_LISTED_COLUMNS = 8
 
 
 def build_dataset(
@@ -68,7 +64,10 @@ def build_dataset(
     seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
     asked = AutoShardPolicy(options.auto_shard_policy)
-    check_policy(source, asked)
+    if asked is AutoShardPolicy.FILE:
+        from torch_distinput.data.sources.mixing.mixed_sources import check_policy  # noqa: PLC0415 - as in _input
+
+        check_policy(source, asked)
     policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
     _refuse_split(source, policy)
     pipelines.check_source(source, policy, session.topology.num_workers)
@@ -80,10 +79,14 @@ def build_dataset(
     )
     padding = _padding(options, session, splitter, opened.name)
     is_bounded = padding is not None and not padding.grows
-    balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
+    balance = None
+    if cost is not None:
+        from torch_distinput.data.sources.sequences.balance import make_balance  # noqa: PLC0415 - as in _input
+
+        balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
-        _warn_of_source(source, policy, session.topology.num_workers)
+        warn_of_source(source, policy, session.topology.num_workers)
     recipe: dict[str, object] = {
         "source": opened.kind,
         "shuffle": opened.request.shuffle,
@@ -207,60 +210,6 @@ def _deal_by_shard(source: Source, policy: AutoShardPolicy) -> tuple[Source, dic
     return replace(source, prepare=by_shard), {DEALING: BY_SHARD}
 
 
-def _warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:
-    """Say, on one worker, what is allowed and seldom meant."""
-    _warn_of_listed_columns(source)
-    _warn_of_text(source)
-    if policy is AutoShardPolicy.FILE and num_workers > 1:
-        _warn_of_counting(source, num_workers)
-
-
-def _warn_of_counting(source: Any, num_workers: int) -> None:
-    """Nothing of a part is lost; but the parts of such a stream are not the stream."""
-    if (call := find_counting_stage(source)) is not None:
-        _log.warning(
-            "The %s has a %s(), which counts in the shards of each of %d workers by itself "
-            "(AutoShardPolicy.FILE): an epoch has other examples than the stream read by one "
-            'worker, and perhaps not as many. For those of the stream use auto_shard_policy="data",'
-            " under which each worker reads all of it.",
-            type(source).__name__,
-            call,
-            num_workers,
-        )
-
-
-def _warn_of_listed_columns(source: Any) -> None:
-    """A list holds examples, however much those look like columns: they would be stacked."""
-    if type(source) is not list or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
-        return
-    if not all(isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source):
-        return
-    num_rows = {len(item) for item in source}
-    if len(num_rows) == 1 and max(num_rows) > len(source):
-        _log.warning(
-            "A list holds examples, got one of %d tensors or arrays with %d rows each, which are "
-            "played as %d examples. If they are columns, pass a tuple or a dict of them.",
-            len(source),
-            *num_rows,
-            len(source),
-        )
-
-
-def _warn_of_text(source: Any) -> None:
-    """Lines of a table would be delivered as they are, its header too."""
-    if classify(source) is not SourceKind.FILES:
-        return
-    from torch_distinput.data.files.dataset import find_format_read_as_text  # noqa: PLC0415 - as in _input
-
-    if (reader := find_format_read_as_text(source)) is not None:
-        _log.warning(
-            'FileDataset(%r, ...) expects a reader for its format, got reader="text", which '
-            "delivers each line as it is. Pass reader=%r.",
-            source.patterns[0],
-            reader,
-        )
-
-
 def _check_seed(seed: int) -> int:
     number = check_count("seed", seed, minimum=0)
     if number > _LARGEST_SEED:
@@ -314,7 +263,12 @@ def _input(
     balance: Balance | None,
 ) -> Input:
     if isinstance(source, IndexedSource):
-        return IndexedInput(source, splitter, seed=seed, balance=balance)
+        dealer = None
+        if balance is not None:
+            from torch_distinput.data.steps.balanced import ExampleDealer  # noqa: PLC0415 - as below
+
+            dealer = ExampleDealer(balance, source)
+        return IndexedInput(source, splitter, seed=seed, dealer=dealer)
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
     from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415

@@ -16,10 +16,10 @@ from torch_distinput import scope_registry
 from torch_distinput.cluster.liveness.coordinated_stop import handle_signal
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten
-from torch_distinput.data.sources.sequences.balance import PaddedCost
-from torch_distinput.data.sources.sequences.lengths import Length
-from torch_distinput.data.sources.sequences.token_budget import TokenBudget
 from torch_distinput.data.sources.source import Request
+from torch_distinput.data.user_sources.sequences.length import Length
+from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
+from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute import reductions
 from torch_distinput.distribute.build import build_dataset, build_from_function

@@ -6,24 +6,21 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
-from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
-from torch_distinput.data.sources.sequences.balance import Balance
-from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
-from torch_distinput.data.steps.balanced import ExampleDealer
 from torch_distinput.data.steps.indexed import (
     FetchTask,
     PlannedStep,
     StepFetch,
     fetch_steps,
+    pad_to,
     plan_steps,
     with_num_tokens,
     with_source_counts,
@@ -53,6 +50,9 @@ from torch_distinput.plan.progress.position import (
 from torch_distinput.plan.progress.state import Recipe
 from torch_distinput.plan.progress.state_version_1 import Flat
 
+if TYPE_CHECKING:
+    from torch_distinput.data.steps.balanced import ExampleDealer
+
 _log = logging.getLogger(__name__)
 _MOST_COLUMNS, _MOST_FETCHED = 10, 3
 """Examples that are compared with those of the other workers."""
@@ -63,13 +63,13 @@ class IndexedInput:
     """Examples by index: all counts are arithmetic."""
 
     def __init__(
-        self, source: IndexedSource, splitter: Splitter, *, seed: int, balance: Balance | None
+        self, source: IndexedSource, splitter: Splitter, *, seed: int, dealer: ExampleDealer | None
     ) -> None:
-        """Take an indexed source, and what its examples cost if they are dealt by that."""
+        """Take an indexed source, and who deals its examples, if they are dealt by cost."""
         self._source = source
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
-        self._dealer = None if balance is None else ExampleDealer(balance, source)
+        self._dealer = dealer
         fetch = StepFetch(source.fetch, copies=source.copies_batches)
         self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
         self._counts = {**source.facts, "number of examples": source.num_examples}
@@ -131,6 +131,8 @@ class IndexedInput:
         source = self._source
         if source.mixture is None or self._is_checked or source.loader.num_workers:
             return
+        from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch  # noqa: PLC0415 - who mixes has it
+
         assert isinstance(source.fetch, MixedFetch), "made with the mixture"
         tell_epoch(source.dataset, epoch)
         source.fetch.check()
@@ -260,7 +262,7 @@ class IndexedInput:
             indices, sizes = indices[dealt.rows], dealt.sizes
         fetch, lengths = self._source.fetch, self._source.padded_lengths
         if lengths is not None:
-            fetch = told_longest(fetch, int(lengths[indices].max()))
+            fetch = pad_to(fetch, int(lengths[indices].max()))
         return [cut_step(take_apart(fetch(indices), indices), sizes)]
 
     def expected_ids(

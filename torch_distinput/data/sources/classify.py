@@ -28,9 +28,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
-from torch_distinput.data.user_sources.buckets import Buckets
-from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import Distributed

@@ -36,6 +36,8 @@ class ColumnFetch:
     structure: Structure
     columns: tuple[_Column, ...]
 
+    makes_batches = True  # in memory of their own
+
     @staticmethod
     def of(columns: Batch, allocate: Allocate = pageable) -> ColumnFetch:
         """Take a tree of tensors and arrays. None is copied: it may be a file mapped to memory."""

@@ -28,14 +28,7 @@ from torch_distinput.data.sources.cures import (
 )
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
-from torch_distinput.data.sources.mixing.mixed_sources import open_mixture
 from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.sources.sequences.bucketed import (
-    open_buckets,
-    refuse_inner_buckets,
-    refuse_padding_of_steps,
-)
-from torch_distinput.data.sources.sequences.packed_sources import open_packing
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -72,24 +65,37 @@ def open_source(source: Any, request: Request) -> Source:
         raise not_a_source(source)
     if kind not in BATCHED:
         _need_batch_size(request, type(source).__name__)
-    if kind is not SourceKind.BUCKETS:
+    if request.collate_fn is not None and kind is not SourceKind.BUCKETS:
+        from torch_distinput.data.sources.sequences.bucketed import refuse_padding_of_steps  # noqa: PLC0415 - who pads has it too
+
         refuse_padding_of_steps(request, f"a {type(source).__name__}")
     return _MAKERS[kind](source, request)
 
 
+# What is made of sources is opened by modules that few scripts need: they are imported for it.
+
+
 def _from_mixture(source: Any, request: Request) -> Source:
+    from torch_distinput.data.sources.mixing.mixed_sources import open_mixture  # noqa: PLC0415
+
     return open_mixture(source, request, _open_member)
 
 
 def _from_packing(source: Any, request: Request) -> Source:
+    from torch_distinput.data.sources.sequences.packed_sources import open_packing  # noqa: PLC0415
+
     return open_packing(source, request, _open_member)
 
 
 def _from_buckets(source: Any, request: Request) -> Source:
+    from torch_distinput.data.sources.sequences.bucketed import open_buckets  # noqa: PLC0415
+
     return open_buckets(source, request, open_source)
 
 
 def _open_member(source: Any, request: Request) -> Source:
+    from torch_distinput.data.sources.sequences.bucketed import refuse_inner_buckets  # noqa: PLC0415 - as above
+
     refuse_inner_buckets(source)
     if classify(source) is SourceKind.LOADER:
         msg = (

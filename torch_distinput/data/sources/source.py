@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.batch.buffer_pool import Allocate, pageable
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
-from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch
-from torch_distinput.data.sources.sequences.token_budget import KnownLengths, TokenBudget
 from torch_distinput.data.stream.protocols import Stream
+from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
 from torch_distinput.plan.assignment.bounds import Size
-from torch_distinput.plan.assignment.bucketing import Bucketing
-from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
+
+if TYPE_CHECKING:
+    from torch_distinput.data.sources.sequences.known_lengths import KnownLengths
+    from torch_distinput.plan.assignment.bucketing import Bucketing
+    from torch_distinput.plan.assignment.mixed_order import MixedIndices
 
 
 @final
@@ -143,6 +144,8 @@ class IndexedSource:
         budget = self.request.budget
         if budget is None:
             return None
+        from torch_distinput.data.sources.sequences.known_lengths import KnownLengths  # noqa: PLC0415 - few need it
+
         count = self.num_examples if self.mixture is None else self.mixture.num_indices
         return KnownLengths(budget.length, self.fetch, count, self.dataset)
 
@@ -155,7 +158,7 @@ class IndexedSource:
     def owns_batches(self) -> bool:
         """Whether batches are made here; a collate_fn may make all in one buffer."""
         is_ahead = self.loader.num_workers > 0 or self.loader.num_threads > 0
-        return is_ahead or isinstance(self.fetch, (ColumnFetch, PackedFetch))
+        return is_ahead or getattr(self.fetch, "makes_batches", False)
 
     @property
     def copies_batches(self) -> bool:

@@ -32,8 +32,8 @@ from torch.utils.data import Subset
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
-from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices

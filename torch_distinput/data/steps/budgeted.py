@@ -23,7 +23,7 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
-from torch_distinput.data.sources.sequences.lengths import Length, measure_rows
+from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import SourceCounts, Trace
 from torch_distinput.data.steps.prebatched import fingerprint_batch
@@ -32,6 +32,7 @@ from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, concat_chunks
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.stream.segments import make_resume_point, open_segments
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import BatchBudget

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
-from torch_distinput.data.sources.sequences.pad_collate import told_longest
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
@@ -28,9 +27,11 @@ from torch_distinput.data.steps.local_step import (
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
-from torch_distinput.plan.assignment.mixed_order import MixedIndices
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
+
+if TYPE_CHECKING:
+    from torch_distinput.plan.assignment.mixed_order import MixedIndices
 
 
 class PlannedStep(NamedTuple):
@@ -83,7 +84,7 @@ class StepFetch:
         if not len(task):
             return None
         if isinstance(task, PaddedRows):
-            batch = told_longest(self.fetch, task.longest)(task.indices)
+            batch = pad_to(self.fetch, task.longest)(task.indices)
         else:
             batch = self.fetch(task)
         return rows.copy_rows(batch) if self.copies else batch
@@ -200,6 +201,13 @@ def fetch_steps(
     return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
 
 
+def pad_to(fetch: Callable[[Indices], Batch], longest: int) -> Callable[[Indices], Batch]:
+    """Let rows be padded to the longest of their step."""
+    from torch_distinput.data.sources.sequences.pad_collate import told_longest  # noqa: PLC0415 - who pads has it too
+
+    return told_longest(fetch, longest)
+
+
 def _fetch_here(
     planned: Iterator[PlannedStep], fetch: Callable[[Indices], Batch], *, owned: bool
 ) -> Iterator[tuple[LocalStep, int]]:
@@ -215,7 +223,7 @@ def _fetch_here(
             elif longest is None:
                 part = take_apart(fetch(indices), indices)
             else:
-                part = take_apart(told_longest(fetch, longest)(indices), indices)
+                part = take_apart(pad_to(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
         yield cut_step(part, sizes, owned=owned, trace=trace), num_examples

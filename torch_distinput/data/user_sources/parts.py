@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch_distinput.data.user_sources.buckets import Buckets
-from torch_distinput.data.user_sources.mixture import Mixture
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 
 _RECIPES = (Mixture, DocumentPacking, Buckets)

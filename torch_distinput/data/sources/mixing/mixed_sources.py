@@ -29,9 +29,9 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.user_sources.buckets import Buckets
-from torch_distinput.data.user_sources.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError

@@ -15,11 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from torch_distinput.data.sources.sequences.lengths import (
-    Length,
-    digest_lengths,
-    measure_examples,
-)
+from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
 from torch_distinput.data.sources.source import (
     IndexedSource,
     ReadySource,
@@ -28,6 +24,8 @@ from torch_distinput.data.sources.source import (
 )
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.data.user_sources.sequences.length import Length
+from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.balancing import LARGEST_COST
@@ -37,22 +35,6 @@ from torch_distinput.plan.progress.state import COSTS, Recipe
 
 BALANCE = "balance"
 """The name of the argument."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PaddedCost:
-    """A cost for ``balance=`` where a replica pads its rows to the longest of them.
-
-    Each row of a replica costs as much as the dearest of them. So rows of similar cost go to one
-    replica, and one with long rows gets fewer.
-
-    Attributes:
-        cost: of an example by itself, as ``balance=`` takes it. It may be any function of the
-            length that does not fall: 1,000 x length + length ** 2, say.
-    """
-
-    cost: Length
 
 
 @final

@@ -23,8 +23,8 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.bucketing import (
     Bucketing,

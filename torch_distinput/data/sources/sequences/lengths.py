@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,15 +23,12 @@ from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
 from torch_distinput.data.sources.table import TableFetch
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
 
-Length: TypeAlias = (
-    "str | Callable[[Any], int] | Sequence[int] | np.ndarray[Any, Any] | torch.Tensor"
-)
-"""What a caller may give for the lengths, or costs, of examples."""
 _BLOCK = 1024
 """Examples that are read at a time."""
 

@@ -54,6 +54,8 @@ class PackedFetch:
     order: Indices | None
     packing: DocumentPacking
 
+    makes_batches = True  # in memory of their own
+
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
         layout = self.plan.lay_out(indices)

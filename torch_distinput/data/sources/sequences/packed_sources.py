@@ -18,10 +18,10 @@ from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch, ref
 from torch_distinput.data.sources.sequences.packed_windows import PackingPlan
 from torch_distinput.data.sources.sequences.windowed_stream import in_windows
 from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
-from torch_distinput.data.user_sources.buckets import Buckets
 from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents

@@ -31,8 +31,8 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
 from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
-from torch_distinput.data.user_sources.mixture import Mixture
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.permutation import Indices

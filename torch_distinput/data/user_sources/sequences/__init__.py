@@ -1,1 +1,1 @@
-"""What a user makes of documents of many lengths."""
+"""What is made of sources, as a user writes it: mixed, packed, in buckets, by budget and cost."""

@@ -1,23 +1,14 @@
-"""A budget of tokens for a global batch, as a user writes it, and the lengths that fill it."""
+"""A budget of tokens for a global batch, as a user writes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
-import numpy as np
-
-from torch_distinput.data.sources.sequences.lengths import (
-    Length,
-    digest_lengths,
-    measure_examples,
-)
-from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
 from torch_distinput.plan.assignment.bounds import BatchBudget
-from torch_distinput.plan.assignment.permutation import Indices
 
 
 @final
@@ -97,61 +88,3 @@ class TokenBudget:
                 "to look lengths up by."
             )
             raise ConfigurationError(msg)
-
-
-@final
-class KnownLengths:
-    """The lengths of all examples of a source with an index: measured when first asked for."""
-
-    def __init__(self, length: Length, fetch: Any, num_indices: int | None, dataset: Any) -> None:
-        """Measure nothing yet.
-
-        Args:
-            length: of an example.
-            fetch: the source's.
-            num_indices: that it answers for; None where only its sampler knows.
-            dataset: the user's, which is told the epoch in which it is read.
-        """
-        self._length = length
-        self._fetch = fetch
-        self._num_indices = num_indices
-        self._dataset = dataset
-        self._lengths: Indices | None = None
-        self._digest = ""
-
-    def read(self, epoch: int) -> Indices:
-        """Return the length of each index.
-
-        Random generators are as they were afterwards, and the same on all ranks meanwhile.
-
-        Raises:
-            ConfigurationError: a ValueError; see :func:`measure_examples`.
-            SourceError: the source, or the function, raised.
-        """
-        if self._lengths is None:
-            self._lengths = self._measure(epoch)
-        return self._lengths
-
-    def digest(self, epoch: int) -> str:
-        """Name them: on all ranks they must be the same, and after a resume."""
-        self._digest = self._digest or digest_lengths(self.read(epoch))
-        return self._digest
-
-    def _measure(self, epoch: int) -> Indices:
-        length, num_indices = self._length, self._num_indices
-        is_array = not (callable(length) or isinstance(length, str))
-        if num_indices is None:
-            if not is_array:
-                msg = (
-                    "Expected a dataset with a len(), whose examples are measured for the token "
-                    "budget, got one without. Pass their lengths as an array."
-                )
-                raise ConfigurationError(msg)
-            assert not isinstance(length, str), "an array"
-            num_indices = len(np.asarray(length))
-        if is_array:
-            return measure_examples(length, self._fetch, num_indices)
-        tell_epoch(self._dataset, epoch)
-        with forked_generators():
-            seed_generators((0, 0))
-            return measure_examples(length, self._fetch, num_indices)

@@ -1,0 +1,70 @@
+"""What is allowed of a source, and seldom meant."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.user_sources.stages import find_counting_stage
+from torch_distinput.options import AutoShardPolicy
+
+_log = logging.getLogger(__name__)
+_MOST_LISTED_COLUMNS = 8
+
+
+def warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:
+    """Say what is allowed and seldom meant; asked for on one worker."""
+    _warn_of_listed_columns(source)
+    _warn_of_text(source)
+    if policy is AutoShardPolicy.FILE and num_workers > 1:
+        _warn_of_counting(source, num_workers)
+
+
+def _warn_of_counting(source: Any, num_workers: int) -> None:
+    """Nothing of a part is lost; but the parts of such a stream are not the stream."""
+    if (call := find_counting_stage(source)) is not None:
+        _log.warning(
+            "The %s has a %s(), which counts in the shards of each of %d workers by itself "
+            "(AutoShardPolicy.FILE): an epoch has other examples than the stream read by one "
+            'worker, and perhaps not as many. For those of the stream use auto_shard_policy="data",'
+            " under which each worker reads all of it.",
+            type(source).__name__,
+            call,
+            num_workers,
+        )
+
+
+def _warn_of_listed_columns(source: Any) -> None:
+    """A list holds examples, however much those look like columns: they would be stacked."""
+    if type(source) is not list or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
+        return
+    if not all(isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source):
+        return
+    num_rows = {len(item) for item in source}
+    if len(num_rows) == 1 and max(num_rows) > len(source):
+        _log.warning(
+            "A list holds examples, got one of %d tensors or arrays with %d rows each, which are "
+            "played as %d examples. If they are columns, pass a tuple or a dict of them.",
+            len(source),
+            *num_rows,
+            len(source),
+        )
+
+
+def _warn_of_text(source: Any) -> None:
+    """Lines of a table would be delivered as they are, its header too."""
+    if classify(source) is not SourceKind.FILES:
+        return
+    from torch_distinput.data.files.dataset import find_format_read_as_text  # noqa: PLC0415 - it is imported with FileDataset
+
+    if (reader := find_format_read_as_text(source)) is not None:
+        _log.warning(
+            'FileDataset(%r, ...) expects a reader for its format, got reader="text", which '
+            "delivers each line as it is. Pass reader=%r.",
+            source.patterns[0],
+            reader,
+        )
