@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import torch_distinput as tdi
 from tests.distribute.mixtures import Rows
 from tests.distribute.resumes import make_of, run
 from tests.distribute.street import one, options, stream_of
-from torch_distinput.data.sources.sequences.bucketed import open_buckets
 from torch_distinput.testing import simulate
 
 
@@ -143,11 +141,12 @@ def test_a_batch_size_is_needed():
         distribute(bucketed(torch.arange(4)), global_batch_size=None)
 
 
-def test_batches_have_one_number_of_examples():
+@pytest.mark.parametrize("source", [torch.arange(4), stream_of(range(4))], ids=["index", "stream"])
+def test_batches_have_one_number_of_examples(source):
     """Those of a budget would begin elsewhere than the batches that were sorted."""
-    request = SimpleNamespace(global_batch_size="a budget")
-    with pytest.raises(tdi.ConfigurationError, match="one number of examples, got .*budget"):
-        open_buckets(bucketed(torch.arange(4)), request, None)
+    budget = tdi.TokenBudget(8, length=int)
+    with pytest.raises(tdi.ConfigurationError, match="Expected a number of examples .*TokenBudget"):
+        one().distribute_dataset(bucketed(source), global_batch_size=budget)
 
 
 def test_a_stream_is_not_shuffled():

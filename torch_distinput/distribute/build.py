@@ -63,12 +63,7 @@ def build_dataset(
     _refuse_per_replica(options)
     seed = _check_seed(seed)
     opened = open_source(source, _with_memory(request, session, options))
-    asked = AutoShardPolicy(options.auto_shard_policy)
-    if asked is AutoShardPolicy.FILE:
-        from torch_distinput.data.sources.mixing.mixed_sources import check_policy  # noqa: PLC0415 - as in _input
-
-        check_policy(source, asked)
-    policy = resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
+    policy = _choose_policy(source, opened, options)
     _refuse_split(source, policy)
     pipelines.check_source(source, policy, session.topology.num_workers)
     splitter = Splitter(
@@ -78,11 +73,11 @@ def build_dataset(
         shared=SHARES_STREAM[policy],
     )
     padding = _padding(options, session, splitter, opened.name)
-    is_bounded = padding is not None and not padding.grows
     balance = None
     if cost is not None:
         from torch_distinput.data.sources.sequences.balance import make_balance  # noqa: PLC0415 - as in _input
 
+        is_bounded = padding is not None and not padding.grows
         balance = make_balance(cost, opened, splitter, policy, is_bounded=is_bounded)
     opened, dealing = _deal_by_shard(opened, policy)
     if session.is_first:
@@ -103,6 +98,15 @@ def build_dataset(
         options=options,
         padding=padding,
     )
+
+
+def _choose_policy(source: Any, opened: Source, options: InputOptions) -> AutoShardPolicy:
+    asked = AutoShardPolicy(options.auto_shard_policy)
+    if asked is AutoShardPolicy.FILE:
+        from torch_distinput.data.sources.mixing.mixed_sources import check_policy  # noqa: PLC0415 - as in _input
+
+        check_policy(source, asked)
+    return resolve_policy(asked, has_shards=opened.has_shards, source=opened.name)
 
 
 def build_from_function(
