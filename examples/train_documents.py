@@ -3,11 +3,15 @@
     python examples/train_documents.py
 
 The corpora are the functions of Python's standard library and their documentation strings, as
-bytes. A schedule mixes them: first mostly code, then as much prose. The script starts three *legs*,
-each of them a job of its own under torchrun. All ranks of a leg are killed in the middle of the
-epoch, and the next one goes on from the last checkpoint on another number of ranks. Afterwards one
-process trains the same from the beginning: the loss of each step must be the same. By hand, with
-any numbers of ranks:
+bytes. Each of them is packed into rows of one length, and a schedule mixes the rows: first mostly
+code, then as much prose. A step has as many rows as fit a budget of bytes, and its rows are dealt
+so that the ranks have nearly the same attention to compute. The loss is the mean over the bytes of
+the global step.
+
+The script starts three *legs*, each of them a job of its own under torchrun. All ranks of a leg are
+killed in the middle of the epoch, and the next one goes on from the last checkpoint on another
+number of ranks. Afterwards one process trains the same from the beginning: the loss of each step
+must be the same. By hand, with any numbers of ranks:
 
     torchrun --standalone --nproc-per-node 2 examples/train_documents.py --folder run --kill-at 20
     torchrun --standalone --nproc-per-node 4 examples/train_documents.py --folder run
@@ -39,10 +43,10 @@ import torch_distinput as tdi
 
 LEGS = [(2, 14), (3, 27), (1, None)]  # ranks, and the step at which they are killed
 SAVE_EVERY = 5  # steps: those after the last checkpoint are trained again
-GLOBAL_BATCH_SIZE = 24
-LONGEST = 128  # bytes of a document; the rest of a longer one is cut off
+LENGTH = 128  # bytes of a row
+BUDGET = 3_000  # bytes of documents in a global step
+LONGEST = 250  # bytes of a document; the rest of a longer one is cut off
 END = 0  # stands before a document and after it; text has no such byte
-IGNORED = -100  # labels of padding
 
 Row = dict[str, Any]
 """What is written down of a step."""
@@ -70,23 +74,27 @@ def to_tensor(text: bytes) -> torch.Tensor:
     return torch.tensor([END, *text[:LONGEST], END])
 
 
-def collate(documents: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Pad to the longest document: the bytes that are read, and for each the one that follows."""
-    read = [document[:-1] for document in documents]
-    following = [document[1:] for document in documents]
-    pad = nn.utils.rnn.pad_sequence
-    return {
-        "input_ids": pad(read, batch_first=True, padding_value=END),
-        "labels": pad(following, batch_first=True, padding_value=IGNORED),
-    }
+def count_bytes(row: dict[str, torch.Tensor]) -> int:
+    """Those of documents: padding belongs to document 0."""
+    return int((row["document_ids"] > 0).sum())
+
+
+def count_pairs(row: dict[str, torch.Tensor]) -> int:
+    """What attention costs: in each document, each byte with each."""
+    return int(torch.bincount(row["document_ids"])[1:].square().sum())
 
 
 def distribute(strategy: tdi.Strategy, num_files: int) -> tdi.DistributedDataset:
-    """Mix the corpora: four functions to each piece of prose, and from step 25 on as many."""
-    weights = tdi.schedule({0: (4, 1), 15: (4, 1), 25: (1, 1)}, unit="steps")
-    mixture = tdi.mix(read_corpora(num_files), weights=weights, stop="first")
+    """Mix packed corpora: four rows of functions to each of prose, later as many."""
+    corpora = read_corpora(num_files)
+    packed = {name: tdi.pack(own, length=LENGTH, tokens=None) for name, own in corpora.items()}
+    weights = tdi.schedule({0: (4, 1), 300: (4, 1), 600: (1, 1)})  # by rows
     return strategy.distribute_dataset(
-        mixture, global_batch_size=GLOBAL_BATCH_SIZE, shuffle=True, seed=0, collate_fn=collate
+        tdi.mix(packed, weights=weights, stop="first"),
+        global_batch_size=tdi.TokenBudget(BUDGET, length=count_bytes),
+        balance=count_pairs,
+        shuffle=True,
+        seed=0,
     )
 
 
@@ -106,11 +114,11 @@ class Block(nn.Module):
             nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shape (rows, length, width), in and out. Padding is behind what attends: no mask."""
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Shape (rows, length, width), in and out; the mask (rows, 1, length, length)."""
         parts = self.project(self.norms[0](x)).unflatten(-1, (3, self.num_heads, -1))
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # each (rows, heads, length, width of one)
-        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found = functional.scaled_dot_product_attention(query, key, value, mask)
         x = x + self.join(found.transpose(1, 2).flatten(2))
         return x + self.think(self.norms[1](x))
 
@@ -121,17 +129,19 @@ class Transformer(nn.Module):
     def __init__(self, width: int = 32, num_blocks: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, width)
-        self.place = nn.Embedding(LONGEST + 1, width)
-        self.blocks = nn.Sequential(*[Block(width, num_heads=4) for _ in range(num_blocks)])
+        self.place = nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList([Block(width, num_heads=4) for _ in range(num_blocks)])
         self.predict = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the mean loss of each document's bytes: (rows,)."""
-        read, labels = batch["input_ids"], batch["labels"]
-        x = self.embed(read) + self.place(torch.arange(read.shape[1]))
-        scores = self.predict(self.blocks(x)).transpose(1, 2)
-        losses = functional.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="none")
-        return losses.sum(1) / (labels != IGNORED).sum(1)
+        """Return the loss of each byte: (rows, length), 0 where there is no label."""
+        documents = batch["document_ids"]
+        mask = (documents[:, :, None] == documents[:, None, :]).tril()[:, None]
+        x = self.embed(batch["input_ids"]) + self.place(batch["position_ids"])
+        for block in self.blocks:
+            x = block(x, mask)
+        scores = self.predict(x).transpose(1, 2)
+        return functional.cross_entropy(scores, batch["labels"], reduction="none")
 
 
 # ---- a leg -------------------------------------------------------------------------------------
@@ -154,7 +164,7 @@ def train(strategy: tdi.Strategy, folder: Path, args: argparse.Namespace) -> Non
 
     parallel = DistributedDataParallel(model) if strategy.num_workers > 1 else model
     for step in data.steps():
-        loss = step.average(parallel(step.batch))
+        loss = step.average(parallel(step.batch), weights=step.batch["loss_mask"])
         optimizer.zero_grad()
         (loss * strategy.num_workers).backward()  # DDP divides by the number of workers
         optimizer.step()
@@ -172,14 +182,17 @@ def train(strategy: tdi.Strategy, folder: Path, args: argparse.Namespace) -> Non
 
 def describe(strategy: tdi.Strategy, step: tdi.Step, loss: torch.Tensor) -> Row:
     """Write down a step, alike on all ranks: what they have computed together."""
-    labels = step.batch["labels"]
-    tokens = torch.tensor([[(labels != IGNORED).sum(), labels.numel()]])
-    together = strategy.gather(tokens)  # (ranks, 2)
+    documents = step.batch["document_ids"]
+    pairs = sum(count_pairs({"document_ids": own}) for own in documents)
+    counts = torch.tensor([[(documents > 0).sum(), documents.numel(), pairs]])
+    together = strategy.gather(counts)  # (ranks, 3)
+    tokens, places, _ = together.sum(0).tolist()
     return {
         "loss": strategy.reduce("sum", loss.detach()).item(),
         "sources": dict(step.sources or {}),
-        "tokens": together[:, 0].sum().item(),
-        "computed": together[:, 1].tolist(),  # by each rank, padding included
+        "tokens": tokens,
+        "places": places,
+        "pairs": together[:, 2].tolist(),  # of each rank
     }
 
 
@@ -197,15 +210,15 @@ def report(rows: list[Row], alone: list[Row]) -> float:
     shares: Counter[str] = Counter()
     for row in rows:
         shares.update(row["sources"])
-    tokens, computed = (sum(row["tokens"] for row in rows), [row["computed"] for row in rows])
-    waste = 1 - tokens / sum(map(sum, computed))
-    most = sum(max(own) for own in computed) / sum(sum(own) / len(own) for own in computed)
+    waste = 1 - sum(row["tokens"] for row in rows) / sum(row["places"] for row in rows)
+    pairs = [row["pairs"] for row in rows]
+    most = sum(map(max, pairs)) / sum(sum(own) / len(own) for own in pairs)
     worst = max(abs(one["loss"] - two["loss"]) for one, two in zip(rows, alone, strict=True))
     listed = ", ".join(f"{n / shares.total():.1%} {name}" for name, n in sorted(shares.items()))
     print(f"loss {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} in {len(rows)} steps")
     print(f"shares: {listed}")
-    print(f"waste: {waste:.1%} of what was computed is padding")
-    print(f"balance: the slowest rank computed {most:.2f} times the mean")
+    print(f"waste: {waste:.1%} of the places in rows are padding")
+    print(f"balance: the slowest rank attends to {most:.2f} times as many pairs as the mean")
     print(f"largest difference to the losses of one process: {worst:.1e}")
     return worst
 
@@ -222,9 +235,13 @@ def run_legs(num_files: int) -> None:
             command = [sys.executable, "-m", *torchrun, __file__, f"--folder={folder}/{name}"]
             command += [f"--num-files={num_files}"]
             command += [] if kill_at is None else [f"--kill-at={kill_at}"]
-            # torchrun says at length that its ranks were killed.
-            errors = None if kill_at is None else subprocess.DEVNULL
-            subprocess.run(command, check=kill_at is None, env=environment, stderr=errors)
+            # torchrun says at length that its ranks were killed; nothing else may have ended them.
+            done = subprocess.run(
+                command, check=False, env=environment, stderr=subprocess.PIPE, text=True
+            )
+            was_killed = "SIGKILL" in done.stderr
+            if was_killed is (kill_at is None) or (done.returncode and not was_killed):
+                sys.exit(done.stderr)
             if kill_at is not None:
                 print(f"{num_ranks} rank(s) were killed at step {kill_at}", flush=True)
         legs, alone = (

@@ -227,7 +227,7 @@ class TestTrainDocuments:
             run(1, "train_documents.py", f"--folder={folder}", "--num-files=10")
         rows, expected = (json.loads((part / "rows.json").read_text()) for part in (legs, alone))
 
-        assert [2] * 5 + [1] * (len(rows) - 5) == [len(row["computed"]) for row in rows]
+        assert [2] * 5 + [1] * (len(rows) - 5) == [len(row["pairs"]) for row in rows]
         report = runpy.run_path(str(EXAMPLES / "train_documents.py"))["report"]
         assert report(rows, expected) < 1e-5
         assert rows[-1]["loss"] < rows[0]["loss"] - 0.5
