@@ -19,6 +19,7 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.mixing.mixed_shares import find_shares
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.lengths import fetch_examples
 from torch_distinput.data.sources.source import (
@@ -36,9 +37,8 @@ from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
-from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
-from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
+from torch_distinput.plan.assignment.shares import Shares
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.state_version_1 import Flat
 
@@ -62,7 +62,7 @@ def open_mixture(mixture: Mixture, request: Request, open_source: Open) -> Sourc
         name: _open_member(name, source, own, open_source)
         for name, source in mixture.sources.items()
     }
-    shares = _find_shares(mixture, request)
+    shares = find_shares(mixture, opened, request)
     indexed = {name: src for name, src in opened.items() if isinstance(src, IndexedSource)}
     if len(indexed) == len(opened):
         return _mix_indexed(mixture, indexed, shares, request)
@@ -129,27 +129,6 @@ def _refuse_own_state(name: str, source: Any) -> None:
         "reads (files, a dataset with an index, a generator function), or distribute it by itself."
     )
     raise ConfigurationError(msg)
-
-
-def _find_shares(mixture: Mixture, request: Request) -> Shares:
-    """The shares by examples, and a word where they are rounded."""
-    size = request.size if mixture.unit == STEPS else 1
-    if isinstance(size, BatchBudget):
-        msg = (
-            "Expected a schedule in examples beside a token budget, whose steps have any number of "
-            f'them, got one in steps for {mixture!r}. Use unit="examples".'
-        )
-        raise ConfigurationError(msg)
-    assert size is not None, "a mixture needs a batch size"
-    shares = Shares(tuple((at * size, make_shares(weights)) for at, weights in mixture.points))
-    if shares.is_rounded:
-        _log.info(
-            "The weights of %r are rounded to shares of 1/%d: exact ones would need a longer "
-            "period. Weights such as 0.7 or 1/3 are exact.",
-            mixture,
-            LARGEST_PERIOD,
-        )
-    return shares
 
 
 def check_policy(source: Any, policy: AutoShardPolicy) -> None:

@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.mixing import FIRST, STOPS
 
@@ -48,12 +49,14 @@ class Mixture:
         points: from which example, or step, on each has which weight; there is one at 0.
         unit: what the points count.
         stop: when an epoch ends.
+        length: how many tokens an example has, where weights are shares of tokens.
     """
 
     sources: Mapping[str, Any]
     points: tuple[tuple[int, tuple[Fraction, ...]], ...]
     unit: str
     stop: str
+    length: Length | None = None
 
     def __repr__(self) -> str:
         """Show the names: what they stand for may be large."""
@@ -61,7 +64,11 @@ class Mixture:
 
 
 def mix(
-    sources: Mapping[str, Any], *, weights: Weights | WeightSchedule, stop: str = FIRST
+    sources: Mapping[str, Any],
+    *,
+    weights: Weights | WeightSchedule,
+    stop: str = FIRST,
+    length: Length | None = None,
 ) -> Mixture:
     """Mix sources into one, in which each has its share of any beginning, to within an example.
 
@@ -78,9 +85,13 @@ def mix(
             next turn. ``"all"``: when all have ended; who ends before falls out, and each example
             comes exactly once. ``"repeat"``: when each source has been seen once; who ends before
             begins again, in a new order if it is shuffled.
+        length: weights are shares of tokens, of which an example has so many: the name of a column,
+            or a function of an example. All sources need an index. A source gets its share of
+            examples by the mean of its lengths. None: weights are shares of examples.
 
     Raises:
-        TypeError: if the sources have no names, or a weight is no number.
+        TypeError: if the sources have no names, a weight is no number, or ``length`` no name or
+            function.
         ValueError: if weights are negative, NaN, infinite or all 0, of other names or another
             number than the sources; or ``stop`` is none of the three.
     """
@@ -96,12 +107,18 @@ def mix(
     if stop not in STOPS:
         msg = f"mix expects stop to be {', '.join(map(repr, STOPS))}, got {stop!r}."
         raise ConfigurationError(msg)
+    if not (length is None or isinstance(length, str) or callable(length)):
+        msg = (
+            "mix expects length to be the name of a column or a function of an example, got "
+            f"{type(length).__name__}: each source has lengths of its own."
+        )
+        raise TypeError(msg)
     if not isinstance(weights, WeightSchedule):
         weights = WeightSchedule(((0, weights),))
     names = tuple(sources)
     points = tuple((at, _read_weights(own, names)) for at, own in weights.points)
     _refuse_endless(points[-1][1], names, stop)
-    return Mixture(dict(sources), points, weights.unit, stop)
+    return Mixture(dict(sources), points, weights.unit, stop, length)
 
 
 def schedule(points: Mapping[int, Weights], *, unit: str = EXAMPLES) -> WeightSchedule:

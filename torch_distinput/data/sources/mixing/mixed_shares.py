@@ -1,0 +1,87 @@
+"""The share of the examples that each source of a mixture has, by what its weight counts."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping
+from fractions import Fraction
+
+from torch_distinput.data.sources.sequences.lengths import measure_examples
+from torch_distinput.data.sources.source import IndexedSource, Request, Source
+from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.sequences.length import Length
+from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bounds import BatchBudget
+from torch_distinput.plan.assignment.shares import LARGEST_PERIOD, Shares, make_shares
+
+_log = logging.getLogger(__name__)
+
+
+def find_shares(mixture: Mixture, opened: Mapping[str, Source], request: Request) -> Shares:
+    """Return the shares of examples, and say where they are rounded.
+
+    Raises:
+        ConfigurationError: a ValueError; weights are shares of tokens, and a source has no index or
+            no tokens, or its lengths are none; or a schedule in steps has no size of them.
+        SourceError: the length function, or a source, raised.
+    """
+    size = request.size if mixture.unit == STEPS else 1
+    if isinstance(size, BatchBudget):
+        msg = (
+            "Expected a schedule in examples beside a token budget, whose steps have any number of "
+            f'them, got one in steps for {mixture!r}. Use unit="examples".'
+        )
+        raise ConfigurationError(msg)
+    assert size is not None, "a mixture needs a batch size"
+    means = _find_mean_lengths(mixture, opened)
+    shares = Shares(
+        tuple(
+            (at * size, make_shares(tuple(map(operator.truediv, weights, means))))
+            for at, weights in mixture.points
+        )
+    )
+    if shares.is_rounded:
+        _log.info(
+            "The weights of %r are rounded to shares of 1/%d: exact ones would need a longer "
+            "period. Weights such as 0.7 or 1/3 are exact.",
+            mixture,
+            LARGEST_PERIOD,
+        )
+    return shares
+
+
+def _find_mean_lengths(mixture: Mixture, opened: Mapping[str, Source]) -> list[Fraction]:
+    """Tokens of an example of each source; 1 where weights are shares of examples.
+
+    A source with examples that are twice as long gets half as many turns for the same share.
+    """
+    if mixture.length is None:
+        return [Fraction(1)] * len(opened)
+    return [
+        _find_mean_length(name, mixture.length, source) for name, source in opened.items()
+    ]
+
+
+def _find_mean_length(name: str, length: Length, source: Source) -> Fraction:
+    if not isinstance(source, IndexedSource):
+        msg = (
+            f"Expected sources with an index for shares of tokens, got {name!r}, a stream or "
+            "files, whose lengths are not known before they are read. Leave length= out, and "
+            "divide each weight by the mean length that you know."
+        )
+        raise ConfigurationError(msg)
+    count = source.num_examples if source.mixture is None else source.mixture.num_indices
+    if not count:
+        return Fraction(1)  # it is refused for that
+    tell_epoch(source.dataset, 0)  # a dataset may give no example before
+    lengths = measure_examples(length, source.fetch, count, name=f"length of {name!r}")
+    total = int(lengths.sum())
+    if not total:
+        msg = (
+            f"Expected tokens in each source whose weight is a share of tokens, got none in the "
+            f"{count} examples of {name!r}. Look at length=, or leave the source out."
+        )
+        raise ConfigurationError(msg)
+    return Fraction(total, count)
