@@ -55,7 +55,7 @@ bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave t
 	$(BIN)/python benchmarks/run.py --quick --rounds 5 --keep
 	$(BIN)/python benchmarks/report.py
 
-bench-quick: $(BENCH_READY)  ## the same from less data, in under two minutes, and what got slower; prints only
+bench-quick: $(BENCH_READY)  ## the same from less data, and what got slower; prints only
 	$(BIN)/python benchmarks/run.py --quick
 
 clean:  ## caches and build output; environments stay

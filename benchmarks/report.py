@@ -70,7 +70,7 @@ def _targets(scripts: dict[str, list[Figure]]) -> str:
     met = f"{len(wanted) - len(missed)} of {len(wanted)} targets are met."
     lines = ["## Targets\n", f"{met} These are missed:\n" if missed else met]
     if missed:
-        lines.append("[Known costs](speed.md#known-costs) has the reasons, as profiles show them.\n")
+        lines.append("[Known costs](speed.md#known-costs) has the reasons.\n")
         lines += ["| workload | figure | target |", "|---|---:|---:|"]
     for one in missed:
         unit = "" if one.unit == "ratio" else f" {one.unit}"
