@@ -21,6 +21,7 @@ from torch_distinput.testing import simulate
     ("arguments", "error", "words"),
     [
         ({"num_tokens": 0, "length": len}, ValueError, "at least 1, got 0"),
+        ({"num_tokens": 2**48 + 1, "length": len}, ValueError, "at most 281474976710656 tokens"),
         ({"num_tokens": 2.5, "length": len}, TypeError, "whole number, got 2.5"),
         ({"num_tokens": 9, "length": len, "max_length": 0}, ValueError, "at least 1, got 0"),
         ({"num_tokens": 9, "length": len, "max_length": 10}, ValueError, "at most its 9 tokens"),

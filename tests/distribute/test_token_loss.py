@@ -299,6 +299,14 @@ class TestKnownTokens:
         losses = [step.average(torch.ones(step.num_examples, 2), per="token") for step in group]
         assert 18 / 12 == pytest.approx(sum(losses).item())
 
+    @pytest.mark.parametrize("of_padding", [1.0, torch.nan])
+    def test_examples_of_no_length_lose_nothing(self, steps, of_padding):
+        step = replace(steps[0], info=replace(steps[0].info, num_tokens=0))
+        losses = torch.full((step.num_examples, 2), of_padding, requires_grad=True)
+        average = step.average(losses, per="token")
+        average.backward()
+        assert 0 == average.item() == losses.grad.abs().sum().item()
+
     def test_weights_come_first(self, steps):
         """They say which of the tokens have a loss."""
         (group, *_) = tdi.accumulate(steps, 1, weights=is_counted)

@@ -47,6 +47,13 @@ def test_a_batch_holds_what_fits_a_budget():
     assert 0 == budget.count_fitting(lengths[:0])
 
 
+def test_rows_that_are_too_long_do_not_wrap_round():
+    """Two of these lengths add up to a negative int64."""
+    lengths = np.array([1, 2**62, 2**62, 5])
+    assert 1 == BatchBudget(num_tokens=9).count_fitting(lengths)
+    assert 0 == BatchBudget(num_tokens=9).count_fitting(lengths[1:])
+
+
 def test_a_long_row_counts_for_less():
     assert [3, 9] == BatchBudget(num_tokens=9).cap(np.array([3, 9])).tolist()
     assert [3, 5] == BatchBudget(num_tokens=9, max_length=5).cap(np.array([3, 9])).tolist()

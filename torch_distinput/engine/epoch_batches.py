@@ -58,7 +58,8 @@ class EpochBatches:
         """Take a source; nothing is sampled yet, nor measured."""
         self._source = source
         self._seed = seed
-        self._lengths = source.find_lengths()
+        budget = source.request.budget
+        self._lengths = None if budget is None else source.find_lengths(budget.length)
         self._planned: _Planned | None = None
         self._played: _Sampled | None = None
         self._looked_up: _Sampled | None = None  # of another epoch: to compare states, to replay

@@ -16,6 +16,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count, check_flag
@@ -139,15 +140,12 @@ class IndexedSource:
         """
         return self.mixture if self.bucketing is None else None
 
-    def find_lengths(self) -> KnownLengths | None:
-        """What measures the lengths of all indices, where batches are filled by them."""
-        budget = self.request.budget
-        if budget is None:
-            return None
+    def find_lengths(self, length: Length, *, name: str = "length") -> KnownLengths:
+        """What measures all indices; ``name``: of the argument that tells how."""
         from torch_distinput.data.sources.sequences.known_lengths import KnownLengths  # noqa: PLC0415 - few need it
 
         count = self.num_examples if self.mixture is None else self.mixture.num_indices
-        return KnownLengths(budget.length, self.fetch, count, self.dataset)
+        return KnownLengths(length, self.fetch, count, self.dataset, name=name)
 
     @property
     def dataset(self) -> Any:

@@ -112,7 +112,7 @@ def with_num_tokens(
     steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
 ) -> Iterator[tuple[LocalStep, int]]:
     """Steps with the tokens of their global batches."""
-    for (step, num_examples), tokens in zip(steps, num_tokens, strict=False):
+    for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
         yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
 
 

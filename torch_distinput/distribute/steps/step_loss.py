@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 def average_step_loss(loss: torch.Tensor, info: StepInfo, divisor: float) -> torch.Tensor:
     """Divide by examples, or by tokens of which each has a loss."""
     mask = _check_step(loss, info)
+    if not divisor:  # examples of no length; their padding may have a loss all the same
+        return divide(loss, divisor, torch.zeros_like(loss, dtype=torch.bool))
     return divide(loss if mask is None else mask_rows(loss, mask), divisor)
 
 

@@ -16,6 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST_BUDGET = 1 << 48
+"""Tokens of a batch: what is added to these, and thousands of rows beyond, is an int64 still."""
 BatchNumber = TypeVar("BatchNumber", int, NDArray[np.int64])
 
 
@@ -67,6 +69,8 @@ class BatchBudget:
 
     def count_fitting(self, counted: NDArray[np.int64]) -> int:
         """Count the rows that fit into a batch, from the first on."""
+        # What fits into no batch counts for one too many: larger numbers add up beyond an int64.
+        counted = np.minimum(counted, self.num_tokens + 1)
         return int(np.searchsorted(np.cumsum(counted), self.num_tokens, side="right"))
 
 

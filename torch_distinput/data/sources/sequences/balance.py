@@ -15,15 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
 from torch_distinput.data.sources.source import (
     IndexedSource,
     ReadySource,
     Source,
     StreamSource,
 )
-from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.errors import ConfigurationError
@@ -136,10 +133,9 @@ class ExampleCosts:
 
     def __init__(self, balance: Balance, source: IndexedSource) -> None:
         """Take what tells them; an array is looked at now, as that takes no time."""
-        self._balance = balance
-        self._source = source
+        self._prefix = "padded " if balance.is_padded else ""
+        self._measured = source.find_lengths(balance.cost, name=BALANCE)
         self._found: Indices | None = None
-        self._digest = ""
         if not _is_looked_up(balance.cost):
             self.measure(0)
 
@@ -149,34 +145,15 @@ class ExampleCosts:
         return self._found is not None
 
     def measure(self, epoch: int) -> Indices:
-        """Return them; where a dataset is read for them, it is told the epoch before.
-
-        Random generators are seeded alike on all ranks, and are as they were afterwards.
-
-        Raises:
-            ConfigurationError: a ValueError; some are no whole numbers, negative or too large.
-            SourceError: the source, or a function of the user's, raised.
-        """
+        """Return them; see :meth:`KnownLengths.read`. Costs that are too large are refused."""
         if self._found is None:
-            tell_epoch(self._source.dataset, epoch)
-            with forked_generators():
-                seed_generators((0, epoch))
-                self._found = self._measure()
-            padded = "padded " if self._balance.is_padded else ""
-            self._digest = f"{padded}{digest_lengths(self._found)}"
+            self._found = check_costs(self._measured.read(epoch))
         return self._found
-
-    def _measure(self) -> Indices:
-        source, mixture = self._source, self._source.mixture
-        assert source.num_examples is not None, "refused without"
-        num_indices = source.num_examples if mixture is None else mixture.num_indices
-        cost = self._balance.cost
-        return check_costs(measure_examples(cost, source.fetch, num_indices, name=BALANCE))
 
     def describe(self, epoch: int) -> Recipe:
         """Name them: ranks with others would deal other rows."""
         self.measure(epoch)
-        return {COSTS: self._digest}
+        return {COSTS: self._prefix + self._measured.digest(epoch)}
 
     def look_up(self, indices: Indices) -> Indices:
         """Return those of some examples, once they are measured."""

@@ -1,4 +1,4 @@
-"""The lengths that fill batches by a token budget: measured when they are first asked for."""
+"""Whole numbers of all examples, lengths or costs: measured when they are first asked for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from torch_distinput.plan.assignment.permutation import Indices
 
 @final
 class KnownLengths:
-    """The lengths of all examples of a source with an index: measured when first asked for."""
+    """The lengths of all examples of a source with an index, or what they cost."""
 
-    def __init__(self, length: Length, fetch: Any, num_indices: int | None, dataset: Any) -> None:
+    def __init__(
+        self,
+        length: Length,
+        fetch: Any,
+        num_indices: int | None,
+        dataset: Any,
+        *,
+        name: str = "length",
+    ) -> None:
         """Measure nothing yet.
 
         Args:
@@ -26,11 +34,13 @@ class KnownLengths:
             fetch: the source's.
             num_indices: that it answers for; None where only its sampler knows.
             dataset: the user's, which is told the epoch in which it is read.
+            name: of the argument, for messages.
         """
         self._length = length
         self._fetch = fetch
         self._num_indices = num_indices
         self._dataset = dataset
+        self._name = name
         self._lengths: Indices | None = None
         self._digest = ""
 
@@ -53,7 +63,7 @@ class KnownLengths:
         return self._digest
 
     def _measure(self, epoch: int) -> Indices:
-        length, num_indices = self._length, self._num_indices
+        length, num_indices, name = self._length, self._num_indices, self._name
         is_array = not (callable(length) or isinstance(length, str))
         if num_indices is None:
             if not is_array:
@@ -65,8 +75,8 @@ class KnownLengths:
             assert not isinstance(length, str), "an array"
             num_indices = len(np.asarray(length))
         if is_array:
-            return measure_examples(length, self._fetch, num_indices)
+            return measure_examples(length, self._fetch, num_indices, name=name)
         tell_epoch(self._dataset, epoch)
         with forked_generators():
             seed_generators((0, 0))
-            return measure_examples(length, self._fetch, num_indices)
+            return measure_examples(length, self._fetch, num_indices, name=name)

@@ -8,7 +8,7 @@ from typing import final
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import check_count
-from torch_distinput.plan.assignment.bounds import BatchBudget
+from torch_distinput.plan.assignment.bounds import LARGEST_BUDGET, BatchBudget
 
 
 @final
@@ -38,7 +38,7 @@ class TokenBudget:
 
     Raises:
         TypeError: if the numbers are no whole numbers, or ``length`` is none of these.
-        ValueError: if they are below 1, or ``max_length`` is above ``num_tokens``.
+        ValueError: if they are below 1 or above 2**48, or ``max_length`` is above ``num_tokens``.
     """
 
     num_tokens: int
@@ -49,6 +49,12 @@ class TokenBudget:
         """Refuse what is no budget, and keep NumPy's numbers as plain ones."""
         num_tokens = check_count("num_tokens of a TokenBudget", self.num_tokens, minimum=1)
         object.__setattr__(self, "num_tokens", num_tokens)
+        if num_tokens > LARGEST_BUDGET:
+            msg = (
+                f"TokenBudget expects at most {LARGEST_BUDGET} tokens, got {num_tokens}. Pass the "
+                "number of examples of a global batch, if their lengths are not to limit it."
+            )
+            raise ConfigurationError(msg)
         if not (callable(self.length) or hasattr(self.length, "__len__")):
             msg = (
                 "TokenBudget expects length to be a function of an example, the name of a column, "
