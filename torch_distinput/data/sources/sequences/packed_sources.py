@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.sources.sequences.documents import DocumentReader, make_reader
@@ -144,9 +143,7 @@ def _pack_stream(packing: DocumentPacking, source: StreamSource, request: Reques
             "documents are counted when they are read."
         )
         raise ConfigurationError(msg)
-    plan = PackingPlan(
-        packing=replace(packing, source=None), collate_fn=request.collate_fn or collate_examples
-    )
+    plan = PackingPlan(packing=replace(packing, source=None), collate_fn=request.collate_fn)
     rows = in_windows(source, plan, packing.window, name=repr(packing), words="packed")
     return replace(rows, request=request)
 
