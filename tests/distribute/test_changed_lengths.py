@@ -6,10 +6,13 @@ import itertools
 import json
 
 import pytest
+import torch
 
 import torch_distinput as tdi
 from tests.distribute.packings import dicts, documents, write_documents
 from tests.distribute.street import one, options, stream_of
+from torch_distinput.data.sources.resolve import open_source
+from torch_distinput.data.sources.source import Request
 from torch_distinput.testing import simulate
 
 SIZES = [3, 5, 2, 7, 4, 6, 1, 2]
@@ -78,3 +81,27 @@ def test_workers_with_other_arguments_hear_of_it(tmp_path, policy, make, words):
 
     with pytest.raises(tdi.MismatchError, match=f"Expected the same {words} on all workers"):
         simulate(work, num_workers=2)
+
+
+class Cropped:
+    """Documents of random lengths."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return {"input_ids": torch.arange(int(torch.randint(1, 9, ())))}
+
+
+def test_measuring_documents_draws_no_random_numbers():
+    """Those that a model is initialised with do not depend on it; and all ranks find the same."""
+
+    def plan(seed):
+        torch.manual_seed(seed)
+        sources = (packed(Cropped()), bucketed(Cropped()))
+        facts = [open_source(s, Request(global_batch_size=2)).facts for s in sources]
+        return facts, torch.rand(2).tolist()
+
+    torch.manual_seed(1)
+    assert torch.rand(2).tolist() == plan(1)[1]
+    assert plan(1)[0] == plan(2)[0]

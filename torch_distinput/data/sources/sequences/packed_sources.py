@@ -19,6 +19,7 @@ from torch_distinput.data.sources.sequences.windowed_stream import in_windows
 from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
@@ -61,7 +62,9 @@ def _pack_indexed(
     tell_epoch(documents.dataset, 0)  # a dataset may give no example before
     reader = make_reader(documents.fetch, packing.columns)
     order = _find_order(documents)
-    lengths = _find_lengths(packing, documents, reader, order)
+    with forked_generators():  # what examples draw is the same on all ranks, and changes nothing
+        seed_generators((0, 0))
+        lengths = _find_lengths(packing, documents, reader, order)
     refuse_long(lengths, packing, np.arange(len(lengths)))
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
     _say_waste(packing, lengths, plan)
