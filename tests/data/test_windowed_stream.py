@@ -35,6 +35,11 @@ class Made(MadeRows):
         ids = [np.append(first, number) for number, (first, _) in enumerate(self.made)]
         return np.array(ids, dtype=np.int64) if ids else np.empty((0, 2), dtype=np.int64)
 
+    @property
+    def digest(self):
+        """Of the rows."""
+        return str([row for _, row in self.made])
+
     def take(self, start, stop):
         """Tuples of numbers."""
         return [row for _, row in self.made[start:stop]]
@@ -136,7 +141,7 @@ def test_a_place_names_the_window_and_where_it_begins():
     """No row is in it."""
     (*_, last) = read(windowed([5, 5, 5, 5, 5], 2).open(Shard()), 1)
     listed = list_place(last[2].start)
-    assert ["joined", ["window", 2], ["skip", 4], ["from", None]] == listed
+    assert ["joined", ["window", 2], ["plan", "[(5,)]"], ["skip", 4], ["from", None]] == listed
     assert 0 == last[2].skip
 
 

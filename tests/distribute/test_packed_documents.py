@@ -186,6 +186,10 @@ REFUSED = {
     "a mask": ([{"input_ids": [True]}], {}, "got values of bool"),
     "numbers": ({"input_ids": torch.arange(4)}, {}, "got a Tensor of torch.int64, shape"),
     "a number each": ([{"input_ids": 3}], {}, "got a int"),
+    "rows of vectors": (
+        {"input_ids": torch.nested.nested_tensor([torch.ones(2, 3)], layout=torch.jagged)}, {},
+        "got a NestedTensor of torch.float32, shape",
+    ),
     "float columns": ({"input_ids": torch.ones(2, 3)}, {}, "got values of float32"),
     "a long one": (
         dicts(TEXTS), {"length": 4, "long_documents": "error"},

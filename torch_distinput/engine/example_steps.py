@@ -84,12 +84,13 @@ class ExampleSteps(Steps):
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
-        return {**self._stream.recipe, **self.facts()}
+        return self.facts()
 
     def facts(self) -> dict[str, object]:
-        """The files or shards that were found."""
+        """The same: who did something else with them would deliver other examples."""
         files = f"{self.found.num_shards or 'some'} (names and sizes: {self.found.digest})"
-        return {"files": files, **describe_settings(self.source.made_of, self.route)}
+        settings = describe_settings(self.source.made_of, self.route)
+        return {**self._stream.recipe, "files": files, **settings}
 
     def check(self, position: Position) -> None:
         """Refuse too few files or shards."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import NamedTuple, final
 
 from torch.utils.data import IterableDataset
@@ -14,6 +15,7 @@ from torch.utils.data import IterableDataset
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
+from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
@@ -103,8 +105,8 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _cut(self, reader: ReaderChain) -> Iterator[CutRows]:
         if self._known is not None:
             return self._cut_planned(reader, self._known)
-        is_counted = self._splitter.shared and isinstance(self._stream, MixedStream)
-        if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last or is_counted:
+        is_whole = self._splitter.shared and isinstance(self._stream, (MixedStream, WindowedStream))
+        if self._splitter.rebatch is not Rebatch.CYCLE or self._drop_last or is_whole:
             return self._cut_buffered(reader)
         if self._splitter.shared:
             return self._cut_streaming_shared(reader)
@@ -143,7 +145,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = fingerprint_batch(chunk, number, self._splitter)
+            mark = fingerprint_batch(chunk, number, self._splitter) ^ self._mark_order(chunk)
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
                 yield deal_cut_rows(chunk, self._dealer, mark, trace)
@@ -154,6 +156,17 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
+
+    def _mark_order(self, chunk: Chunk) -> int:
+        """A number that is the same on all workers, if each finds the same rows in its windows.
+
+        Of every batch: who measures other lengths, in any window, would deliver other rows.
+        """
+        is_compared = self._splitter.shared and self._splitter.topology.num_workers > 1
+        if not is_compared or not isinstance(self._stream, WindowedStream):
+            return 0
+        digest = blake2b(chunk.ids.tobytes(), digest_size=7).digest()  # fits into an int64
+        return int.from_bytes(digest, "little")
 
     def _cut_streaming(self, reader: ReaderChain) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""

@@ -24,6 +24,7 @@ from torch_distinput.data.sources.source import (
     StreamSource,
 )
 from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.bucketing import (
@@ -159,7 +160,9 @@ def _bucket_indexed(
         count = source.mixture.num_indices
     if isinstance(buckets.length, str) or callable(buckets.length):
         tell_epoch(source.dataset, 0)  # a dataset may give no example before
-    lengths = measure_examples(buckets.length, source.fetch, count)
+    with forked_generators():  # what examples draw is the same on all ranks, and changes nothing
+        seed_generators((0, 0))
+        lengths = measure_examples(buckets.length, source.fetch, count)
     facts = {**_describe(buckets, window, size), "lengths": digest_lengths(lengths)}
     return replace(
         source,

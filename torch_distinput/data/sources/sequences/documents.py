@@ -132,7 +132,7 @@ class _ObjectColumn:
 
 def _make_column(leaf: Any, name: str | None) -> _FlatColumn | _ObjectColumn:
     leaf = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
-    if getattr(leaf, "is_nested", False):
+    if getattr(leaf, "is_nested", False) and leaf.values().ndim == 1:
         column = _FlatColumn(leaf.values(), leaf.offsets())
     elif isinstance(leaf, PackedStrings) and leaf.dtype is bytes and leaf.missing is None:
         column = _FlatColumn(leaf.data, leaf.offsets)

@@ -9,6 +9,8 @@ document_ids    1 1 1 | 2 2 | 0 0
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -23,6 +25,7 @@ from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.data.user_sources.sequences.packing import (
     ERROR,
     JAGGED_ROWS,
+    LABELS,
     MADE_COLUMNS,
     TOKENS,
     DocumentPacking,
@@ -139,6 +142,16 @@ def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentP
     )
     named = dict(zip(MADE_COLUMNS, leaves, strict=True))
     return {packing.tokens or TOKENS: spread.lay(tokens, packing.pad_id), **named}
+
+
+def join_jagged(examples: Sequence[Mapping[str, torch.Tensor]], row_length: int) -> Batch:
+    """Rows without padding, each by itself, as a batch of nested tensors."""
+    filled = [len(row[LABELS]) for row in examples]
+    offsets = torch.tensor([0, *itertools.accumulate(filled)])
+    return {
+        name: make_jagged(torch.cat([row[name] for row in examples]), offsets, row_length)
+        for name in examples[0]
+    }
 
 
 def _take(pieces: FlatDocuments, layout: RowLayout, within: Indices) -> Indices:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import collate_examples
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.indexed import ExampleFetch
 from torch_distinput.data.sources.sequences.documents import DocumentReader, make_reader
@@ -20,6 +19,7 @@ from torch_distinput.data.sources.sequences.windowed_stream import in_windows
 from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.parts import parts_of
+from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
@@ -62,7 +62,9 @@ def _pack_indexed(
     tell_epoch(documents.dataset, 0)  # a dataset may give no example before
     reader = make_reader(documents.fetch, packing.columns)
     order = _find_order(documents)
-    lengths = _find_lengths(packing, documents, reader, order)
+    with forked_generators():  # what examples draw is the same on all ranks, and changes nothing
+        seed_generators((0, 0))
+        lengths = _find_lengths(packing, documents, reader, order)
     refuse_long(lengths, packing, np.arange(len(lengths)))
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)
     _say_waste(packing, lengths, plan)
@@ -144,9 +146,7 @@ def _pack_stream(packing: DocumentPacking, source: StreamSource, request: Reques
             "documents are counted when they are read."
         )
         raise ConfigurationError(msg)
-    plan = PackingPlan(
-        packing=replace(packing, source=None), collate_fn=request.collate_fn or collate_examples
-    )
+    plan = PackingPlan(packing=replace(packing, source=None), collate_fn=request.collate_fn)
     rows = in_windows(source, plan, packing.window, name=repr(packing), words="packed")
     return replace(rows, request=request)
 

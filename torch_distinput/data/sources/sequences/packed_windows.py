@@ -8,17 +8,19 @@ from typing import Any, final
 
 import numpy as np
 
-from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.collate import CollateFn, collate_examples
 from torch_distinput.data.batch.rows import iterate_rows
 from torch_distinput.data.sources.sequences.documents import FlatDocuments, read_examples
+from torch_distinput.data.sources.sequences.lengths import digest_lengths
 from torch_distinput.data.sources.sequences.packed_fetch import (
     check_lengths,
+    join_jagged,
     make_rows,
     refuse_long,
 )
 from torch_distinput.data.sources.sequences.window_plan import MadeRows, RowPlan, WindowKey
 from torch_distinput.data.stream.chunk import Ids
-from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
+from torch_distinput.data.user_sources.sequences.packing import JAGGED_ROWS, DocumentPacking
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
 
 PACK = "pack"
@@ -32,11 +34,11 @@ class PackingPlan(RowPlan):
 
     Attributes:
         packing: what was asked for, without the source.
-        collate_fn: makes batches of rows.
+        collate_fn: the caller's, or None.
     """
 
     packing: DocumentPacking
-    collate_fn: CollateFn
+    collate_fn: CollateFn | None
 
     @property
     def kind(self) -> str:
@@ -61,8 +63,12 @@ class PackingPlan(RowPlan):
         return PackedWindow(plan=plan, columns=columns, names=ids, packing=self.packing)
 
     def collate(self, examples: list[Any]) -> Any:
-        """Stack rows, or do as the caller says."""
-        return self.collate_fn(examples)
+        """Do as the caller says; else put rows together in the layout that was asked for."""
+        if self.collate_fn is not None:
+            return self.collate_fn(examples)
+        if self.packing.layout == JAGGED_ROWS:
+            return join_jagged(examples, self.packing.row_length)
+        return collate_examples(examples)
 
 
 @final
@@ -88,6 +94,11 @@ class PackedWindow(MadeRows):
         firsts = self.plan.first_pieces[:-1]
         names = self.names.reshape(len(self.names), -1)[self.plan.documents[firsts]]
         return np.column_stack([names, self.plan.starts[firsts]])
+
+    @property
+    def digest(self) -> str:
+        """Of the lengths of the documents."""
+        return digest_lengths(self.columns[0].lengths)
 
     def take(self, start: int, stop: int) -> Sequence[Any]:
         """The rows from ``start`` to ``stop``."""

@@ -65,6 +65,11 @@ class MadeRows(ABC):
     def ids(self) -> Ids:
         """Of all rows: int64, ``(rows,)`` or ``(rows, k)``; k is that of all windows."""
 
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Names what the examples had that decided which rows they make."""
+
     @abstractmethod
     def take(self, start: int, stop: int) -> Sequence[Any]:
         """The rows from ``start`` to ``stop`` as examples, not collated."""

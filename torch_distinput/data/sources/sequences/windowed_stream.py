@@ -7,7 +7,10 @@ Where row r4 stands: at the beginning of window 1 in the inner stream, after one
 of it. No row is stored: a resume opens the inner stream there, reads the window again, and passes
 over what was delivered::
 
-    ["pack", ["window", 1], ["skip", 4], ["from", null]]    and 1 row to skip
+    ["pack", ["window", 1], ["plan", "5d..."], ["skip", 4], ["from", null]]    and 1 row to skip
+
+Rows are passed over by their number, so the window must be planned as it was. The digest of its
+plan tells where it is not: a function of the length drew random numbers, or a map did.
 
 A file counts as touched when a window holds a row of it. So under FILE what nobody has touched is
 assigned again, and a worker that goes on with begun files reads the same windows of them.
@@ -21,6 +24,7 @@ from functools import partial
 from typing import Any, final
 
 from torch_distinput.data.batch.tree import Batch, Examples
+from torch_distinput.data.sources.sequences.lengths import digest_lengths
 from torch_distinput.data.sources.sequences.window_plan import (
     MadeRows,
     OrderPlan,
@@ -34,7 +38,7 @@ from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stre
 from torch_distinput.data.user_sources.parts import deals_shards, parts_of
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.states import has_state
-from torch_distinput.errors import ConfigurationError
+from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
@@ -163,7 +167,7 @@ class WindowedStream(CountedStream):
         assert self._counted is not None, "lengths are known"
         number, within = divmod(row, self.window)
         begin = self._counted.locate(_inner_shard(shard), row - within)
-        return begin.within(self.plan.kind, window=number).after(within)
+        return begin.within(self.plan.kind, window=number, plan=None).after(within)
 
     def all_ids(self, worker: int, num_workers: int) -> Iterable[Ids] | None:
         """Those of what is read, where rows are kept."""
@@ -207,6 +211,22 @@ class _Window:
     rows: MadeRows | Chunk
     order: Indices | None = None
 
+    def check_plan(self, before: str) -> None:
+        """Refuse to pass over rows that are not those that were delivered.
+
+        Raises:
+            SourceError: another plan was made of the window.
+        """
+        assert self.place.start is not None, "it stands at a window"
+        if (now := self.place.start.value("plan")) != before:
+            msg = (
+                "Expected the window in which a state stands to be made of examples of the same "
+                f"lengths again (digest {before}), got others ({now}): rows that were delivered "
+                "would come again, and others never. Let length= and the maps before it give the "
+                "same for an example each time, and the files be unchanged."
+            )
+            raise SourceError(msg)
+
     def take(self, start: int, stop: int) -> Chunk:
         """The rows from ``start`` to ``stop``."""
         if isinstance(self.rows, Chunk):
@@ -226,10 +246,11 @@ class WindowedReader:
         self._inner, self._plan, self._size = stream.inner, stream.plan, stream.window
         self._shard = shard
         self._number = 0  # of the next window
+        self._before: str | None = None  # how the next window was planned before
         cursor = Cursor()
         if start is not None:
             place = start.check(self._plan.kind, 1)
-            self._number = place.number("window")
+            self._number, self._before = place.number("window"), place.value("plan")
             cursor = Cursor(start=place.inner[0], skip=place.skip)
         self._reader = self._inner.open(shard, cursor.start)
         self._reader.skip(cursor.skip)
@@ -265,14 +286,17 @@ class WindowedReader:
         """Pass over a whole window that need not be planned: it has as many rows as are read."""
         if self._window is not None or num_rows < self._size or isinstance(self._plan, RowPlan):
             return 0
-        self._number += 1
+        self._number, self._before = self._number + 1, None
         return self._reader.skip(self._size)
 
     def _pass_rows(self, num_rows: int) -> int:
         """Pass over rows of the window, or of the next one."""
+        before, self._before = self._before, None
         window = self._fill()
         if window is None:
             return 0
+        if before is not None:
+            window.check_plan(before)
         start = self._position
         stop = min(start + num_rows, len(window.ids))
         self._move_to(stop)
@@ -285,7 +309,7 @@ class WindowedReader:
             if chunk is None:
                 return None
             window = self._plan_window(chunk)
-            self._number += 1
+            self._number, self._before = self._number + 1, None
             if len(window.ids):
                 self._window = window
         return self._window
@@ -293,11 +317,13 @@ class WindowedReader:
     def _plan_window(self, chunk: Chunk) -> _Window:
         examples = self._inner.examples(chunk, self._shard)
         key = WindowKey(seed=self._shard.seed, epoch=self._shard.epoch, number=self._number)
-        place = chunk.place.within(self._plan.kind, window=self._number)
-        if isinstance(self._plan, RowPlan):
-            made = self._plan.make_rows(examples, chunk.ids, key)
+        plan, number = self._plan, self._number
+        if isinstance(plan, RowPlan):
+            made = plan.make_rows(examples, chunk.ids, key)
+            place = chunk.place.within(plan.kind, window=number, plan=made.digest)
             return _Window(ids=made.ids, place=place, rows=made)
-        order = self._plan.order(examples, key)
+        order = plan.order(examples, key)
+        place = chunk.place.within(plan.kind, window=number, plan=digest_lengths(order))
         return _Window(ids=chunk.ids[order], place=place, rows=chunk, order=order)
 
     def _move_to(self, position: int) -> None:
