@@ -177,6 +177,28 @@ def test_a_state_of_other_lengths_is_refused():
         iter(other)
 
 
+def test_a_place_among_rows_is_none_among_as_many_documents():
+    """Nor the other way round: a state says that documents were packed."""
+    texts = [{"input_ids": [number] * 4} for number in range(6)]
+    packed = one().distribute_dataset(tdi.pack(texts, length=4), global_batch_size=2)
+    plain = one().distribute_dataset(texts, global_batch_size=2, collate_fn=tdi.pad_collate())
+    assert len(packed) == len(plain)
+    for source, target in ((packed, plain), (plain, packed)):
+        next(iter(source))
+        with pytest.raises(tdi.ConfigurationError, match="source was .*examples by index"):
+            target.load_state_dict(source.state_dict())
+
+
+def test_nor_is_one_in_a_mixture():
+    texts = [{"input_ids": [number] * 4} for number in range(6)]
+    mixtures = [tdi.mix({"a": a}, weights=(1,)) for a in (tdi.pack(texts, length=4), texts)]
+    packed, plain = (one().distribute_dataset(each, global_batch_size=2) for each in mixtures)
+    next(iter(packed))
+    plain.load_state_dict(packed.state_dict())
+    with pytest.raises(tdi.ConfigurationError, match=r"sources was \[\['a', 'packed'\]\]"):
+        iter(plain)
+
+
 def test_workers_with_other_lengths_are_found():
     """Before the first step, on all of them."""
 

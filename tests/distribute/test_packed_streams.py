@@ -179,7 +179,7 @@ REFUSED = {
     "text": (stream_of(["abc"]), {"tokens": None}, "got a str. Turn text into tokens"),
     "too few labels": (
         stream_of([{"input_ids": [1, 2], "labels": [1]}]), {"labels": "labels"},
-        "Expected 2 values in document 0.* got 1",
+        "Expected 2 values in column 'labels' of document 0.* got 1",
     ),
     "a long one": (
         stream_of([[1], [1] * 6]), {"tokens": None, "long_documents": "error"},

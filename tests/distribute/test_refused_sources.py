@@ -146,6 +146,9 @@ class TestRefused:
             first(ragged, 2)
         with pytest.raises(tdi.SourceError, match="one structure"):
             first([{"x": 1}, {"y": 1}], 2)
+        lists = [{"x": [1] * k} for k in (100, 200)]
+        with pytest.raises(tdi.SourceError, match="and 96 more in .* and 196 more .* pad_collate"):
+            first(lists, 2)
 
     def test_replication_per_replica(self):
         """Only for from_function, as in TensorFlow."""

@@ -122,6 +122,17 @@ class TestAlike:
         with pytest.raises(ValueError, match='per="token", got \'batch\''):
             step.average(losses_of(step.batch), per="batch")
 
+    def test_weights_that_are_added_up_and_not_used(self, strategy):
+        """The sum over tokens, divided by examples, would be no mean of either."""
+        ((step,), *_) = tdi.accumulate(distributed(strategy).steps(), 1, weights=is_counted)
+        with pytest.raises(ValueError, match='per="token".*per="example" by the 4 examples'):
+            step.average(losses_of(step.batch))
+        assert 5 == step.average(torch.full((4, 5), 1.0), per="example")
+
+    def test_weights_that_are_no_function(self, strategy):
+        with pytest.raises(TypeError, match="a function of a replica's batch, got Tensor"):
+            tdi.accumulate(distributed(strategy).steps(), 1, weights=torch.ones(4))
+
     def test_losses_of_another_shape_than_the_weights_of_their_group(self, strategy):
         ((step,), *_) = tdi.accumulate(distributed(strategy).steps(), 1, weights=is_counted)
         with pytest.raises(ValueError, match="one weight for each loss"):

@@ -116,12 +116,14 @@ class TestMean:
         assert (0.5 + 4.5) / 5 == pytest.approx(sum(simulate(work, num_workers=2)))
 
     def test_a_loss_by_example_is_what_it_was(self):
-        """In a group with weights, too."""
+        """In a group with weights, too, where it has to be said."""
+
+        def average(step):
+            return step.average(torch.ones(len(step.batch)), per="example").item()
 
         def work(strategy):
-            steps = distributed(strategy).steps()
-            groups = tdi.accumulate(steps, 1, weights=is_counted)
-            return [step.average(torch.ones(len(step.batch))).item() for (step,) in groups]
+            groups = tdi.accumulate(distributed(strategy).steps(), 1, weights=is_counted)
+            return [average(step) for (step,) in groups]
 
         assert [1.0] * 3 == [sum(pair) for pair in zip(*simulate(work, num_workers=2), strict=True)]
 

@@ -32,6 +32,8 @@ def train_tokens(strategy, accumulation):
             with accelerator.accumulate(model):
                 losses = (model(batch[..., None])[..., 0] - 2).square()
                 accelerator.backward(loader.average_loss(losses, per="token"))
+                logged = loader.average(torch.ones(len(batch)))  # by example all the same
+                assert 1 == accelerator.reduce(logged, "mean")
             if accelerator.sync_gradients:
                 found.append(plain.weight.grad.item())
                 plain.weight.grad = None

@@ -35,6 +35,8 @@ class Regression(Model):
 
     def training_step(self, batch, batch_idx):
         losses = (batch * self.weight - 2).square()
+        logged = self.trainer.datamodule.average(torch.ones(len(batch)))  # by example all the same
+        assert 1 == self.trainer.strategy.reduce(logged, reduce_op="mean")
         return self.trainer.datamodule.average_loss(losses, per="token")
 
     def on_before_optimizer_step(self, optimizer):

@@ -226,7 +226,7 @@ class DistributedLoader:
         return self._step
 
     def average_loss(
-        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] | None = None
     ) -> torch.Tensor:
         """The loss for ``accelerator.backward``: gradients become those of one large batch.
 
@@ -260,7 +260,7 @@ class DistributedLoader:
         """
         step = self.step
         scale = self.dataset.strategy.num_workers * self._num_averaged / step.num_examples
-        average: torch.Tensor = step.average(per_example_value) * scale
+        average: torch.Tensor = step.average(per_example_value, per="example") * scale
         return average
 
     @property

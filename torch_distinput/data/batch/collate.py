@@ -24,6 +24,11 @@ PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", 
 
 NUMBERS = {bool, int, float}
 _NUM_FIRST = 1024
+_MOST_NAMED = 4
+_CURE = (
+    'Pass a collate_fn; for sequences of uneven length pad_collate({"input_ids": 0}), which pads '
+    "the columns that it names"
+)
 
 CollateFn = Callable[[list[Any]], Batch]
 
@@ -99,11 +104,18 @@ def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
     if reordered is None:
         msg = (
             "All examples of a batch need one structure, got leaves "
-            f"{leaf_names(structure, 'example')} in example 0 and "
-            f"{leaf_names(own, 'example')} in example {number}. Pass a collate_fn."
+            f"{_some_leaves(structure)} in example 0 and {_some_leaves(own)} in example {number}. "
+            f"{_CURE}."
         )
         raise ValueError(msg)
     return reordered
+
+
+def _some_leaves(structure: Structure) -> str:
+    """The names of the first ones: a list has one for each of its items."""
+    names = leaf_names(structure, "example")
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{names[:_MOST_NAMED]}{more}"
 
 
 def collate(spec: Any) -> CollateFn:
@@ -168,6 +180,6 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})
         msg = (
             f"Cannot stack {len(column)} values of type {type(column[0]).__name__} with shapes "
-            f"{', '.join(shapes)} at {name}: {error}. Pass a collate_fn."
+            f"{', '.join(shapes)} at {name}: {error}. {_CURE}."
         )
         raise ValueError(msg) from error

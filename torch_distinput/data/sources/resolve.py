@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _SET_BY_LOADERS = ("global_batch_size", "shuffle", "drop_last", "collate_fn", "num_workers")
 _SET_BY_ORDERS = ("shuffle", "num_workers")
 """What a DataLoader without batches has set."""
+_RECIPES = (SourceKind.MIXTURE, SourceKind.PACKING, SourceKind.BUCKETS)
+"""What is made of sources, and shown as its user wrote it."""
 
 
 def open_source(source: Any, request: Request) -> Source:
@@ -64,7 +66,7 @@ def open_source(source: Any, request: Request) -> Source:
     if kind is None:
         raise not_a_source(source)
     if kind not in BATCHED:
-        _need_batch_size(request, type(source).__name__)
+        _need_batch_size(request, repr(source) if kind in _RECIPES else type(source).__name__)
     if request.collate_fn is not None and kind is not SourceKind.BUCKETS:
         from torch_distinput.data.sources.sequences.bucketed import refuse_padding_of_steps  # noqa: PLC0415 - who pads has it too
 

@@ -68,10 +68,17 @@ def accumulate(
     Raises:
         ValueError: if ``num_steps`` is less than 1; for weights that are negative, infinite or NaN,
             or of other rows than the batch.
-        TypeError: for what is no step, as the batches of ``iter(dataset)`` are.
+        TypeError: for what is no step, as the batches of ``iter(dataset)`` are; for weights that
+            are no function.
         PeerFailedError: if another worker's weights are refused.
     """
     num_steps = check_count("num_steps", num_steps, minimum=1)
+    if weights is not None and not callable(weights):
+        msg = (
+            "Expected weights of accumulate() to be a function of a replica's batch, got "
+            f'{type(weights).__name__}. Write weights=lambda batch: batch["labels"] != -100.'
+        )
+        raise TypeError(msg)
     return _group(iter(steps), num_steps, weights)
 
 

@@ -125,7 +125,7 @@ class Step:
         self,
         per_example_loss: torch.Tensor,
         *,
-        per: Literal["example", "token"] = "example",
+        per: Literal["example", "token"] | None = None,
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sum a replica's losses and divide by the examples of the global batch, or its tokens.
@@ -138,9 +138,10 @@ class Step:
         Args:
             per_example_loss: shape ``(rows, ...)``: losses of this step's batch, with
                 ``reduction="none"``.
-            per: ``"example"``: divide by examples. ``"token"``: by the weights that
+            per: ``"example"``, the default: divide by examples. ``"token"``: by the weights that
                 :func:`accumulate` was given; without them by ``num_tokens``, all tokens that the
-                source's lengths count, whether they have a loss or not.
+                source's lengths count, whether they have a loss or not. Where ``accumulate`` was
+                given weights there is no default.
             weights: of the shape of the losses, bools or floats from 0 on: which of them count
                 (``labels != -100``), and how much. The losses times their weights are divided by
                 all weights of the step, which all replicas add up now, in one small all-reduce: all
@@ -153,8 +154,9 @@ class Step:
 
         Raises:
             ValueError: if the loss has other rows than the batch; by token, if the tokens are not
-                known; for weights of another shape than the loss, or that are negative, infinite or
-                NaN, and for weights of one step of a group.
+                known; without ``per`` where ``accumulate`` was given weights; for weights of
+                another shape than the loss, or that are negative, infinite or NaN, and for weights
+                of one step of a group.
             PeerFailedError: if another worker's weights, or its loss beside them, are refused.
             UsageError: with several local replicas outside ``Strategy.run``.
         """
@@ -162,7 +164,9 @@ class Step:
             return self._average_by_weight(per_example_loss, weights)
         if per == "token":
             return self._average_by_token(per_example_loss)
-        if per != "example":
+        if per is None:
+            self._refuse_unused_weights()
+        elif per != "example":
             msg = f'Expected per="example" or per="token", got {per!r}. Pass one of them.'
             raise ValueError(msg)
         num_examples = self.num_examples if self._share is None else self._share.num_examples
@@ -195,6 +199,17 @@ class Step:
             )
             raise ValueError(msg)
         return average_step_loss(loss, self.info, num_tokens)
+
+    def _refuse_unused_weights(self) -> None:
+        """Who adds up weights and forgets to name them would train on sums over tokens."""
+        if self._share is None or self._share.total_weight is None:
+            return
+        msg = (
+            "Expected per= in a group of steps whose weights accumulate() has added up, got none "
+            f'for step {self.index}. Write step.average(losses, per="token") to divide by those '
+            f'weights, or per="example" by the {self._share.num_examples} examples of the group.'
+        )
+        raise ValueError(msg)
 
     def _find_session(self) -> Session:
         """Whose replicas add up weights; a copy of a step, which may have travelled, asks scope."""

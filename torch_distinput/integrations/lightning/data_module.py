@@ -132,7 +132,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         return self.loader.step
 
     def average_loss(
-        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] | None = None
     ) -> torch.Tensor:
         """The loss that ``training_step`` returns, as :meth:`Loader.average_loss`."""
         return self.loader.average_loss(per_example_loss, per=per)

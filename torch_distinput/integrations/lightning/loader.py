@@ -129,7 +129,7 @@ class Loader:
         return self._used.step
 
     def average_loss(
-        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] = "example"
+        self, per_example_loss: torch.Tensor, *, per: Literal["example", "token"] | None = None
     ) -> torch.Tensor:
         """The loss that ``training_step`` returns for the losses of its examples.
 
@@ -179,7 +179,7 @@ class Loader:
         """
         used = self._used
         scale = self.dataset.strategy.num_workers * used.num_averaged / used.step.num_examples
-        average: torch.Tensor = used.step.average(per_example_value) * scale
+        average: torch.Tensor = used.step.average(per_example_value, per="example") * scale
         return average
 
     @property

@@ -174,11 +174,14 @@ def describe_mixture(
 
 
 def _list_names(mixture: Mixture) -> list[Any]:
-    """The names of its sources; of mixtures in it with the names of theirs."""
-    return [
-        [name, _list_names(source)] if isinstance(source, Mixture) else name
-        for name, source in mixture.sources.items()
-    ]
+    """The names of its sources; of mixtures with the names of theirs, of packings that they are."""
+    names: list[Any] = []
+    for name, source in mixture.sources.items():
+        if isinstance(source, Mixture):
+            names.append([name, _list_names(source)])
+        else:  # a place among rows is none among as many documents
+            names.append([name, "packed"] if isinstance(source, DocumentPacking) else name)
+    return names
 
 
 def _mix_indexed(

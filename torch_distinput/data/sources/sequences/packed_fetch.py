@@ -64,8 +64,8 @@ class PackedFetch:
         layout = self.plan.lay_out(indices)
         numbers, which = np.unique(layout.documents, return_inverse=True)
         read = self.reader.read(numbers if self.order is None else self.order[numbers])
-        for column in read:
-            check_lengths(self.lengths[numbers], column.lengths, numbers)
+        for name, column in zip(self.packing.columns, read, strict=True):
+            check_lengths(self.lengths[numbers], column.lengths, numbers, column=name)
         pieces = [
             FlatDocuments(column.values, column.begins[which], column.lengths[which])
             for column in read
@@ -81,10 +81,10 @@ class PackedFetch:
         return self.examples(np.array(indices, dtype=np.int64))
 
 
-def check_lengths(planned: Indices, got: Indices, ids: Ids) -> None:
+def check_lengths(planned: Indices, got: Indices, ids: Ids, *, column: str | None) -> None:
     """Refuse documents that are not as long as their rows take them for.
 
-    ``ids``: they name the documents.
+    ``ids``: they name the documents. ``column``: what was read of them.
 
     Raises:
         SourceError: it names the first of them.
@@ -92,10 +92,12 @@ def check_lengths(planned: Indices, got: Indices, ids: Ids) -> None:
     wrong = np.flatnonzero(planned != got)
     if len(wrong):
         first = wrong[0]
+        where = "" if column is None else f" in column {column!r}"
         msg = (
-            f"Expected {planned[first]} values in document {ids[first].tolist()}, as it had when "
-            f"its row was planned, or as document_lengths says, got {got[first]}. Pass the lengths "
-            "of these documents; one has as many tokens, and labels, each time it is read."
+            f"Expected {planned[first]} values{where} of document {ids[first].tolist()}, as many "
+            "tokens as its row was planned with (document_lengths says how many, if given), got "
+            f"{got[first]}. Let a document have as many tokens each time it is read, a label for "
+            "each of them, and document_lengths count tokens."
         )
         raise SourceError(msg)
 

@@ -54,8 +54,8 @@ class PackingPlan(RowPlan):
         """Plan the rows of a window, and keep its tokens."""
         columns = read_examples(examples, self.packing.columns)
         lengths = columns[0].lengths
-        for column in columns[1:]:
-            check_lengths(lengths, column.lengths, ids)
+        for name, column in zip(self.packing.columns[1:], columns[1:], strict=True):
+            check_lengths(lengths, column.lengths, ids, column=name)
         refuse_long(lengths, self.packing, ids)
         plan = pack_documents(
             lengths, self.packing.row_length, how=self.packing.how, window=len(examples)
