@@ -22,7 +22,7 @@ from tests.distribute.street import Shards, one, options, play, stream_of, write
 from torch_distinput.plan.assignment.bucketing import find_buckets, round_window, sort_window
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
-some = settings(max_examples=300 if LONG else 25)
+some = settings(max_examples=300 if LONG else 15)
 BOUNDARIES = (2, 4)
 
 

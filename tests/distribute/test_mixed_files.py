@@ -20,7 +20,7 @@ from tests.distribute.resumes import examples_of, make_of, run
 from tests.distribute.street import Shards, one, options, stream_of, write_files
 from torch_distinput.testing import assert_resumes_everywhere
 
-some = settings(max_examples=300 if LONG else 25)
+some = settings(max_examples=300 if LONG else 15)
 
 
 @pytest.fixture(scope="module")
