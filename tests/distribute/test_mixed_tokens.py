@@ -81,3 +81,16 @@ def test_what_has_no_tokens_is_refused(sources, length, message):
 def test_an_array_is_refused():
     with pytest.raises(TypeError, match="a column or a function"):
         tdi.mix({"a": SHORT, "b": LONG}, weights=(1, 1), length=[1, 2])
+
+
+def test_measuring_draws_no_random_numbers_of_the_caller():
+    """Else ranks that have drawn others would find other lengths."""
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+
+    def draw(example):
+        return len(example["ids"]) + int(torch.rand(()) > 1)
+
+    torch.manual_seed(0)
+    distribute({"a": SHORT, "b": LONG}, length=draw)
+    assert expected.tolist() == torch.rand(2).tolist()

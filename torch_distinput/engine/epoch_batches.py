@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
-from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import BatchBudget, Size
-from torch_distinput.plan.assignment.budget_batches import BudgetBatches
+from torch_distinput.plan.assignment.budget_batches import (
+    BudgetBatches,
+    make_no_lengths_error,
+)
 from torch_distinput.plan.assignment.order import (
     ExampleOrder,
     GivenBatches,
@@ -127,12 +129,7 @@ class EpochBatches:
         if not isinstance(size, BatchBudget):
             return UniformBatches(order=order, global_batch_size=size, drop_last=drop_last)
         if self._lengths is None:
-            msg = (
-                "Expected a token budget, whose lengths tell where batches end, to look at a state "
-                f"of batches of {size.num_tokens} tokens, got a dataset with a number of examples. "
-                "Distribute it as it was when the state was saved."
-            )
-            raise ConfigurationError(msg)
+            raise make_no_lengths_error(size)
         sampled = None if self._source.sampler is None else order
         planned = self._planned
         if planned is None or not planned.holds(epoch, sampled, size):

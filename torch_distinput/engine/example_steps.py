@@ -28,9 +28,9 @@ from torch_distinput.engine.steps import (
     make_routes,
     sum_running_numbers,
 )
-from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.bounds import BatchBudget
+from torch_distinput.plan.assignment.budget_batches import make_no_lengths_error
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids
 from torch_distinput.plan.progress.position import (
     ALL,
@@ -172,12 +172,7 @@ class ExampleSteps(Steps):
         """Cut this worker's part by the lengths of the rows; ``size``: of the layout."""
         budget, splitter = self.source.request.budget, self.route.splitter
         if budget is None:
-            msg = (
-                "Expected a token budget, whose lengths tell where batches end, to look at a state "
-                f"of batches of {size.num_tokens} tokens, got a dataset with a number of examples. "
-                "Distribute it as it was when the state was saved."
-            )
-            raise ConfigurationError(msg)
+            raise make_no_lengths_error(size)
         worker = 0 if splitter.shared else splitter.topology.worker_index
         shard = self.route.make_shard(position, Segment())
         return BudgetedDataset(

@@ -168,13 +168,11 @@ class IndexedStream(Stream):
         fetch: returns the examples at indices.
         make_order: the order of an epoch, by a seed and the epoch.
         told: tells the dataset which epoch is read.
-        fetch_examples: returns them not collated.
     """
 
     fetch: Callable[[Indices], Batch]
     make_order: Callable[[int, int], ExampleOrder]
     told: EpochTeller
-    fetch_examples: Callable[[Any, Indices], list[Any]]
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""
@@ -189,7 +187,8 @@ class IndexedStream(Stream):
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
         """Fetch the examples."""
         self.told.tell(shard.epoch)
-        return self.fetch_examples(self.fetch, chunk.data)
+        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
+        return found
 
     @property
     def has_work(self) -> bool:

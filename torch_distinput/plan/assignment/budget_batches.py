@@ -182,3 +182,13 @@ def make_too_long_error(
         "max_length, for which a longer one counts, and let the collate_fn cut it to that."
     )
     return ConfigurationError(msg)
+
+
+def make_no_lengths_error(budget: BatchBudget) -> ConfigurationError:
+    """Return the error for batches of a budget that are asked of a dataset without one."""
+    msg = (
+        "Expected a token budget, whose lengths tell where batches end, to look at a state "
+        f"of batches of {budget.num_tokens} tokens, got a dataset with a number of examples. "
+        "Distribute it as it was when the state was saved."
+    )
+    return ConfigurationError(msg)

@@ -55,15 +55,12 @@ class MixedFetch:
 
     def examples(self, indices: Indices) -> list[Any]:
         """Return the examples at the indices, not collated."""
-        return self.pick(indices, _fetch_examples)
-
-    def pick(self, indices: Indices, examples_of: Callable[[Any, Indices], list[Any]]) -> list[Any]:
-        """Return the examples at the indices, as ``examples_of`` gets them of each source."""
         sources = self._sources(indices)
         found: list[Any] = [None] * len(indices)
         for source in np.flatnonzero(np.bincount(sources)).tolist():
             own = np.flatnonzero(sources == source)
-            examples = examples_of(self.fetches[source], indices[own] - self.firsts[source])
+            fetch: Any = self.fetches[source]
+            examples = fetch.examples(indices[own] - self.firsts[source])
             check_num_examples(self.names[source], examples, len(own))
             for place, example in zip(own.tolist(), examples, strict=True):
                 found[place] = example
@@ -94,11 +91,6 @@ class MixedFetch:
 
     def _sources(self, indices: Indices) -> Indices:
         return np.searchsorted(self.firsts, indices, side="right") - 1
-
-
-def _fetch_examples(fetch: Callable[[Indices], Batch], indices: Indices) -> list[Any]:
-    found: list[Any] = fetch.examples(indices)  # type: ignore[attr-defined]
-    return found
 
 
 def merge_rows(names: Sequence[str], sources: Indices, parts: dict[int, Batch]) -> Batch:

@@ -7,9 +7,7 @@ import operator
 from collections.abc import Mapping
 from fractions import Fraction
 
-from torch_distinput.data.sources.sequences.lengths import measure_examples
 from torch_distinput.data.sources.source import IndexedSource, Request, Source
-from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.errors import ConfigurationError
@@ -72,16 +70,14 @@ def _find_mean_length(name: str, length: Length, source: Source) -> Fraction:
             "divide each weight by the mean length that you know."
         )
         raise ConfigurationError(msg)
-    count = source.num_examples if source.mixture is None else source.mixture.num_indices
-    if not count:
+    lengths = source.find_lengths(length, name=f"length of {name!r}").read(0)
+    if not len(lengths):
         return Fraction(1)  # it is refused for that
-    tell_epoch(source.dataset, 0)  # a dataset may give no example before
-    lengths = measure_examples(length, source.fetch, count, name=f"length of {name!r}")
     total = int(lengths.sum())
     if not total:
         msg = (
             f"Expected tokens in each source whose weight is a share of tokens, got none in the "
-            f"{count} examples of {name!r}. Look at length=, or leave the source out."
+            f"{len(lengths)} examples of {name!r}. Look at length=, or leave the source out."
         )
         raise ConfigurationError(msg)
-    return Fraction(total, count)
+    return Fraction(total, len(lengths))

@@ -21,7 +21,6 @@ from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
 from torch_distinput.data.sources.mixing.mixed_shares import find_shares
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
-from torch_distinput.data.sources.sequences.lengths import fetch_examples
 from torch_distinput.data.sources.source import (
     IndexedSource,
     Prepared,
@@ -276,7 +275,6 @@ def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
                 fetch=source.fetch,
                 make_order=source.make_order,
                 told=EpochTeller(source.dataset),
-                fetch_examples=fetch_examples,
             ),
             num_shards=0,
             digest="",

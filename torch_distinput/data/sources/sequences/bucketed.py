@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from torch_distinput.data.sources.classify import SourceKind, classify
-from torch_distinput.data.sources.sequences.lengths import (
-    digest_lengths,
-    measure_examples,
-    measure_rows,
-)
+from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.sequences.pad_collate import PadCollate
 from torch_distinput.data.sources.sequences.window_plan import OrderPlan, WindowKey
 from torch_distinput.data.sources.sequences.windowed_stream import in_windows
@@ -23,8 +19,6 @@ from torch_distinput.data.sources.source import (
     Source,
     StreamSource,
 )
-from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.bucketing import (
@@ -154,16 +148,10 @@ def _bucket_indexed(
     buckets: Buckets, source: IndexedSource, window: int, *, pads_step: bool
 ) -> IndexedSource:
     """Measure all examples, also those that a mixture leaves out: indices name them all."""
-    count, size = source.num_examples, _size_of(source.request)
-    assert count is not None, "no DataLoader is bucketed"
-    if source.mixture is not None:
-        count = source.mixture.num_indices
-    if isinstance(buckets.length, str) or callable(buckets.length):
-        tell_epoch(source.dataset, 0)  # a dataset may give no example before
-    with forked_generators():  # what examples draw is the same on all ranks, and changes nothing
-        seed_generators((0, 0))
-        lengths = measure_examples(buckets.length, source.fetch, count)
-    facts = {**_describe(buckets, window, size), "lengths": digest_lengths(lengths)}
+    assert source.num_examples is not None, "no DataLoader is bucketed"
+    size, measured = _size_of(source.request), source.find_lengths(buckets.length)
+    lengths = measured.read(0)
+    facts = {**_describe(buckets, window, size), "lengths": measured.digest(0)}
     return replace(
         source,
         name=repr(buckets),

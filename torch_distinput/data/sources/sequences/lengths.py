@@ -19,9 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.collate import collate_examples
-from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
-from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
+from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.table import TableFetch
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.source_error import source_error
@@ -117,7 +115,7 @@ def _measure_column(column: str, fetch: Any, wanted: Indices) -> Any:
         _pick(dict.fromkeys(fetch.dataset.column_names), column)  # refuses one that is not there
         found = fetch.dataset.select_columns([column]).with_format(None)[wanted.tolist()]
         return _measure_leaf(found[column])
-    return _as_integers([_pick(example, column) for example in fetch_examples(fetch, wanted)])
+    return _as_integers([_pick(example, column) for example in fetch.examples(wanted)])
 
 
 def _pick(batch: Any, column: str) -> Any:
@@ -150,7 +148,7 @@ def _length_of(value: Any) -> Any:
 
 
 def _call_for_each(length: Callable[[Any], int], fetch: Any, wanted: Indices, name: str) -> Any:
-    return _call(length, fetch_examples(fetch, wanted), name, first=int(wanted[0]))
+    return _call(length, fetch.examples(wanted), name, first=int(wanted[0]))
 
 
 def _call(
@@ -162,18 +160,6 @@ def _call(
     except Exception as error:
         raise source_error(error, f"{name}= of example {first + len(found)}") from error
     return np.array([value.item() if hasattr(value, "item") else value for value in found], object)
-
-
-def fetch_examples(fetch: Any, wanted: Indices) -> list[Any]:
-    """Examples by index, as the source has them, not collated."""
-    if isinstance(fetch, ColumnFetch):
-        return [fetch.example(index) for index in wanted.tolist()]
-    if isinstance(fetch, MixedFetch):
-        return fetch.pick(wanted, fetch_examples)
-    if isinstance(fetch, TableFetch):
-        fetch = ExampleFetch(fetch.dataset, collate_examples)
-    found: list[Any] = fetch.examples(wanted)
-    return found
 
 
 def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
@@ -189,16 +175,16 @@ def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
             f"{lengths.tolist()[index]!r} for example {first + index}."
         )
         raise ConfigurationError(msg)
-    return _as_int64(lengths, name)
+    return _as_int64(lengths, name, first)
 
 
-def _as_int64(lengths: Any, name: str) -> Indices:
+def _as_int64(lengths: Any, name: str, first: int) -> Indices:
     """Refuse what is too large to be one: an array would wrap round without a word."""
     if len(lengths) and int(lengths.max()) > np.iinfo(np.int64).max:
         worst = int(lengths.argmax())
         msg = (
             f"Expected {name} to give whole numbers below 2**63, got {int(lengths[worst])} for "
-            f"example {worst}. Divide all of them by the same number."
+            f"example {first + worst}. Divide all of them by the same number."
         )
         raise ConfigurationError(msg)
     return np.asarray(lengths, dtype=np.int64)
