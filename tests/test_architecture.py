@@ -23,11 +23,19 @@ FLOORS = {
     "cluster": {*GROUND, "plan", "cluster"},
     "device": {*GROUND, "device"},
     "engine": {*GROUND, "plan", "data", "cluster", "device", "engine"},
-    "distribute": {*GROUND, "plan", "data", "cluster", "device", "engine", "distribute"},
+    "rendering": {*GROUND, "plan", "rendering"},
+    "distribute": {
+        *GROUND,
+        *("plan", "data", "cluster", "device", "engine", "rendering", "distribute"),
+    },
     "preprocessing": {*GROUND, "plan", "data", "preprocessing"},
 }
 # What a room at the edge sees beside itself and the front door.
-BESIDE = {"coordinator": {*GROUND, "data.batch.serialized"}}
+BESIDE = {
+    "__main__": {"inspect"},
+    "coordinator": {*GROUND, "data.batch.serialized"},
+    "inspect": {*GROUND, "plan", "rendering"},
+}
 # The floors inside of rooms, from below. A file that lies in none of them sees all of its room.
 FLOORS_INSIDE = {
     "plan": ("assignment", "progress"),
