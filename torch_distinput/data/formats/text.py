@@ -186,6 +186,13 @@ def find_byte(
     return np.concatenate(places)
 
 
+def count_byte(content: NDArray[np.uint8], wanted: int, *, mask: int) -> int:
+    """How often a byte is there, of which only the bits of ``mask`` are looked at."""
+    pieces = range(0, len(content), _PIECE_BYTES)
+    cut = (content[start : start + _PIECE_BYTES] for start in pieces)
+    return sum(int(np.count_nonzero((piece & np.uint8(mask)) == wanted)) for piece in cut)
+
+
 def _decode_one_by_one(file: InputFile, part: Part) -> Iterator[str]:
     """The lines of a part but for the bad ones, which are told."""
     number = 0
