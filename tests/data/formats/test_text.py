@@ -15,7 +15,7 @@ from torch_distinput.data.formats.text import Text
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.testing import check_reader
 
-LINES = [f"line {i} äöü" + "x" * (i % 50) for i in range(3000)]
+LINES = [f"line {i} äöü" + "x" * (i % 50) for i in range(1000)]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
