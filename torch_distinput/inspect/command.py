@@ -7,7 +7,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_SUBCOMMANDS: dict[str, tuple[str, str]] = {}
+_SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "plan": (
+        "torch_distinput.inspect.planner.plan_command:add_plan_arguments",
+        "what an epoch will be on a number of workers: steps, rows, bytes, requests",
+    ),
+}
 """Name: a function, and what the list of subcommands says of it.
 
 The function adds arguments to a parser, and sets its default ``run`` to a function of the parsed
