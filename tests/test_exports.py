@@ -112,6 +112,9 @@ PROMISED = {
     # other libraries
     "coordinator",
     "integrations",
+    # what an input does
+    "EpochPlan",
+    "plan_epoch",
     # the test kit
     "testing",
 }

@@ -57,6 +57,8 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
         UsageError,
         WorkerLostError,
     )
+    from torch_distinput.inspect.planner.epoch_plan import EpochPlan
+    from torch_distinput.inspect.planner.planner import plan_epoch
     from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
     from torch_distinput.packed_strings import PackedStrings
     from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
@@ -83,6 +85,7 @@ __all__ = [
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
+    "EpochPlan",
     "FileDataset",
     "FileShardDataset",
     "InputContext",
@@ -132,6 +135,7 @@ __all__ = [
     "mix",
     "pack",
     "pad_collate",
+    "plan_epoch",
     "preprocessing",
     "readers",
     "schedule",
@@ -149,6 +153,7 @@ _LATE = {
     "DistinputError": "errors",
     "DistributedDataset": "distribute.dataset",
     "DistributedIterator": "distribute.iterator",
+    "EpochPlan": "inspect.planner.epoch_plan",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
     "InputContext": "plan.assignment.topology",
@@ -195,10 +200,14 @@ _LATE = {
     "mix": "data.user_sources.sequences.mixture",
     "pack": "data.user_sources.sequences.packing",
     "pad_collate": "data.sources.sequences.pad_collate",
+    "plan_epoch": "inspect.planner.planner",
     "schedule": "data.user_sources.sequences.mixture",
 }
 _LATE_MODULES = ("coordinator", "errors", "integrations", "preprocessing", "readers", "testing")
-_WITHOUT_TORCH = {"errors", "options", "plan.assignment.topology", "version"}
+_WITHOUT_TORCH = {
+    *("errors", "inspect.planner.epoch_plan", "inspect.planner.planner", "options"),
+    *("plan.assignment.topology", "version"),
+}
 
 
 def __dir__() -> list[str]:

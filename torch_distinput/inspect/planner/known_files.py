@@ -106,22 +106,22 @@ class KnownFiles:
         return parts.take(np.argsort(place[files], kind="stable"))
 
     def cut_into_parts(self) -> Pile:
-        """The parts of all files; the bytes of a file in proportion to its records."""
+        """The parts of all files; where nobody has counted, a file's number is shared out."""
         files = self.part_files
         assert files is not None, "asked where files were looked into"
-        return Pile(
-            examples=self.part_examples, sizes=self._part_sizes(files), number=len(files)
-        )
+        examples = self.part_examples
+        if examples is None and self.examples is not None:
+            examples = self._share_out(self.examples, files)
+        sizes = None if self.sizes is None else self._share_out(self.sizes, files)
+        return Pile(examples=examples, sizes=sizes, number=len(files))
 
-    def _part_sizes(self, files: Counts) -> Counts | None:
-        if self.sizes is None:
-            return None
+    def _share_out(self, values: Counts, files: Counts) -> Counts:
+        """Give each part its share of its file's number, in proportion to its records."""
         weights = np.ones(len(files)) if self.part_examples is None else self.part_examples
         before = np.concatenate([np.zeros(1), np.cumsum(weights, dtype=np.float64)])
-        first = np.searchsorted(files, np.arange(self.num_files), side="left")
-        last = np.searchsorted(files, np.arange(self.num_files), side="right")
-        begin, total = before[first][files], (before[last] - before[first])[files]
-        share = self.sizes[files] / np.maximum(total, 1e-300)
+        borders = np.searchsorted(files, np.arange(self.num_files + 1))
+        begin, total = before[borders[:-1]][files], np.diff(before[borders])[files]
+        share = values[files] / np.maximum(total, 1e-300)
         ends = np.rint((before[1:] - begin) * share).astype(np.int64)
         begins = np.rint((before[:-1] - begin) * share).astype(np.int64)
         return ends - begins
