@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
 from tests.conftest import LONG
@@ -127,6 +127,18 @@ def test_examples_that_are_given_by_file_are_played_as_planned(lengths, size, cl
     check(plan, played)
 
 
+class Squares(Dataset):
+    """A dataset with an index."""
+
+    def __len__(self):
+        """Fifty."""
+        return 50
+
+    def __getitem__(self, index):
+        """One of them."""
+        return index**2
+
+
 def documents(lengths):
     return [list(range(length)) for length in lengths]
 
@@ -140,7 +152,7 @@ SOURCES = {
         ),
     )
     * 2,
-    "a loader": (lambda: DataLoader(list(range(50)), batch_size=7, drop_last=True),) * 2,
+    "a loader": (lambda: DataLoader(Squares(), batch_size=7, drop_last=True),) * 2,
 }
 
 

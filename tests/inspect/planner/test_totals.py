@@ -41,9 +41,7 @@ def pieces_of(splitter: Splitter) -> Pieces:
 def schedules(splitter: Splitter, lengths: tuple[int, ...], drop_last: bool) -> list[Schedule]:
     return [
         Schedule(
-            splitter=replace(
-                splitter, topology=replace(splitter.topology, worker_index=worker)
-            ),
+            splitter=replace(splitter, topology=replace(splitter.topology, worker_index=worker)),
             lengths=lengths,
             drop_last=drop_last,
         )

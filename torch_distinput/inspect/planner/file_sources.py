@@ -11,7 +11,7 @@ import numpy as np
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.inspect.planner.known_files import KnownFiles
-from torch_distinput.inspect.planner.totals import Counts
+from torch_distinput.inspect.planner.totals import Integers
 
 if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
@@ -87,7 +87,7 @@ def _know_listing(name: str, listing: Sequence[FileInfo]) -> KnownFiles:
     return KnownFiles(name=name, num_files=len(listing), sizes=_sizes_of(listing), listing=listing)
 
 
-def _sizes_of(listing: Sequence[FileInfo] | FileListing) -> Counts | None:
+def _sizes_of(listing: Sequence[FileInfo] | FileListing) -> Integers | None:
     columns = getattr(listing, "columns", None)
     if columns is None:
         sizes = np.array([-1 if info.size is None else info.size for info in listing])

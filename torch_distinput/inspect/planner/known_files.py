@@ -9,11 +9,13 @@ from typing import Protocol
 import numpy as np
 
 from torch_distinput.data.storage.file_listing import FileInfo
-from torch_distinput.inspect.planner.totals import Counts
+from torch_distinput.inspect.planner.totals import Integers
 from torch_distinput.plan.assignment.permutation import permute_files
 
-PART_BYTES = 1 << 20
-"""What files are taken to be cut into, where nobody has looked: as most readers do."""
+ASSUMED_PART_BYTES = 4 << 20
+"""What files are taken to be cut into where nobody has looked, as text is ..."""
+FEWEST_PARTS = 64
+"""... and so many parts at least, as ``FEWEST_UNITS`` of ``data/formats/reader.py`` has it."""
 
 
 class _Operation(Protocol):
@@ -30,11 +32,11 @@ class Pile:
         number: how many there are.
     """
 
-    examples: Counts | None
-    sizes: Counts | None
+    examples: Integers | None
+    sizes: Integers | None
     number: int
 
-    def take(self, order: Counts) -> Pile:
+    def take(self, order: Integers) -> Pile:
         """The same in another order."""
         examples = None if self.examples is None else self.examples[order]
         sizes = None if self.sizes is None else self.sizes[order]
@@ -62,11 +64,11 @@ class KnownFiles:
 
     name: str
     num_files: int
-    sizes: Counts | None = None
-    examples: Counts | None = None
+    sizes: Integers | None = None
+    examples: Integers | None = None
     is_exact: bool = False
-    part_files: Counts | None = None
-    part_examples: Counts | None = None
+    part_files: Integers | None = None
+    part_examples: Integers | None = None
     is_split: bool = False
     order_key: tuple[int, int] | None = None
     operations: tuple[_Operation, ...] = ()
@@ -80,7 +82,7 @@ class KnownFiles:
             counted = None if counted is None else operation.count(counted)
         return counted
 
-    def order(self, number: int) -> Counts:
+    def order(self, number: int) -> Integers:
         """The order in which so many files or parts are dealt out."""
         if self.order_key is None:
             return np.arange(number)
@@ -115,7 +117,7 @@ class KnownFiles:
         sizes = None if self.sizes is None else self._share_out(self.sizes, files)
         return Pile(examples=examples, sizes=sizes, number=len(files))
 
-    def _share_out(self, values: Counts, files: Counts) -> Counts:
+    def _share_out(self, values: Integers, files: Integers) -> Integers:
         """Give each part its share of its file's number, in proportion to its records."""
         weights = np.ones(len(files)) if self.part_examples is None else self.part_examples
         before = np.concatenate([np.zeros(1), np.cumsum(weights, dtype=np.float64)])
@@ -124,18 +126,19 @@ class KnownFiles:
         share = values[files] / np.maximum(total, 1e-300)
         ends = np.rint((before[1:] - begin) * share).astype(np.int64)
         begins = np.rint((before[:-1] - begin) * share).astype(np.int64)
-        return ends - begins
+        shares: Integers = ends - begins
+        return shares
 
 
-def deal(values: Counts, num_workers: int) -> Counts:
+def deal(values: Integers, num_workers: int) -> Integers:
     """Sum up what each worker gets of what is dealt out in turn."""
     dealt = np.zeros(-(-len(values) // num_workers) * num_workers, dtype=np.int64)
     dealt[: len(values)] = values
-    total: Counts = dealt.reshape(-1, num_workers).sum(axis=0)
+    total: Integers = dealt.reshape(-1, num_workers).sum(axis=0)
     return total
 
 
-def deal_even_parts(values: Counts, num_parts: Counts, num_workers: int) -> Counts:
+def deal_even_parts(values: Integers, num_parts: Integers, num_workers: int) -> Integers:
     """As :func:`deal`, of files that are cut into so many parts of one size.
 
     No part is made, of which there may be a hundred million: a file gives the same to all, and
@@ -148,4 +151,5 @@ def deal_even_parts(values: Counts, num_parts: Counts, num_workers: int) -> Coun
     np.add.at(change, next_worker, each)
     np.add.at(change, stop, -each)
     more = np.cumsum(change[:-1]).reshape(2, num_workers).sum(axis=0)
-    return np.rint((each * (num_parts // num_workers)).sum() + more).astype(np.int64)
+    dealt: Integers = np.rint((each * (num_parts // num_workers)).sum() + more).astype(np.int64)
+    return dealt

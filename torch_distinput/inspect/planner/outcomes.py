@@ -9,9 +9,9 @@ import numpy as np
 from torch_distinput.errors import TooFewFilesError
 from torch_distinput.inspect.planner.known_files import KnownFiles
 from torch_distinput.inspect.planner.own_streams import total_own_streams
-from torch_distinput.inspect.planner.reads import Reads, read_all, read_own, read_shared
+from torch_distinput.inspect.planner.reads import Reads, read_dealt, read_shared, read_whole
 from torch_distinput.inspect.planner.shared_stream import total_shared_stream
-from torch_distinput.inspect.planner.totals import Counts, EpochTotals, Pieces
+from torch_distinput.inspect.planner.totals import EpochTotals, Integers, Pieces
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.assignment.order import EpochOrder, UniformBatches
@@ -19,7 +19,7 @@ from torch_distinput.plan.assignment.sharding import check_enough_shards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Outcome:
+class PolicyOutcome:
     """An epoch under a policy.
 
     Attributes:
@@ -39,7 +39,7 @@ class Outcome:
 
 def play_files(
     files: KnownFiles, pieces: Pieces, policy: AutoShardPolicy, *, split: bool, drop_last: bool
-) -> Outcome:
+) -> PolicyOutcome:
     """Play files under a policy.
 
     Raises:
@@ -48,7 +48,7 @@ def play_files(
     if policy is AutoShardPolicy.FILE:
         return _play_dealt(files, pieces, split=split, drop_last=drop_last)
     total = None if files.examples is None else files.count_through(int(files.examples.sum()))
-    reads = read_all(files, pieces.num_workers)
+    reads = read_whole(files, pieces.num_workers)
     totals = None
     if total is not None and policy is AutoShardPolicy.OFF:
         lengths = np.full(pieces.num_workers, total, dtype=np.int64)
@@ -58,7 +58,7 @@ def play_files(
         if files.jumps and files.part_examples is not None and pieces.num_workers > 1:
             stop = FixedBounds(size=pieces.full_size).find_last_end(total, drop_last=drop_last)
             reads = read_shared(files, pieces, stop)
-    return Outcome(policy=policy, totals=totals, reads=reads, is_exact=files.is_exact)
+    return PolicyOutcome(policy=policy, totals=totals, reads=reads, is_exact=files.is_exact)
 
 
 def play_shared(num_examples: int, pieces: Pieces, *, drop_last: bool) -> EpochTotals:
@@ -73,9 +73,9 @@ def play_shared(num_examples: int, pieces: Pieces, *, drop_last: bool) -> EpochT
 
 def compare_policies(
     files: KnownFiles, pieces: Pieces, *, drop_last: bool
-) -> dict[str, Outcome | TooFewFilesError]:
+) -> dict[str, PolicyOutcome | TooFewFilesError]:
     """What each way to read files would come to, by its name."""
-    found: dict[str, Outcome | TooFewFilesError] = {}
+    found: dict[str, PolicyOutcome | TooFewFilesError] = {}
     for name, policy, split in (
         ("FILE", AutoShardPolicy.FILE, False),
         ("FILE, split_files", AutoShardPolicy.FILE, True),
@@ -90,16 +90,18 @@ def compare_policies(
     return found
 
 
-def _play_dealt(files: KnownFiles, pieces: Pieces, *, split: bool, drop_last: bool) -> Outcome:
+def _play_dealt(
+    files: KnownFiles, pieces: Pieces, *, split: bool, drop_last: bool
+) -> PolicyOutcome:
     if not split:
         cure = f"write {pieces.num_workers} files or more, or pass split_files=True"
         check_enough_shards(files.num_files, pieces.num_workers, what=files.name, cure=cure)
-    reads = read_own(files, pieces.num_workers, split=split)
+    reads = read_dealt(files, pieces.num_workers, split=split)
     lengths = None if reads.examples is None else _count_through(files, reads.examples)
     totals = None
     if lengths is not None:
         totals = total_own_streams(pieces, lengths, drop_last=drop_last)
-    return Outcome(
+    return PolicyOutcome(
         policy=AutoShardPolicy.FILE,
         is_split=split,
         totals=totals,
@@ -108,7 +110,7 @@ def _play_dealt(files: KnownFiles, pieces: Pieces, *, split: bool, drop_last: bo
     )
 
 
-def _count_through(files: KnownFiles, lengths: Counts) -> Counts | None:
+def _count_through(files: KnownFiles, lengths: Integers) -> Integers | None:
     """What operations leave of each worker's stream."""
     if not files.operations:
         return lengths

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_distinput.inspect.planner.totals import NEVER, Counts, EpochTotals, Pieces
+from torch_distinput.inspect.planner.totals import NEVER, EpochTotals, Integers, Pieces
 from torch_distinput.options import Rebatch
 
 Mask = NDArray[np.bool_]
-Ranges = tuple[tuple[Counts, Counts], ...]
+Ranges = tuple[tuple[Integers, Integers], ...]
 """Beginnings and ends, of each worker; in pieces or steps of what it plays in a round."""
 
 
@@ -47,7 +47,7 @@ class _Rounds:
         return int(self.delivered.sum())
 
 
-def total_own_streams(pieces: Pieces, lengths: Counts, *, drop_last: bool) -> EpochTotals:
+def total_own_streams(pieces: Pieces, lengths: Integers, *, drop_last: bool) -> EpochTotals:
     """Count what each worker gets.
 
     Args:
@@ -70,13 +70,13 @@ def total_own_streams(pieces: Pieces, lengths: Counts, *, drop_last: bool) -> Ep
     )
 
 
-def _sizes(pieces: Pieces, played: Counts, number: int) -> Counts:
+def _sizes(pieces: Pieces, played: Integers, number: int) -> Integers:
     """The size of a batch of each worker."""
     size = pieces.full_size
     return np.clip(played - number * size, 0, size)
 
 
-def _list_rounds(pieces: Pieces, played: Counts) -> list[_Rounds]:
+def _list_rounds(pieces: Pieces, played: Integers) -> list[_Rounds]:
     """All rounds, in order: found from the end, until full batches alone fill every step."""
     size = pieces.full_size
     full, ends = played // size, -(-played // size)
@@ -94,7 +94,7 @@ def _list_rounds(pieces: Pieces, played: Counts) -> list[_Rounds]:
     return found[::-1]
 
 
-def _filled_pieces(pieces: Pieces, sizes: Counts) -> Ranges:
+def _filled_pieces(pieces: Pieces, sizes: Integers) -> Ranges:
     """Where in what it plays each worker has pieces with rows."""
     in_sync, first, full = pieces.in_sync, pieces.first, pieces.full_size
     if pieces.rebatch is Rebatch.CYCLE and full >= in_sync:
@@ -107,10 +107,10 @@ def _filled_pieces(pieces: Pieces, sizes: Counts) -> Ranges:
     return (np.zeros_like(head), head), (in_sync - first, in_sync - first + filled - head)
 
 
-def _count_filled(pieces: Pieces, sizes: Counts) -> Counts:
+def _count_filled(pieces: Pieces, sizes: Integers) -> Integers:
     """How many pieces of a batch of each worker have rows."""
     if pieces.rebatch is not Rebatch.CYCLE:
-        filled: Counts = pieces.count_filled(sizes)
+        filled: Integers = pieces.count_filled(sizes)
         return filled
     size, longer = divmod(pieces.full_size, pieces.in_sync)
     if not size:
@@ -126,12 +126,12 @@ def _count_filled(pieces: Pieces, sizes: Counts) -> Counts:
     return np.where(sizes > 0, piece + wraps * pieces.in_sync - first, 0)
 
 
-def _filled_steps(pieces: Pieces, sizes: Counts) -> Ranges:
+def _filled_steps(pieces: Pieces, sizes: Integers) -> Ranges:
     """The steps in which each worker has a row."""
     return _to_steps(pieces, _filled_pieces(pieces, sizes))
 
 
-def _zero_row_steps(pieces: Pieces, sizes: Counts) -> Ranges:
+def _zero_row_steps(pieces: Pieces, sizes: Integers) -> Ranges:
     """The steps in which a replica of each worker has none."""
     ranges, gaps = _filled_pieces(pieces, sizes), []
     begin = np.zeros_like(sizes)
@@ -160,7 +160,7 @@ def _cover(pieces: Pieces, ranges: Ranges) -> Mask:
     return np.cumsum(change[:-1]) > 0
 
 
-def _find_first_zero(pieces: Pieces, played: Counts, rounds: list[_Rounds]) -> Counts:
+def _find_first_zero(pieces: Pieces, played: Integers, rounds: list[_Rounds]) -> Integers:
     """The step in which a replica of each worker has no row for the first time, or -1."""
     first_zero = np.full(len(played), NEVER, dtype=np.int64)
     before = 0
@@ -177,7 +177,7 @@ def _find_first_zero(pieces: Pieces, played: Counts, rounds: list[_Rounds]) -> C
 
 
 def _look_among_full(
-    pieces: Pieces, played: Counts, alike: _Rounds, before: int, first_zero: Counts
+    pieces: Pieces, played: Integers, alike: _Rounds, before: int, first_zero: Integers
 ) -> None:
     """Look at rounds of which every step is delivered; workers may end in any of them."""
     size, num_workers = pieces.full_size, pieces.num_workers
@@ -194,7 +194,7 @@ def _look_among_full(
         first_zero[is_new] = (before + (number - alike.first) * num_workers + step)[is_new]
 
 
-def _first_within(ranges: Ranges, delivered: Mask) -> Counts:
+def _first_within(ranges: Ranges, delivered: Mask) -> Integers:
     """The first delivered step of each worker's ranges, counted among those delivered, or -1."""
     num_steps = len(delivered)
     numbers = np.where(delivered, np.arange(num_steps), num_steps)
@@ -207,7 +207,7 @@ def _first_within(ranges: Ranges, delivered: Mask) -> Counts:
     return place[found]
 
 
-def _count_zero_row_steps(pieces: Pieces, played: Counts, rounds: list[_Rounds]) -> int:
+def _count_zero_row_steps(pieces: Pieces, played: Integers, rounds: list[_Rounds]) -> int:
     """The steps in which any replica has no row: all of them from the end of one worker on."""
     size = pieces.full_size
     all_full, one_ended = int((played // size).min()), int((-(-played // size)).min())

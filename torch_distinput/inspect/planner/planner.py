@@ -16,10 +16,11 @@ from torch_distinput.inspect.planner.arguments import (
     make_size_error,
     refuse_beside,
 )
-from torch_distinput.inspect.planner.epoch_plan import EpochPlan, PolicyCost
-from torch_distinput.inspect.planner.known_files import PART_BYTES, KnownFiles
+from torch_distinput.inspect.planner.epoch_numbers import PolicyCost
+from torch_distinput.inspect.planner.epoch_plan import EpochPlan
+from torch_distinput.inspect.planner.known_files import ASSUMED_PART_BYTES, KnownFiles
 from torch_distinput.inspect.planner.ordered_sources import OrderedBatches, cut_source
-from torch_distinput.inspect.planner.outcomes import Outcome, compare_policies, play_files
+from torch_distinput.inspect.planner.outcomes import PolicyOutcome, compare_policies, play_files
 from torch_distinput.inspect.planner.own_streams import total_own_streams
 from torch_distinput.inspect.planner.shared_stream import total_shared_stream
 from torch_distinput.inspect.planner.totals import Pieces
@@ -187,7 +188,7 @@ def _plan_batches(
         totals = total_own_streams(pieces, lengths, drop_last=drop_last)
     else:
         raise make_size_error(batches.name, plan.global_batch_size)
-    outcome = Outcome(policy=policy, totals=totals)
+    outcome = PolicyOutcome(policy=policy, totals=totals)
     planned = _fill_in(plan, batches.name, outcome)
     if bytes_per_example is None or planned.examples_by_worker is None:
         return replace(planned, num_examples=count)
@@ -227,7 +228,7 @@ def _plan_files(
     )
 
 
-def _fill_in(plan: EpochPlan, name: str, outcome: Outcome) -> EpochPlan:
+def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome) -> EpochPlan:
     totals, reads = outcome.totals, outcome.reads
     filled = replace(
         plan,
@@ -256,7 +257,7 @@ def _fill_in(plan: EpochPlan, name: str, outcome: Outcome) -> EpochPlan:
     )
 
 
-def _sum_up(name: str, outcome: Outcome | TooFewFilesError) -> PolicyCost:
+def _sum_up(name: str, outcome: PolicyOutcome | TooFewFilesError) -> PolicyCost:
     if isinstance(outcome, TooFewFilesError):
         return PolicyCost(name=name, refused="fewer files than workers")
     totals, reads = outcome.totals, outcome.reads
@@ -276,7 +277,7 @@ def _sum_up(name: str, outcome: Outcome | TooFewFilesError) -> PolicyCost:
     )
 
 
-def _list_notes(known: KnownFiles, outcome: Outcome) -> list[str]:
+def _list_notes(known: KnownFiles, outcome: PolicyOutcome) -> list[str]:
     """What was assumed, and what would tell."""
     notes = []
     if known.examples is None:
@@ -289,7 +290,10 @@ def _list_notes(known: KnownFiles, outcome: Outcome) -> list[str]:
     elif not known.is_exact:
         notes.append("Examples are estimated from bytes, and so are steps and zero-row steps.")
     if known.part_files is None and known.sizes is not None:
-        notes.append(f"Split files are taken to have parts of {PART_BYTES >> 20} MiB.")
+        mib = ASSUMED_PART_BYTES >> 20
+        notes.append(
+            f"Split files are taken to have parts of {mib} MiB, as text has; count=True looks."
+        )
     if known.sizes is not None:
         notes.append(
             "Requests are those of reading files over a network from one end to the other."

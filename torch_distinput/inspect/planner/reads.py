@@ -8,13 +8,14 @@ import numpy as np
 
 from torch_distinput.data.storage.range_reader import count_requests
 from torch_distinput.inspect.planner.known_files import (
-    PART_BYTES,
+    ASSUMED_PART_BYTES,
+    FEWEST_PARTS,
     KnownFiles,
     Pile,
     deal,
     deal_even_parts,
 )
-from torch_distinput.inspect.planner.totals import Counts, Pieces
+from torch_distinput.inspect.planner.totals import Integers, Pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -28,13 +29,13 @@ class Reads:
         requests: over all workers, each file or part being read from one end to the other.
     """
 
-    examples: Counts | None = None
-    files: Counts
-    num_bytes: Counts | None
+    examples: Integers | None = None
+    files: Integers
+    num_bytes: Integers | None
     requests: int | None
 
 
-def read_own(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
+def read_dealt(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
     """Files, or their parts, that are dealt out (FILE)."""
     if split and files.part_files is None:
         return _read_even_parts(files, num_workers)
@@ -47,7 +48,7 @@ def read_own(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
     )
 
 
-def read_all(files: KnownFiles, num_workers: int) -> Reads:
+def read_whole(files: KnownFiles, num_workers: int) -> Reads:
     """Every worker reads everything (OFF, and DATA where nothing can be passed over)."""
     total = None if files.sizes is None else int(files.sizes.sum())
     pile = Pile(examples=files.examples, sizes=files.sizes, number=files.num_files)
@@ -72,7 +73,7 @@ def read_shared(files: KnownFiles, pieces: Pieces, stop: int) -> Reads:
     ends = np.cumsum(units.examples)
     first, last, among = _find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
 
-    def sum_over(values: Counts) -> Counts:
+    def sum_over(values: Integers) -> Integers:
         change = np.zeros(2 * among + 1, dtype=np.int64)
         np.add.at(change, first, values)
         np.add.at(change, last, -values)
@@ -91,8 +92,8 @@ def read_shared(files: KnownFiles, pieces: Pieces, stop: int) -> Reads:
 
 
 def _find_readers(
-    pieces: Pieces, begins: Counts, ends: Counts, stop: int
-) -> tuple[Counts, Counts, int]:
+    pieces: Pieces, begins: Integers, ends: Integers, stop: int
+) -> tuple[Integers, Integers, int]:
     """Who needs rows of each part: workers from the first to before the last, round the end.
 
     The pieces of a batch lie in the order of the workers, so those of a part do.
@@ -111,7 +112,7 @@ def _find_readers(
     most_full = np.count_nonzero(np.diff(full)) if last_batch else 0
     among = max(1, int(most_full), int(np.count_nonzero(np.diff(partial))))
 
-    def find_worker(rows: Counts) -> Counts:
+    def find_worker(rows: Integers) -> Integers:
         in_full = np.searchsorted(full, rows % size, side="right") - 1
         in_partial = np.searchsorted(partial, rows - last_batch, side="right") - 1
         return np.where(rows >= last_batch, in_partial, in_full)
@@ -127,11 +128,12 @@ def _read_even_parts(files: KnownFiles, num_workers: int) -> Reads:
     sizes = files.sizes
     num_parts = np.ones(files.num_files, dtype=np.int64)
     if sizes is not None:
-        num_parts = np.maximum(1, -(-sizes // PART_BYTES))
+        fewest = np.minimum(sizes, -(-FEWEST_PARTS // files.num_files))
+        num_parts = np.maximum(fewest, np.maximum(1, -(-sizes // ASSUMED_PART_BYTES)))
     order = files.order(files.num_files)
     examples = files.examples
 
-    def dealt(values: Counts) -> Counts:
+    def dealt(values: Integers) -> Integers:
         return deal_even_parts(values[order], num_parts[order], num_workers)
 
     total = int(num_parts.sum())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from torch_distinput.inspect.planner.totals import NEVER, Counts, EpochTotals, Pieces
+from torch_distinput.inspect.planner.totals import NEVER, EpochTotals, Integers, Pieces
 from torch_distinput.plan.assignment.order import Run
 
 
@@ -16,7 +16,7 @@ def total_shared_stream(pieces: Pieces, runs: Iterable[Run], num_dropped: int) -
     examples, filled = np.zeros((2, pieces.num_workers), dtype=np.int64)
     first_zero = np.full(pieces.num_workers, NEVER, dtype=np.int64)
     steps = zero_row_steps = 0
-    known: dict[int, tuple[Counts, Counts]] = {}
+    known: dict[int, tuple[Integers, Integers]] = {}
     for run in runs:
         if not run.size:
             continue
@@ -38,7 +38,7 @@ def total_shared_stream(pieces: Pieces, runs: Iterable[Run], num_dropped: int) -
     )
 
 
-def _deal(pieces: Pieces, size: int) -> tuple[Counts, Counts]:
+def _deal(pieces: Pieces, size: int) -> tuple[Integers, Integers]:
     """The rows of each worker in a batch, and how many of its replicas have some."""
     bounds = pieces.bound(size, np.arange(pieces.in_sync + 1))
     sizes = np.diff(bounds).reshape(pieces.num_workers, pieces.per_worker)

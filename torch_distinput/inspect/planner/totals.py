@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.options import Rebatch
 
-Counts = NDArray[np.int64]
+Integers = NDArray[np.int64]
 NEVER = -1
 """In place of a step."""
 
@@ -30,9 +30,9 @@ class EpochTotals:
 
     steps: int
     num_dropped: int
-    examples: Counts
-    zero_row_batches: Counts
-    first_zero_row_step: Counts
+    examples: Integers
+    zero_row_batches: Integers
+    first_zero_row_step: Integers
     zero_row_steps: int
 
 
@@ -58,7 +58,7 @@ class Pieces:
         return self.num_workers * self.per_worker
 
     @property
-    def first(self) -> Counts:
+    def first(self) -> Integers:
         """The first piece of each worker."""
         return np.arange(self.num_workers, dtype=np.int64) * self.per_worker
 
