@@ -34,7 +34,11 @@ FLOORS = {
 BESIDE = {
     "__main__": {"inspect"},
     "coordinator": {*GROUND, "data.batch.serialized"},
-    "inspect": {*GROUND, "plan", "rendering"},
+    # A plan lists files without torch, counts them as readers do, and cuts the order of an epoch.
+    "inspect": {
+        *(*GROUND, "plan", "rendering", "data.storage", "data.files", "data.sources"),
+        "engine.epoch_batches",
+    },
 }
 # The floors inside of rooms, from below. A file that lies in none of them sees all of its room.
 FLOORS_INSIDE = {
