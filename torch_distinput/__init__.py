@@ -71,6 +71,8 @@ if _typing.TYPE_CHECKING:
     from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
     from torch_distinput.data.sources.sequences.pad_collate import pad_collate
     from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
+    from torch_distinput.inspect.doctor.explain import explain
+    from torch_distinput.inspect.doctor.explanation import Explanation, Finding
 
     __version__: str
 
@@ -85,8 +87,10 @@ __all__ = [
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
+    "Explanation",
     "FileDataset",
     "FileShardDataset",
+    "Finding",
     "InputContext",
     "InputOptions",
     "InputStats",
@@ -126,6 +130,7 @@ __all__ = [
     "cu_seqlens",
     "document_mask",
     "errors",
+    "explain",
     "form_data_parallel_group",
     "get_replica_context",
     "get_strategy",
@@ -142,11 +147,14 @@ __all__ = [
 
 _LATE = {
     "DataShardDataset": "data.building_blocks",
+    "Explanation": "inspect.doctor.explanation",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
+    "Finding": "inspect.doctor.explanation",
     "RebatchSampler": "data.steps.rebatch_sampler",
     "cu_seqlens": "data.sources.sequences.document_bounds",
     "document_mask": "data.sources.sequences.document_bounds",
+    "explain": "inspect.doctor.explain",
     "pad_collate": "data.sources.sequences.pad_collate",
 }
 _LATE_MODULES = ("coordinator", "integrations", "preprocessing", "readers", "testing")
