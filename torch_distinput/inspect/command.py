@@ -7,7 +7,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-_SUBCOMMANDS: dict[str, tuple[str, str]] = {}
+_SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": (
+        "torch_distinput.inspect.doctor.command:add_doctor_arguments",
+        "run a script for some steps, and say what its DataLoaders do",
+    ),
+}
 """Name: a function, and what the list of subcommands says of it.
 
 The function adds arguments to a parser, and sets its default ``run`` to a function of the parsed

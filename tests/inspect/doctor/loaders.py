@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import islice
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -103,10 +104,17 @@ class BatchSamplerShard(BatchSampler):
     """Accelerate's, by name and attributes."""
 
     def __init__(self, inner: Any, num: int, index: int = 0, *, even=True, split=False) -> None:
+        self.batch_size: Any = getattr(inner, "batch_size", None)
         self.batch_sampler, self.num_processes, self.process_index = inner, num, index
         self.even_batches, self.split_batches = even, split
-        self.batch_size = getattr(inner, "batch_size", None)
         self.drop_last = getattr(inner, "drop_last", False)
+
+    def __iter__(self):
+        """Where the batches are full, and as many on each rank."""
+        return islice(self.batch_sampler, self.process_index, None, self.num_processes)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler) // self.num_processes
 
 
 class IterableDatasetShard(IterableDataset):
@@ -140,8 +148,9 @@ class UnrepeatedDistributedSampler(DistributedSampler):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self.num_samples = len(range(self.rank, len(self.dataset), self.num_replicas))
-        self.total_size = len(self.dataset)
+        size = len(cast(Any, self.dataset))
+        self.num_samples = len(range(self.rank, size, self.num_replicas))
+        self.total_size = size
 
 
 class OwnLoader(DataLoader):
@@ -155,7 +164,7 @@ def sampled(
     dataset: Any, num_ranks: int, *, batch_size: int = 8, drops: bool = False, **keywords: Any
 ) -> DataLoader:
     """A loader of rank 0 with a DistributedSampler."""
-    sampler = DistributedSampler(dataset, num_ranks, 0, drop_last=drops)
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_ranks, 0, drop_last=drops)
     return DataLoader(dataset, batch_size, sampler=sampler, **keywords)
 
 

@@ -167,7 +167,7 @@ def test_what_only_a_run_can_show_is_said_to_be_unseen() -> None:
 
 def test_an_explanation_prints_findings_facts_and_code() -> None:
     printed = str(explain(sampled(Numbers(61), 8), num_workers=8))
-    assert "1. repeated: 3 of 64 examples an epoch" in printed
+    assert "1. repeated: an epoch of 61 examples delivers 64. 3 come again" in printed
     assert "An epoch has 1 step on each of 8 ranks" in printed
     assert "loader = DataLoader(dataset, batch_size=64, shuffle=True)" in printed
 

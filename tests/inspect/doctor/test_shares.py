@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +40,8 @@ def counted(ranks: list[list[list[int]]], num_examples: int) -> EpochShares:
 def test_padded_shares_are_those_of_torch(
     num_examples, num_ranks, batch_size, sampler_drops, loader_drops
 ) -> None:
-    examples = range(num_examples)
-    samplers = [
+    examples: Any = range(num_examples)
+    samplers: list[DistributedSampler[int]] = [
         DistributedSampler(examples, num_ranks, rank, shuffle=False, drop_last=sampler_drops)
         for rank in range(num_ranks)
     ]

@@ -7,7 +7,7 @@ only: a loader over a stream remembers that it was asked, and warns later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 from torch.utils.data import (
     BatchSampler,
@@ -142,13 +142,13 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
         inner = getattr(loader, "__dict__", {}).get(name)
         if inner is not None:
             return unwrapped(inner)
-    if not issubclass(type(loader), DataLoader):
+    if not issubclass(type(loader), DataLoader):  # a wrapper may give itself another __class__
         msg = (
             f"Expected a torch DataLoader, or one that Accelerate or Fabric has prepared, got "
             f"{type(loader).__name__}. Pass the loader that the training loop iterates."
         )
         raise TypeError(msg)
-    return loader
+    return cast(DataLoader[Any], loader)
 
 
 def has_own_iter(loader: Any) -> bool:

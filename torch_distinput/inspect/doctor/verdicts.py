@@ -66,9 +66,9 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
     by = _name_of(facts.division)
     if shares.repeated:
         text = (
-            f"{shares.repeated:,} of {shares.delivered:,} examples an epoch are there twice, "
-            f"because {by} fills up until {num_ranks} ranks have the same number. Metrics count "
-            "them twice, and so does training."
+            f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
+            f"{shares.repeated:,} come again, because {by} fills up until {num_ranks} ranks have "
+            "the same number. Metrics count them twice, and so does training."
         )
         yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
     if shares.dropped:
