@@ -66,6 +66,7 @@ OWNERS = {
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),
         *("data/user_sources/loader_start.py", "integrations/transformers/sources.py"),
+        "inspect/doctor/",  # which looks at those that users have, and starts none
     ),
     "StatefulDataLoader": ("data/loader/processes.py", "data/sources/dataloader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),

@@ -107,6 +107,10 @@ PROMISED = {
     "TooFewFilesError",
     "UsageError",
     "WorkerLostError",
+    # what an input does
+    "Explanation",
+    "Finding",
+    "explain",
     # layers
     "preprocessing",
     # other libraries

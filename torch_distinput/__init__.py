@@ -57,6 +57,8 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
         UsageError,
         WorkerLostError,
     )
+    from torch_distinput.inspect.doctor.explain import explain
+    from torch_distinput.inspect.doctor.explanation import Explanation, Finding
     from torch_distinput.inspect.planner.epoch_plan import EpochPlan
     from torch_distinput.inspect.planner.planner import plan_epoch
     from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
@@ -86,8 +88,10 @@ __all__ = [
     "DistributedDataset",
     "DistributedIterator",
     "EpochPlan",
+    "Explanation",
     "FileDataset",
     "FileShardDataset",
+    "Finding",
     "InputContext",
     "InputOptions",
     "InputStats",
@@ -127,6 +131,7 @@ __all__ = [
     "cu_seqlens",
     "document_mask",
     "errors",
+    "explain",
     "form_data_parallel_group",
     "get_replica_context",
     "get_strategy",
@@ -154,8 +159,10 @@ _LATE = {
     "DistributedDataset": "distribute.dataset",
     "DistributedIterator": "distribute.iterator",
     "EpochPlan": "inspect.planner.epoch_plan",
+    "Explanation": "inspect.doctor.explanation",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
+    "Finding": "inspect.doctor.explanation",
     "InputContext": "plan.assignment.topology",
     "InputOptions": "options",
     "InputStats": "values",
@@ -193,6 +200,7 @@ _LATE = {
     "compute_average_loss": "distribute.steps.loss",
     "cu_seqlens": "data.sources.sequences.document_bounds",
     "document_mask": "data.sources.sequences.document_bounds",
+    "explain": "inspect.doctor.explain",
     "form_data_parallel_group": "cluster.data_parallel_group",
     "get_replica_context": "distribute.replicas.replica",
     "get_strategy": "distribute.strategy",
