@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from typing import NamedTuple, final
 
 from torch.utils.data import IterableDataset
@@ -26,6 +25,7 @@ from torch_distinput.data.steps.local_step import (
     empty_step,
     take_apart,
 )
+from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
@@ -145,7 +145,8 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = fingerprint_batch(chunk, number, self._splitter) ^ self._mark_order(chunk)
+            mark = fingerprint_batch(chunk, number, self._splitter)
+            mark ^= mark_order(chunk, self._stream, self._splitter)
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
                 yield deal_cut_rows(chunk, self._dealer, mark, trace)
@@ -156,17 +157,6 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
-
-    def _mark_order(self, chunk: Chunk) -> int:
-        """A number that is the same on all workers, if each finds the same rows in its windows.
-
-        Of every batch: who measures other lengths, in any window, would deliver other rows.
-        """
-        is_compared = self._splitter.shared and self._splitter.topology.num_workers > 1
-        if not is_compared or not isinstance(self._stream, WindowedStream):
-            return 0
-        digest = blake2b(chunk.ids.tobytes(), digest_size=7).digest()  # fits into an int64
-        return int.from_bytes(digest, "little")
 
     def _cut_streaming(self, reader: ReaderChain) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""

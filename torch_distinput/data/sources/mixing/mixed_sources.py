@@ -19,7 +19,7 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
-from torch_distinput.data.sources.mixing.mixed_shares import find_shares
+from torch_distinput.data.sources.mixing.mixed_shares import find_shares, is_by_turns
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -159,13 +159,23 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
 
 
 def describe_mixture(
-    mixture: Mixture, shares: Shares, members: dict[str, dict[str, Any]]
+    mixture: Mixture,
+    shares: Shares,
+    members: dict[str, dict[str, Any]],
+    *,
+    counts_tokens: bool = False,
 ) -> dict[str, Any]:
     """What decides the order: of a state, and compared between workers; lists and plain values.
 
-    ``members``: the same of each source, as far as it is known here.
+    Args:
+        mixture: what is mixed.
+        shares: of each source.
+        members: the same of each source, as far as it is known here.
+        counts_tokens: shares are of tokens, which are counted when they are read.
     """
-    weights = [[at, list(map(str, each))] for at, each in shares.points]
+    weights: list[Any] = [[at, list(map(str, each))] for at, each in shares.points]
+    if counts_tokens:
+        weights = ["of tokens", *weights]
     facts = {"sources": _list_names(mixture), "weights": weights, "stop": mixture.stop}
     for name, own in members.items():
         facts.update({f"{name}: {fact}": value for fact, value in own.items()})
@@ -230,7 +240,8 @@ def _mix_streams(
         for name, source in opened.items()
         if isinstance(source, IndexedSource)
     }
-    facts = describe_mixture(mixture, shares, described)
+    length = mixture.length if is_by_turns(mixture, opened) else None
+    facts = describe_mixture(mixture, shares, described, counts_tokens=length is not None)
     # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
     is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
 
@@ -243,6 +254,7 @@ def _mix_streams(
             stop=mixture.stop,
             facts=facts,
             collate=request.collate_fn,
+            length=length,
         )
         digests = "/".join(each.digest for each in found)
         return Prepared(
