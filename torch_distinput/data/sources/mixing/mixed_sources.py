@@ -234,33 +234,31 @@ def _mix_streams(
     mixture: Mixture, opened: dict[str, Source], shares: Shares, request: Request
 ) -> StreamSource:
     """All sources are read in order; each that has files or shards may be dealt out."""
-    names = tuple(opened)
+    by_turns = is_by_turns(mixture, opened)
     described = {
         name: {"number of examples": source.num_examples, **source.facts}
         for name, source in opened.items()
         if isinstance(source, IndexedSource)
     }
-    length = mixture.length if is_by_turns(mixture, opened) else None
-    facts = describe_mixture(mixture, shares, described, counts_tokens=length is not None)
+    facts = describe_mixture(mixture, shares, described, counts_tokens=by_turns)
     # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
     is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
 
     def prepare(*, by_shard: bool = False) -> Prepared:
         found = [_prepare(name, source, by_shard=by_shard) for name, source in opened.items()]
         stream = MixedStream(
-            names=names,
+            names=tuple(opened),
             streams=tuple(each.stream for each in found),
             shares=shares,
             stop=mixture.stop,
             facts=facts,
             collate=request.collate_fn,
-            length=length,
+            length=mixture.length if by_turns else None,
         )
-        digests = "/".join(each.digest for each in found)
         return Prepared(
             stream=stream,
             num_shards=_count_shards(found) if is_dealt else 0,
-            digest=blake2b(digests.encode(), digest_size=8).hexdigest(),
+            digest=_join_digests(found),
         )
 
     streams = [source for source in opened.values() if isinstance(source, StreamSource)]
@@ -299,6 +297,11 @@ def _count_shards(found: list[Prepared]) -> int | None:
     """Of the source that has fewest; None where all are split."""
     counts = [each.num_shards for each in found if each.num_shards is not None]
     return min(counts, default=None)
+
+
+def _join_digests(found: list[Prepared]) -> str:
+    digests = "/".join(each.digest for each in found)
+    return blake2b(digests.encode(), digest_size=8).hexdigest()
 
 
 def _refuse_version_1(flat: Flat) -> Start:
