@@ -16,6 +16,7 @@ from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
@@ -81,6 +82,13 @@ class ExampleSteps(Steps):
         if self._counted is None or not assigns_shards(self.route):
             return None
         return self._counted.num_parts
+
+    @property
+    def tally(self) -> StepTally:
+        """Tokens of a budget, and examples by source, of what is this worker's own."""
+        return StepTally.of(
+            self._stream, self.route.splitter, counts_tokens=self._is_budgeted
+        )
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""

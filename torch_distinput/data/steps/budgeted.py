@@ -29,6 +29,7 @@ from torch_distinput.data.steps.local_step import SourceCounts, Trace
 from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import fingerprint_batch
 from torch_distinput.data.steps.rebatch import CutRows, deal_cut_rows, make_cut_rows
+from torch_distinput.data.steps.step_tally import count_own
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, concat_chunks
 from torch_distinput.data.stream.protocols import RowReader, Stream
@@ -195,7 +196,8 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
                 continue
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.stop)
-                trace = whole._replace(own_tokens=int(counted[cut.start : cut.stop].sum()))
+                tokens = int(counted[cut.start : cut.stop].sum())
+                trace = count_own(whole, mine, self._stream, self._splitter, num_tokens=tokens)
                 yield make_cut_rows(
                     mine, cut.sizes, self._splitter, mark, trace, dealer=self._dealer
                 )

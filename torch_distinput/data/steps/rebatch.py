@@ -27,6 +27,7 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
+from torch_distinput.data.steps.step_tally import count_own
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
@@ -221,6 +222,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
+        trace = count_own(trace, chunk, self._stream, self._splitter)
         return make_cut_rows(chunk, sizes, self._splitter, mark, trace, dealer=self._dealer)
 
 
