@@ -186,7 +186,7 @@ class InputStats:
         retries: requests to a storage that were made again after a failure.
         sources: of a :func:`mix`, the examples in sync by source; else empty.
         repeats: likewise how often each source has begun again since the epoch began
-            (``stop="repeat"``); where each worker mixes its own, on the one where it was most often.
+            (``stop="repeat"``); where each worker mixes its own, on the one that did most often.
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
         balance: with ``balance=``, how evenly the work was dealt; else None.
