@@ -77,7 +77,7 @@ class StreamedInput:
             steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
             if any(part.count for part in steps):
                 if number == step:
-                    return steps
+                    return workers[0].tally.join(steps)
                 number += 1
         return None
 

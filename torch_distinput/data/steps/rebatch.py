@@ -27,7 +27,8 @@ from torch_distinput.data.steps.local_step import (
 )
 from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
-from torch_distinput.data.steps.step_tally import count_own
+from torch_distinput.data.steps.step_padding import StepPadding
+from torch_distinput.data.steps.step_tally import count_own, with_longest
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
@@ -274,6 +275,7 @@ class Finish:
         splitter: how they were cut.
         lent: a collate_fn of the user's makes the batches, perhaps always in the same buffer.
         ahead: a batch is kept while the next ones are made.
+        padding: makes all columns of rows as long as the longest, and tells how long they are.
     """
 
     stream: Stream
@@ -281,6 +283,7 @@ class Finish:
     splitter: Splitter
     lent: bool = False
     ahead: bool = False
+    padding: StepPadding | None = None
 
     def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step."""
@@ -296,7 +299,11 @@ class Finish:
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
         part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
-        return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
+        trace = item.trace
+        if self.padding is not None:
+            longest = self.padding.measure(part)
+            part, trace = self.padding.widen(part, longest), with_longest(trace, longest)
+        return cut_step(part, item.sizes, mark=item.mark, trace=trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:
