@@ -108,7 +108,7 @@ class StepInfo:
             was played before, and its own ids.
         padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
             first; None where the rows are the examples.
-        sources: of a :func:`mix` that all workers share, the examples in sync by source; else None.
+        sources: of a :func:`mix`, the examples in sync by source; else None.
         num_tokens: tokens in this step over all replicas in sync, by the lengths of its examples;
             None where they are not known beforehand.
         cp_dim: the dimension of the mesh over whose ranks its sequences are cut, as
@@ -184,10 +184,9 @@ class InputStats:
             or what follows it in its part of the file where a format cannot go on. Also for steps
             that are read and not delivered yet. Under DATA every worker meets all of it.
         retries: requests to a storage that were made again after a failure.
-        sources: of a :func:`mix` that all workers share, the examples in sync by source; else
-            empty.
+        sources: of a :func:`mix`, the examples in sync by source; else empty.
         repeats: likewise how often each source has begun again since the epoch began
-            (``stop="repeat"``).
+            (``stop="repeat"``); where each worker mixes its own, on the one that did most often.
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
         balance: with ``balance=``, how evenly the work was dealt; else None.

@@ -16,6 +16,8 @@ from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.steps.step_padding import StepPadding
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
@@ -82,6 +84,22 @@ class ExampleSteps(Steps):
             return None
         return self._counted.num_parts
 
+    @property
+    def tally(self) -> StepTally:
+        """Tokens of a budget, and examples by source, of what is this worker's own."""
+        return StepTally.of(
+            self._stream,
+            self.route.splitter,
+            counts_tokens=self._is_budgeted,
+            padding=self._padding,
+        )
+
+    @property
+    def _padding(self) -> StepPadding | None:
+        """Makes rows as long as the longest of their step, where that was asked for."""
+        collate = self.source.step_padding
+        return None if collate is None else StepPadding(collate=collate)
+
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
         return self.facts()
@@ -121,9 +139,11 @@ class ExampleSteps(Steps):
         """The steps from a position on, where files tell how many records they have.
 
         None where all workers deal rows by what each of them finds that they cost: then they vote
-        in any case, and compare the costs.
+        in any case, and compare the costs. Or where they tell each other how long their rows are.
         """
-        if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
+        is_told = self._padding is not None and self.route.splitter.topology.num_workers > 1
+        is_dealt = self.balance is not None and self.route.splitter.shared
+        if self._is_budgeted or is_told or is_dealt:
             return None
         lengths = self._lengths(position)
         if lengths is None:
@@ -163,7 +183,9 @@ class ExampleSteps(Steps):
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         ahead = options.num_threads > 0
-        finish = Finish(self._stream, shard, splitter, lent=lent, ahead=ahead)
+        finish = Finish(
+            self._stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
+        )
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(

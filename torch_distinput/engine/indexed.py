@@ -23,9 +23,9 @@ from torch_distinput.data.steps.indexed import (
     pad_to,
     plan_steps,
     with_num_tokens,
-    with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
+from torch_distinput.data.steps.source_counts import with_source_counts
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
@@ -147,8 +147,8 @@ class IndexedInput:
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
         mixture = self._source.counted_mixture
-        if mixture is not None and self._splitter.shared:
-            fetched = with_source_counts(fetched, mixture, position.examples)
+        if mixture is not None:
+            fetched = with_source_counts(fetched, mixture, batches, self._splitter, position)
         if isinstance(batches, BudgetBatches):
             fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
         steps = (Delivery(step, total, None) for step, total in fetched)

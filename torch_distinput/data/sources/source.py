@@ -196,6 +196,8 @@ class StreamSource:
         by_shard: prepares the same source, read shard by shard; None where that is not the same.
         more_shards: how to make a source with more files or shards; ``{}``: how many.
         windows: what is made of windows of it, in words; empty where nothing is.
+        step_padding: pads rows to the longest of a worker's part of a step, to be filled up to the
+            longest of the step; None where they are not.
     """
 
     name: str
@@ -208,6 +210,7 @@ class StreamSource:
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     windows: str = ""
+    step_padding: Any = None
 
     def __post_init__(self) -> None:
         """Refuse lengths that cannot be looked up."""

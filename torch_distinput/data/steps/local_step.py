@@ -14,6 +14,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.tally import NO_TALLY, Tally
 from torch_distinput.values import BalanceStats
 
 
@@ -106,10 +107,11 @@ class Trace(NamedTuple):
     Attributes:
         resume_point: see :class:`LocalStep`.
         num_touched: see :class:`LocalStep`.
-        source_counts: of the whole step, where all workers share one mixture.
+        source_counts: of the whole step of a mixture; None where this worker does not know it.
         num_tokens: of the whole step, where batches are filled by a token budget; None where this
             worker does not know it.
-        own_tokens: of the rows of this worker likewise.
+        own: numbers of this worker's rows, to be joined with those of others: see
+            :class:`StepTally`.
         costs: of the step, where its rows were dealt by them.
     """
 
@@ -117,7 +119,7 @@ class Trace(NamedTuple):
     num_touched: int = 0
     source_counts: SourceCounts | None = None
     num_tokens: int | None = None
-    own_tokens: int = 0
+    own: Tally = NO_TALLY
     costs: StepCosts | None = None
 
 
@@ -155,9 +157,9 @@ class LocalStep:
         return self.trace.num_touched
 
     @property
-    def own_tokens(self) -> int:
-        """Tokens of this worker in the step, where they are counted."""
-        return self.trace.own_tokens
+    def tally(self) -> Tally:
+        """Numbers of this worker in the step, where they are joined."""
+        return self.trace.own
 
     @property
     def count(self) -> int:

@@ -47,16 +47,16 @@ def open_buckets(
     """
     _refuse_batches(buckets)
     window = _find_window(buckets, request)
-    collate, own = request.collate_fn, request
-    if isinstance(collate, PadCollate) and collate.is_of_step:
-        own = replace(request, collate_fn=collate.of_rows())
+    own = request
+    if isinstance(request.collate_fn, PadCollate) and request.collate_fn.is_of_step:
+        own = replace(request, collate_fn=request.collate_fn.of_rows())
     opened = open_source(buckets.source, own)
     if isinstance(opened, IndexedSource):
         return _bucket_indexed(buckets, opened, window, pads_step=own is not request)
     assert not isinstance(opened, ReadySource), "there is a batch size, and no DataLoader"
-    refuse_padding_of_steps(request, opened.name)
     measure_rows(buckets.length, ())  # refuses an array
-    return _bucket_stream(buckets, opened, window)
+    stream = _bucket_stream(buckets, opened, window)
+    return stream if own is request else replace(stream, step_padding=own.collate_fn)
 
 
 def _refuse_batches(buckets: Buckets) -> None:
@@ -87,19 +87,30 @@ def refuse_inner_buckets(source: Any) -> None:
         raise ConfigurationError(msg)
 
 
-def refuse_padding_of_steps(request: Request, name: str) -> None:
-    """Refuse to pad to the longest of a step where that is not known before it is read.
+def open_padded_to_steps(
+    source: Any, request: Request, open_source: Callable[[Any, Request], Source]
+) -> Source:
+    """Open a source whose rows are padded to the longest of their step, if workers vote on it.
 
     Raises:
-        ConfigurationError: it was asked for.
+        ConfigurationError: they do not, and know no lengths.
     """
     collate = request.collate_fn
-    if isinstance(collate, PadCollate) and collate.is_of_step:
-        msg = (
-            'pad_collate(longest_of="step") needs lengths that are known beforehand, of a bucket() '
-            f'over a source with an index, got {name}. Use longest_of="replica", or such a source.'
-        )
-        raise ConfigurationError(msg)
+    assert isinstance(collate, PadCollate), "asked by the caller"
+    opened = open_source(source, replace(request, collate_fn=collate.of_rows()))
+    if isinstance(opened, StreamSource):
+        return replace(opened, step_padding=collate.of_rows())
+    msg = (
+        'pad_collate(longest_of="step") needs lengths that are known beforehand where a source has '
+        f'an index: of a bucket() over it; or a stream or files. Got {opened.name}. Use '
+        'longest_of="replica", or bucket().'
+    )
+    raise ConfigurationError(msg)
+
+
+def pads_steps(request: Request) -> bool:
+    """Whether rows are to be padded to the longest of their step."""
+    return isinstance(request.collate_fn, PadCollate) and request.collate_fn.is_of_step
 
 
 def _size_of(request: Request) -> int:

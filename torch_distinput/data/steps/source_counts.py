@@ -1,0 +1,63 @@
+"""What the steps of a mixture with an index are from, over all replicas in sync: arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from torch_distinput.data.steps.local_step import LocalStep, SourceCounts
+from torch_distinput.plan.assignment.batching import Splitter, cut_for_all
+from torch_distinput.plan.assignment.order import GlobalBatches
+
+if TYPE_CHECKING:
+    from torch_distinput.plan.assignment.mixed_order import MixedIndices
+    from torch_distinput.plan.progress.position import Position
+
+Counted = tuple[Sequence[int], int]
+"""Examples of each source in a step, and the place of the order behind the last of them."""
+
+
+def with_source_counts(
+    steps: Iterator[tuple[LocalStep, int]],
+    mixture: MixedIndices,
+    batches: GlobalBatches,
+    splitter: Splitter,
+    position: Position,
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps of a mixture, from a position on, with what they are from; each with its examples."""
+    names = [member.name for member in mixture.members]
+    own = None if splitter.shared else _count_own(mixture, batches, splitter, position.steps)
+    place, before = position.examples, mixture.count(position.examples)
+    for step, num_examples in steps:
+        if own is None:  # a piece of the order
+            place += num_examples
+            after = mixture.count(place)
+            counts: Sequence[int] = [n - had for n, had in zip(after, before, strict=True)]
+            before = after
+        else:
+            counts, place = next(own)
+            after = mixture.count(place)
+        found = SourceCounts(
+            dict(zip(names, counts, strict=True)),
+            dict(zip(names, mixture.count_passes(after), strict=True)),
+        )
+        yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
+
+
+def _count_own(
+    mixture: MixedIndices, batches: GlobalBatches, splitter: Splitter, num_steps: int
+) -> Iterator[Counted]:
+    """Each step where all workers play all of it; ``num_steps`` of them are over."""
+    passed, first_step = divmod(num_steps, splitter.steps_per_batch)
+    place = 0
+    for run in batches.runs:
+        skipped = min(passed, run.count)
+        passed, place = passed - skipped, place + skipped * run.size
+        if skipped == run.count:
+            continue
+        cuts = list(cut_for_all(splitter, (run.size,)))
+        for _ in range(run.count - skipped):
+            yield from islice(mixture.count_steps(place, cuts), first_step, None)
+            place, first_step = place + run.size, 0
