@@ -20,7 +20,11 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.sources.sequences.documents import DocumentReader, FlatDocuments
+from torch_distinput.data.sources.sequences.documents import (
+    DocumentReader,
+    FlatDocuments,
+    to_signed,
+)
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.data.user_sources.sequences.packing import (
     ERROR,
@@ -131,9 +135,12 @@ def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentP
         packing: what was asked for.
     """
     within = count_up(layout.lengths)
-    tokens = _take(pieces[0], layout, within)
-    targets = tokens if len(pieces) == 1 else _take(pieces[1], layout, within)
-    labels = (_shift if packing.shift_labels else _mark)(targets, layout, pieces[-1])
+    taken = [_take(*column, layout, within) for column in zip(pieces, packing.columns, strict=True)]
+    tokens, targets = taken[0], taken[-1]
+    if packing.shift_labels:
+        labels = _shift(targets, layout, pieces[-1], packing.columns[-1])
+    else:
+        labels = _mark(targets, layout)
     numbers = np.repeat(layout.numbers.astype(np.int32), layout.lengths)
     spread = _Jagged(layout) if packing.layout == JAGGED_ROWS else _Dense(layout)
     leaves = (
@@ -156,15 +163,23 @@ def join_jagged(examples: Sequence[Mapping[str, torch.Tensor]], row_length: int)
     }
 
 
-def _take(pieces: FlatDocuments, layout: RowLayout, within: Indices) -> Indices:
+def _take(
+    pieces: FlatDocuments, column: str | None, layout: RowLayout, within: Indices
+) -> Indices:
     """The values of pieces, one behind the other."""
     places = np.repeat(pieces.begins + layout.starts, layout.lengths)
     places += within
-    found: Indices = pieces.values[places].astype(np.int64, copy=False)
+    return _to_int64(pieces.values[places], column)
+
+
+def _to_int64(values: Any, column: str | None) -> Indices:
+    found: Indices = to_signed(values, column).astype(np.int64, copy=False)
     return found
 
 
-def _shift(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:
+def _shift(
+    values: Indices, layout: RowLayout, pieces: FlatDocuments, column: str | None
+) -> Indices:
     """For each token the next one of its document, which may be in another row."""
     if not len(values):
         return values
@@ -173,11 +188,11 @@ def _shift(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices
     goes_on = after < pieces.lengths
     nexts = pieces.begins + np.where(goes_on, after, 0)
     labels = np.roll(values, -1)
-    labels[lasts] = np.where(goes_on, pieces.values[nexts].astype(np.int64), NO_LABEL)
+    labels[lasts] = np.where(goes_on, _to_int64(pieces.values[nexts], column), NO_LABEL)
     return labels
 
 
-def _mark(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:  # noqa: ARG001
+def _mark(values: Indices, layout: RowLayout) -> Indices:
     """Each token itself, but for those that begin a document, for a model that shifts."""
     labels = values.copy()
     labels[np.cumsum(layout.lengths) - layout.lengths] = NO_LABEL
