@@ -26,6 +26,7 @@ from torch_distinput.data.steps.local_step import (
     empty_step,
     take_apart,
 )
+from torch_distinput.data.steps.packed_rows import count_packed
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
@@ -296,6 +297,9 @@ class Finish:
             return item
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
+        trace = item.trace
+        if isinstance(self.stream, (WindowedStream, MixedStream)):
+            trace = trace._replace(packed=count_packed(self.stream, item.chunk.data))
         batch = self.stream.finish(item.chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)
@@ -304,7 +308,7 @@ class Finish:
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
         part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
-        return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
+        return cut_step(part, item.sizes, mark=item.mark, trace=trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

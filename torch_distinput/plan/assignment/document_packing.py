@@ -64,6 +64,12 @@ class PackedRows:
         size = self.num_rows * self.row_length
         return (size - self.num_tokens) / size if size else 0.0
 
+    def count_contents(self) -> Indices:
+        """``(rows, 3)``: of each row its pieces, their tokens, and its places with padding."""
+        firsts, places = self.first_pieces, np.full(self.num_rows, self.row_length)
+        before = np.append(0, np.cumsum(self.lengths))
+        return np.column_stack([np.diff(firsts), np.diff(before[firsts]), places])
+
     def lay_out(self, rows: Indices) -> RowLayout:
         """Say what is where in some rows."""
         firsts = self.first_pieces[rows]

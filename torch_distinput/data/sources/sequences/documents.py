@@ -257,7 +257,7 @@ def _concat(
     firsts = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
     begins = [part.begins + first for part, first in zip(parts, firsts, strict=False)]
     return FlatDocuments(
-        np.concatenate([to_signed(part.values, name) for part in parts]),
+        np.concatenate([make_signed(part.values, name) for part in parts]),
         np.concatenate(begins)[order],
         np.concatenate([part.lengths for part in parts])[order],
     )
@@ -295,10 +295,10 @@ def _as_array(row: Any, name: str | None) -> Any:
     if array.ndim != 1:
         raise _not_tokens(name, f"one of shape {array.shape}")
     _check_whole(array, name)
-    return to_signed(array, name)
+    return make_signed(array, name)
 
 
-def to_signed(values: Any, name: str | None) -> Any:
+def make_signed(values: Any, name: str | None) -> Any:
     """The same values, but those of uint64 as int64: with other types NumPy makes floats of them.
 
     Raises:

@@ -23,7 +23,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.sequences.documents import (
     DocumentReader,
     FlatDocuments,
-    to_signed,
+    make_signed,
 )
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.data.user_sources.sequences.packing import (
@@ -173,7 +173,7 @@ def _take(
 
 
 def _to_int64(values: Any, column: str | None) -> Indices:
-    found: Indices = to_signed(values, column).astype(np.int64, copy=False)
+    found: Indices = make_signed(values, column).astype(np.int64, copy=False)
     return found
 
 

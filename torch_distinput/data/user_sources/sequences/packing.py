@@ -15,8 +15,8 @@ from torch_distinput.plan.assignment.document_packing import BEST_FIT, WAYS_TO_P
 
 SPLIT, ERROR = "split", "error"
 DENSE_ROWS, JAGGED_ROWS = "dense", "jagged"
-TOKENS, LABELS = "input_ids", "labels"
-MADE_COLUMNS = (LABELS, "position_ids", "document_ids", "loss_mask")
+TOKENS, LABELS, DOCUMENT_IDS = "input_ids", "labels", "document_ids"
+MADE_COLUMNS = (LABELS, "position_ids", DOCUMENT_IDS, "loss_mask")
 """The columns of packed rows beside their tokens."""
 _SMALLEST_ID, _LARGEST_ID = -(2**63), 2**63 - 1
 
