@@ -260,7 +260,7 @@ def _fit_best(
             if space >= whole:
                 num_rows += 1
                 spaces.append(whole + num_rows)
-            num = 1 if left == 1 else min(left, space // size)
+            num = left if left * size <= space else space // size
             left -= num
             space -= num * size
             chosen.append(space)
