@@ -81,6 +81,7 @@ PROMISED = {
     # what a step yields, and what is done with it
     "OptionalStep",
     "PackedStrings",
+    "PackingStats",
     "PerReplica",
     "ReplayedStep",
     "ReplicaContext",

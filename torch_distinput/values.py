@@ -172,6 +172,26 @@ class BalanceStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PackingStats:
+    """What packed rows (:func:`pack`) were filled with, from :class:`InputStats`.
+
+    Counted are the rows that this worker's replicas got since the iterator was made. So the counts
+    of all workers add up to those of all replicas in sync.
+
+    Attributes:
+        rows: how many there were.
+        documents: how many documents they held; one that is cut counts in each of its rows.
+        tokens: of these documents, without padding.
+        waste: the share of padding in the rows; jagged ones leave it out, and count alike.
+    """
+
+    rows: int
+    documents: int
+    tokens: int
+    waste: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputStats:
     """Counters of one iterator, from ``DistributedIterator.stats``.
 
@@ -190,6 +210,8 @@ class InputStats:
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
         balance: with ``balance=``, how evenly the work was dealt; else None.
+        packing: of packed rows, what they were filled with; None as long as there are none, and for
+            a :func:`mix` of packed rows and others.
     """
 
     steps: int
@@ -202,6 +224,7 @@ class InputStats:
     repeats: Mapping[str, int] = field(default_factory=dict)
     num_tokens: int | None = None
     balance: BalanceStats | None = None
+    packing: PackingStats | None = None
 
 
 class OptionalStep(Generic[T_co]):

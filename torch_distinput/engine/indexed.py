@@ -15,6 +15,7 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.indexed import (
     FetchTask,
     PlannedStep,
@@ -22,10 +23,8 @@ from torch_distinput.data.steps.indexed import (
     fetch_steps,
     pad_to,
     plan_steps,
-    with_num_tokens,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
-from torch_distinput.data.steps.source_counts import with_source_counts
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
@@ -148,9 +147,14 @@ class IndexedInput:
         fetched = self._fetch(opening, position, batches)
         mixture = self._source.counted_mixture
         if mixture is not None:
-            fetched = with_source_counts(fetched, mixture, batches, self._splitter, position)
+            fetched = step_facts.with_source_counts(
+                fetched, mixture, batches, self._splitter, position
+            )
         if isinstance(batches, BudgetBatches):
-            fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
+            num_tokens = self._count_tokens(batches, position)
+            fetched = step_facts.with_num_tokens(fetched, num_tokens)
+        if (contents := self._source.packed_contents) is not None:
+            fetched = step_facts.with_packed_counts(fetched, contents)
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,

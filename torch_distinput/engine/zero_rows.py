@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from torch_distinput.data.batch.leaf_kind import Order
-from torch_distinput.data.batch.leaf_kinds import kind_of
+from torch_distinput.data.batch.leaf_kinds import zero_row_maker
 from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
+from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names
 from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import (
@@ -19,9 +20,18 @@ from torch_distinput.data.steps.padding import (
     pad_batch,
     pad_spec,
 )
+from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.errors import SourceError
 
 _NUMBERS = {torch.bool, torch.int64, torch.float64}
+
+
+class _EmptyBatch(NamedTuple):
+    """What batches without rows are made of: functions that make leaves, and what they share."""
+
+    makers: list[Callable[[], Any]]
+    structure: Structure
+    ids: Ids
 
 
 class Shapes:
@@ -39,7 +49,7 @@ class Shapes:
         self._check = check
         self._look: Any = None
         self._last: Any = None
-        self._empty: ReplicaBatch | None = None
+        self._empty: _EmptyBatch | None = None
         self._orders: list[Order] | None = None
 
     def complete(
@@ -73,8 +83,8 @@ class Shapes:
         """
         if self._empty is None:
             self._empty = self._make(ask)
-        leaves, structure, ids = self._empty
-        return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
+        makers, structure, ids = self._empty
+        return ReplicaBatch([make() for make in makers], structure, ids)
 
     def fill(
         self, parts: Sequence[ReplicaBatch]
@@ -94,13 +104,14 @@ class Shapes:
     def _latest(self) -> Any:
         return self.spec if self._last is None else self._last
 
-    def _make(self, ask: Callable[[], Any]) -> ReplicaBatch:
+    def _make(self, ask: Callable[[], Any]) -> _EmptyBatch:
         if self._latest is None:
             self.spec = ask()
         if self._latest is None:
             raise make_spec_error()
         self._check(self._latest[0])
-        return take_apart(*zero_rows(self._latest))
+        leaves, structure, ids = take_apart(*zero_rows(self._latest))
+        return _EmptyBatch(list(map(zero_row_maker, leaves)), structure, ids)
 
 
 def _check_numbers(before: Any, now: Any) -> None:

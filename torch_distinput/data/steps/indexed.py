@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, final
@@ -84,14 +84,6 @@ class StepFetch:
         else:
             batch = self.fetch(task)
         return rows.copy_rows(batch) if self.copies else batch
-
-
-def with_num_tokens(
-    steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps with the tokens of their global batches."""
-    for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
-        yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
 
 
 def ended_early() -> SourceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import NO_TALLY, Tally
-from torch_distinput.values import BalanceStats
+from torch_distinput.values import BalanceStats, PackingStats
 
 
 class ReplicaBatch(NamedTuple):
@@ -58,6 +59,44 @@ class SourceCounts(NamedTuple):
 
     examples: dict[str, int]
     repeats: dict[str, int]
+
+
+class PackedCounts(NamedTuple):
+    """What packed rows of this worker are filled with.
+
+    Attributes:
+        rows: how many there are.
+        documents: documents in each of them, added up.
+        tokens: of these, without padding.
+        places: of tokens and padding.
+    """
+
+    rows: int
+    documents: int
+    tokens: int
+    places: int
+
+
+@final
+class PackedTotals:
+    """Adds up what packed rows are filled with."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._total = PackedCounts(0, 0, 0, 0)
+
+    def add(self, counts: PackedCounts) -> None:
+        """Add a step."""
+        self._total = PackedCounts(*map(operator.add, self._total, counts))
+
+    @property
+    def packing(self) -> PackingStats | None:
+        """The totals; None without a row."""
+        rows, documents, tokens, places = self._total
+        if not rows:
+            return None
+        waste = 1 - tokens / places
+        return PackingStats(rows=rows, documents=documents, tokens=tokens, waste=waste)
 
 
 @final
@@ -113,6 +152,7 @@ class Trace(NamedTuple):
         own: numbers of this worker's rows, to be joined with those of others: see
             :class:`StepTally`.
         costs: of the step, where its rows were dealt by them.
+        packed: of the rows of this worker, where they are packed.
     """
 
     resume_point: ResumePoint | None = None
@@ -121,9 +161,28 @@ class Trace(NamedTuple):
     num_tokens: int | None = None
     own: Tally = NO_TALLY
     costs: StepCosts | None = None
+    packed: PackedCounts | None = None
 
 
 NO_TRACE = Trace()
+
+
+@final
+class TraceTotals:
+    """Adds up what the steps of an iterator tell."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.sources, self.costs, self.packed = SourceTotals(), CostTotals(), PackedTotals()
+
+    def add(self, trace: Trace) -> None:
+        """Add a step."""
+        if trace.source_counts is not None:
+            self.sources.add(trace.source_counts)
+        if trace.costs is not None:
+            self.costs.add(trace.costs)
+        if trace.packed is not None:
+            self.packed.add(trace.packed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ from torch_distinput.data.steps.local_step import (
     take_apart,
 )
 from torch_distinput.data.steps.order_marks import mark_order
+from torch_distinput.data.steps.packed_rows import count_packed
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import count_own, with_longest
@@ -291,6 +292,9 @@ class Finish:
             return item
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
+        trace = item.trace
+        if isinstance(self.stream, (WindowedStream, MixedStream)):
+            trace = trace._replace(packed=count_packed(self.stream, item.chunk.data))
         batch = self.stream.finish(item.chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)
@@ -299,7 +303,6 @@ class Finish:
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
         part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
-        trace = item.trace
         if self.padding is not None:
             longest = self.padding.measure(part)
             part, trace = self.padding.widen(part, longest), with_longest(trace, longest)

@@ -7,7 +7,7 @@ web: IndexedSource, code: StreamSource     ->  StreamSource in which all are rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -37,6 +37,7 @@ from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
+from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.shares import Shares
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.state_version_1 import Flat
@@ -227,7 +228,15 @@ def _mix_indexed(
         loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
         mixture=mixed,
         facts=describe_mixture(mixture, shares, described),
+        packed_contents=_join_contents(list(opened.values())),
     )
+
+
+def _join_contents(sources: Sequence[IndexedSource]) -> Indices | None:
+    """What is in the rows of all sources, if all are packed."""
+    contents = [source.packed_contents for source in sources]
+    known = [each for each in contents if each is not None]
+    return np.concatenate(known) if len(known) == len(contents) else None
 
 
 def _mix_streams(
@@ -285,6 +294,7 @@ def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
                 fetch=source.fetch,
                 make_order=source.make_order,
                 told=EpochTeller(source.dataset),
+                packed_contents=source.packed_contents,
             ),
             num_shards=0,
             digest="",

@@ -11,6 +11,7 @@ what is read in order it travels with the votes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
@@ -256,11 +257,12 @@ def _as_tensor(where: str, row: Any) -> torch.Tensor:
 def _check_fill(where: str, fill: float, dtype: torch.dtype) -> None:
     """Refuse a number that the dtype would change without a word."""
     if dtype.is_floating_point or dtype.is_complex:
-        return
-    is_held = fill in (0, 1)
-    if dtype is not torch.bool:
+        is_held = not math.isfinite(fill) or abs(fill) <= torch.finfo(dtype).max
+    elif dtype is torch.bool:
+        is_held = fill in (0, 1)
+    else:
         bounds = torch.iinfo(dtype)
-        is_held = fill == int(fill) and bounds.min <= fill <= bounds.max
+        is_held = bounds.min <= fill <= bounds.max and fill == int(fill)
     if not is_held:
         msg = (
             f"pad_collate expects a number that {dtype} holds to fill {where}, got {fill!r}. Use "

@@ -1,19 +1,21 @@
-"""What the steps of a mixture with an index are from, over all replicas in sync: arithmetic."""
+"""What is told of steps of examples by index, beside their rows: it follows from the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from torch_distinput.data.steps.local_step import LocalStep, SourceCounts
+from torch_distinput.data.steps.local_step import LocalStep, PackedCounts, SourceCounts
 from torch_distinput.plan.assignment.batching import Splitter, cut_for_all
 from torch_distinput.plan.assignment.order import GlobalBatches
+from torch_distinput.plan.assignment.permutation import Indices
 
 if TYPE_CHECKING:
     from torch_distinput.plan.assignment.mixed_order import MixedIndices
     from torch_distinput.plan.progress.position import Position
+
 
 Counted = tuple[Sequence[int], int]
 """Examples of each source in a step, and the place of the order behind the last of them."""
@@ -44,6 +46,28 @@ def with_source_counts(
             dict(zip(names, mixture.count_passes(after), strict=True)),
         )
         yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
+
+
+def with_num_tokens(
+    steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps with the tokens of their global batches."""
+    for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
+        yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
+
+
+def with_packed_counts(
+    steps: Iterator[tuple[LocalStep, int]], contents: Indices
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps of packed rows with what these are filled with.
+
+    ``contents``: ``(rows, 3)``: of each row its documents, tokens and places.
+    """
+    for step, num_examples in steps:
+        parts = (part for part in step.parts if part is not None)
+        found = sum(contents[part.ids].sum(0) for part in parts)
+        counts = PackedCounts(step.count, *(found.tolist() if step.count else (0, 0, 0)))
+        yield replace(step, trace=step.trace._replace(packed=counts)), num_examples
 
 
 def _count_own(
