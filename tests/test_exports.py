@@ -110,6 +110,8 @@ PROMISED = {
     # other libraries
     "coordinator",
     "integrations",
+    # what an input does
+    "progress",
     # the test kit
     "testing",
 }

@@ -71,6 +71,7 @@ if _typing.TYPE_CHECKING:
     from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
     from torch_distinput.data.sources.sequences.pad_collate import pad_collate
     from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
+    from torch_distinput.inspect.progress.progress import progress
 
     __version__: str
 
@@ -135,6 +136,7 @@ __all__ = [
     "pack",
     "pad_collate",
     "preprocessing",
+    "progress",
     "readers",
     "schedule",
     "testing",
@@ -148,6 +150,7 @@ _LATE = {
     "cu_seqlens": "data.sources.sequences.document_bounds",
     "document_mask": "data.sources.sequences.document_bounds",
     "pad_collate": "data.sources.sequences.pad_collate",
+    "progress": "inspect.progress.progress",
 }
 _LATE_MODULES = ("coordinator", "integrations", "preprocessing", "readers", "testing")
 
