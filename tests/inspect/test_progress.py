@@ -151,6 +151,8 @@ def test_steps_that_nobody_knows_have_no_total_unless_the_user_does(capsys):
     assert "Epoch 0: 3step" in drawn(capsys.readouterr().err)[-1]
     list(tdi.progress(dataset, total=3, desc="again"))
     assert "again: 100%" in drawn(capsys.readouterr().err)[-1]
+    list(tdi.progress(dataset, total=2))  # too low: it grows
+    assert "3/3" in drawn(capsys.readouterr().err)[-1]
 
 
 def test_files_are_counted_before_the_bar_is_drawn(capsys, tmp_path):

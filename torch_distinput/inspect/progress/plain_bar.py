@@ -6,7 +6,7 @@ import sys
 import time
 from typing import final
 
-from torch_distinput.inspect.progress.reading import Reading
+from torch_distinput.inspect.progress.reading import EpochReading
 
 _SECONDS_BETWEEN = 0.1
 
@@ -15,7 +15,7 @@ _SECONDS_BETWEEN = 0.1
 class PlainBar:
     """Draws a reading on stderr, at most ten times a second."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: EpochReading) -> None:
         """Draw it for the first time."""
         self._reading = reading
         self._file = sys.stderr

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from torch_distinput import DistributedDataset
-from torch_distinput.inspect.progress.reading import Reading
+from torch_distinput.inspect.progress.reading import EpochReading
 from torch_distinput.options import check_count
 from torch_distinput.values import Distributed
 
@@ -36,7 +36,7 @@ def progress(
         dataset: to be iterated; ``tdi.progress(dataset).steps()`` for what ``dataset.steps()``
             yields, as :func:`accumulate` takes it.
         desc: what stands before the bar; default: the number of the epoch.
-        total: steps of an epoch, where you know them and the dataset does not.
+        total: steps of an epoch, where you know them, if only about, and the dataset does not.
 
     Returns:
         An object to iterate, any number of times. ``iter()`` of it returns an iterator that has
@@ -90,7 +90,7 @@ class ProgressDataset(Distributed):
         bar = None
         if self._dataset._session.is_first:  # noqa: SLF001 - the first of a mesh, too
             bar = _make_bar(
-                Reading(self._dataset, iterator, desc=self._desc, total=self._total)
+                EpochReading(self._dataset, iterator, desc=self._desc, total=self._total)
             )
         running = ProgressIterator(iterator, bar)
         self._close_bar = running.close_bar
@@ -115,7 +115,7 @@ def _nothing_to_close() -> None:
     """Before the first iterator."""
 
 
-def _make_bar(reading: Reading) -> _Bar | None:
+def _make_bar(reading: EpochReading) -> _Bar | None:
     """A bar where somebody sees it."""
     if find_spec("tqdm") is not None:
         # Imported here, because it need not be installed.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Reading:
+class EpochReading:
     """Reads one iterator.
 
     Attributes:

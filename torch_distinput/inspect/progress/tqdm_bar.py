@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from torch_distinput.inspect.progress.reading import Reading
+from torch_distinput.inspect.progress.reading import EpochReading
 
 _SECONDS_IN_LOGS = 30.0
 
@@ -20,17 +20,19 @@ class _ReadingBar(tqdm):  # type: ignore[misc] # tqdm has no types
     # clock in each update, so it needs none, and no thread is there when a process forks.
     monitor_interval = 0
 
-    def __init__(self, reading: Reading, **arguments: Any) -> None:
+    def __init__(self, reading: EpochReading, **arguments: Any) -> None:
         self._reading = reading
         super().__init__(**arguments)
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """What tqdm draws."""
-        return {**super().format_dict, "postfix": self._reading.text}
+        """What tqdm draws; a total that was too low grows, for which tqdm would drop the bar."""
+        known = super().format_dict
+        total = None if known["total"] is None else max(known["total"], known["n"])
+        return {**known, "total": total, "postfix": self._reading.text}
 
 
-def make_tqdm_bar(reading: Reading) -> Any:
+def make_tqdm_bar(reading: EpochReading) -> Any:
     """Draw a reading as tqdm does where it runs: a terminal, a notebook, a log file."""
     arguments = {}
     is_seen = sys.stderr.isatty() or "ipykernel" in sys.modules
