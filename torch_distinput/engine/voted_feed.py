@@ -59,13 +59,13 @@ class VotedFeed:
         self._end(taken)
         return None
 
-    def _with_tokens(self, taken: Agreed[LocalStep]) -> LocalStep:
+    def _with_tokens(self, taken: Agreed) -> LocalStep:
         """The step with the tokens in sync, also for a worker that has ended."""
         num_replicas = self.origin.position.layout.replicas_per_worker
         step = empty_step(num_replicas) if taken.step is None else taken.step
         return replace(step, trace=step.trace._replace(num_tokens=taken.num_tokens))
 
-    def _wait(self) -> Agreed[LocalStep] | Ending:
+    def _wait(self) -> Agreed | Ending:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
@@ -142,7 +142,7 @@ class VotedFeed:
         msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
-    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
+    def _take(self, timeout: float) -> Agreed | Ending | None:
         try:
             return self._agreement.next(timeout)
         except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here

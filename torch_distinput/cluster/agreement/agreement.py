@@ -73,7 +73,7 @@ class Agreement(Generic[S]):
             ),
         )  # fmt: skip
 
-    def next(self, timeout: float) -> Agreed[S] | Ending | None:
+    def next(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         return self._queue.get(timeout)
 
