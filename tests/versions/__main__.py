@@ -48,6 +48,8 @@ TESTS = [
         )
     ),
 ]
+WARNINGS = ["ignore:TypedStorage is deprecated:UserWarning"]
+"""Which torch itself has raised in other releases: tests take warnings for errors."""
 NEEDED = ["pytest", "hypothesis", "tqdm", "pyarrow", "scikit-learn"]
 """Beside the package: what the tests above import."""
 
@@ -76,7 +78,8 @@ def run_pair(python: str, torch: str, folder: Path) -> dict[str, str]:
     if installed.returncode:
         lines = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")]
         return {"ended": "not run", "why": (lines or ["pip failed"])[-1].removeprefix("ERROR: ")}
-    command = [str(bin_folder / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    command = [str(bin_folder / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += [*(f"-W{warning}" for warning in WARNINGS), *TESTS]
     done = subprocess.run(
         command,
         check=False,
