@@ -18,7 +18,9 @@ GROUND = {
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {
     **dict.fromkeys(GROUND, GROUND),
-    "plan": {*GROUND, "plan"},
+    # What notebooks show of a value is drawn from plain numbers: that file knows no value of ours.
+    "values": {*GROUND, "rendering.notebook"},
+    "plan": {*GROUND, "plan", "rendering.notebook"},
     "data": {*GROUND, "plan", "data"},
     "cluster": {*GROUND, "plan", "cluster"},
     "device": {*GROUND, "device"},

@@ -120,6 +120,7 @@ PROMISED = {
     # what an input does
     "EpochPlan",
     "plan_epoch",
+    "progress",
     # the test kit
     "testing",
 }

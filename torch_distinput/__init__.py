@@ -61,6 +61,7 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
     from torch_distinput.inspect.doctor.explanation import Explanation, Finding
     from torch_distinput.inspect.planner.epoch_plan import EpochPlan
     from torch_distinput.inspect.planner.planner import plan_epoch
+    from torch_distinput.inspect.progress.progress import progress
     from torch_distinput.options import AutoShardPolicy, InputOptions, ReduceOp
     from torch_distinput.packed_strings import PackedStrings
     from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
@@ -144,6 +145,7 @@ __all__ = [
     "pad_collate",
     "plan_epoch",
     "preprocessing",
+    "progress",
     "readers",
     "schedule",
     "testing",
@@ -212,6 +214,7 @@ _LATE = {
     "pack": "data.user_sources.sequences.packing",
     "pad_collate": "data.sources.sequences.pad_collate",
     "plan_epoch": "inspect.planner.planner",
+    "progress": "inspect.progress.progress",
     "schedule": "data.user_sources.sequences.mixture",
 }
 _LATE_MODULES = ("coordinator", "errors", "integrations", "preprocessing", "readers", "testing")

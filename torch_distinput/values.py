@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -37,6 +37,12 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
         """Show each replica's value on a line of its own, as TensorFlow does."""
         rows = "\n".join(f"  {replica}: {value!r}" for replica, value in enumerate(self))
         return f"PerReplica:{{\n{rows}\n}}"
+
+    def _repr_html_(self) -> str:
+        """Draw the rows of each replica, for notebooks."""
+        from torch_distinput.rendering.notebook import show_per_replica  # noqa: PLC0415 - if shown
+
+        return show_per_replica(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the class and its values."""
@@ -133,6 +139,31 @@ class StepInfo:
         """
         return not any(self.local_counts)
 
+    def _repr_html_(self) -> str:
+        """Draw which rows this rank has, for notebooks."""
+        return self._show(None)
+
+    def _show(self, first_replica: int | None) -> str:
+        from torch_distinput.rendering.notebook import show_step  # noqa: PLC0415 - if shown
+
+        several = self.ids if isinstance(self.ids, PerReplica) else (self.ids,)
+        return show_step(
+            f"Step {self.index}",
+            {
+                "examples, all ranks": self.num_examples,
+                "examples, this rank": sum(self.local_counts),
+                "tokens, all ranks": self.num_tokens,
+                "rows of a padded batch": self.padded_rows,
+                **{f"from {name}": count for name, count in (self.sources or {}).items()},
+            },
+            lambda: [
+                tuple(":".join(map(str, row.ravel())) for row in ids[:count])
+                for ids, count in zip(several, self.local_counts, strict=True)
+            ],
+            num_examples=self.num_examples,
+            first_replica=first_replica,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayedStep:
@@ -225,6 +256,12 @@ class InputStats:
     num_tokens: int | None = None
     balance: BalanceStats | None = None
     packing: PackingStats | None = None
+
+    def _repr_html_(self) -> str:
+        """List what was counted, for notebooks."""
+        from torch_distinput.rendering.notebook import show_stats  # noqa: PLC0415 - if shown
+
+        return show_stats({one.name: getattr(self, one.name) for one in fields(self)})
 
 
 class OptionalStep(Generic[T_co]):

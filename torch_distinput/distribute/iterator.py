@@ -112,6 +112,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
 
+    def __repr__(self) -> str:
+        """Show where the epoch stands."""
+        record, state = self._run.record, "open" if self._ending is None else "ended"
+        return f"DistributedIterator(epoch={record.before.epoch}, steps={record.steps}, {state})"
+
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
         return self

@@ -68,7 +68,7 @@ class VotedFeed:
         step = empty_step(num_replicas) if own is None else own
         return self._tally.complete(step, tally)
 
-    def _wait(self) -> Agreed[LocalStep] | Ending:
+    def _wait(self) -> Agreed | Ending:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
@@ -145,7 +145,7 @@ class VotedFeed:
         msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
-    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
+    def _take(self, timeout: float) -> Agreed | Ending | None:
         try:
             return self._agreement.next(timeout)
         except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here

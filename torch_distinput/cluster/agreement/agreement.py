@@ -69,7 +69,7 @@ class Agreement(Generic[S]):
         )  # fmt: skip
         self._reader = start_thread(_read, queue, steps, name="step-reader", stop=stop)
 
-    def next(self, timeout: float) -> Agreed[S] | Ending | None:
+    def next(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         return self._queue.get(timeout)
 

@@ -82,18 +82,19 @@ _BURST = 32
 _NEVER = sys.maxsize
 
 
-class Agreed(NamedTuple, Generic[S]):
+class Agreed(NamedTuple):
     """A step that all workers play.
 
     Attributes:
-        step: this worker's part; None if it has ended.
+        step: this worker's part, a :class:`Votable`; None if it has ended. (A tuple with names has
+            no type parameter before Python 3.11.)
         num_bytes: what it holds.
         num_examples: examples over all replicas in sync.
         progress: where all workers stand after it.
         tally: numbers of the step over all workers, where they are joined.
     """
 
-    step: S | None
+    step: Any
     num_bytes: int
     num_examples: int
     progress: Progress
@@ -131,7 +132,7 @@ class AgreementQueue(Generic[S]):
         self._votable = new_condition(self._lock)
         self._news = new_condition(self._lock)
         self._ready: deque[tuple[S, int]] = deque()  # with the bytes that a step holds
-        self._agreed: deque[Agreed[S]] = deque()
+        self._agreed: deque[Agreed] = deque()
         self._state = VoterState.RUNNING
         self._failure: BaseException | None = None
         self._introduced: list[Any] | None = None
@@ -224,7 +225,7 @@ class AgreementQueue(Generic[S]):
 
     # ------------------------------------------------------------------ the consumer
 
-    def get(self, timeout: float) -> Agreed[S] | Ending | None:
+    def get(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         if not self._agreed:
             with self._lock:
