@@ -68,3 +68,9 @@ def blocks_of(page: str) -> list[Block]:
         printed = found[number + 1][2] if shows else None
         blocks.append(Block(code=fence[2], line=line, printed=printed))
     return blocks
+
+
+def headings(file: Path, level: str = "#+") -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    lines = re.findall(rf"^{level} (.*)$", FENCED.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-") for line in lines}
