@@ -17,7 +17,7 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.communicator import Meeting, named_workers
-from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
+from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, refer
 
 Facts = Mapping[str, object]
 NOT_KNOWN = "not known"
@@ -145,7 +145,8 @@ def _late(
         "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
         "it is only slow, in an evaluation, say."
     )
-    return PeerTimeoutError(msg, error.workers)
+    error = PeerTimeoutError(msg, error.workers)
+    return refer(error, "docs/errors.md#a-rank-that-does-not-come")
 
 
 def _check_prepared(verdict: dict[str, Any], names: Sequence[str]) -> None:

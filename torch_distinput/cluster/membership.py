@@ -19,11 +19,13 @@ from torch_distinput.cluster.mesh import (
 from torch_distinput.cluster.partners import Partners, find_partners
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.communicator import Alone, Communicator
-from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.errors import ConfigurationError, UsageError, refer
 from torch_distinput.options import AutoShardPolicy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+_EXPLAINED_IN = "docs/errors.md#the-strategy-does-not-know-the-other-ranks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +116,7 @@ def check_alone(
             "made before the group and knows of one worker only. Make the strategy after "
             "init_process_group (init_distributed), in the function that the ranks run."
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
     if num_ranks > 1 and policy is not AutoShardPolicy.OFF:
         msg = (
             "Expected MultiWorkerMirroredStrategy, because there is a process group of "
@@ -122,7 +124,7 @@ def check_alone(
             "read all of the data. If that is meant, say so: "
             'InputOptions(auto_shard_policy="off").'
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
 
 
 def _outside(argument: str) -> ConfigurationError:
@@ -143,7 +145,7 @@ def _alone() -> Alone:
             "torch.distributed is not initialized. Call torch_distinput.init_distributed() first; "
             "a trainer makes the group itself: let its integration make the strategy."
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
     return Alone(on_purpose=False)
 
 

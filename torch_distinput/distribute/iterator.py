@@ -26,7 +26,7 @@ from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
 from torch_distinput.distribute.steps.step import Step
 from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
-from torch_distinput.errors import UsageError, again, let_go
+from torch_distinput.errors import UsageError, again, let_go, refer
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
 from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
@@ -254,11 +254,13 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
         self._close_because("close()", "Call iter() again for the next epoch.")
 
-    def _close_because(self, what: str, cure: str) -> None:
+    def _close_because(self, what: str, cure: str, explained_in: str | None = None) -> None:
         """Close; further calls say what closed it."""
         if self._ending is None:
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
             self._ending = UsageError(msg)
+            if explained_in is not None:
+                refer(self._ending, explained_in)
             self._loss_steps.is_open = False
         self._finalizer()
 
@@ -268,6 +270,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._close_because(
             "a fork: this process is a child of the one that iterates",
             "Iterate in the parent, and hand the child what it needs.",
+            "docs/errors.md#forks",
         )
 
     def __enter__(self) -> Self:

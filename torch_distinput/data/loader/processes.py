@@ -45,7 +45,7 @@ from torch_distinput.data.loader.shared_memory import Receiver
 from torch_distinput.data.loader.task_run import Limits, TaskRun
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
-from torch_distinput.errors import SourceError, make_system_error
+from torch_distinput.errors import SourceError, make_system_error, refer
 from torch_distinput.threads import call_in_child, forking_loaders
 
 T = TypeVar("T")
@@ -302,7 +302,7 @@ def _processes_lost(number: int, error: Exception) -> SourceError:
         "Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, their "
         "timeout, or, if they are spawned, for a script without if __name__ == '__main__':."
     )
-    return SourceError(msg)
+    return refer(SourceError(msg), "docs/errors.md#a-process-ends-without-a-python-error")
 
 
 def _identity(value: T) -> T:

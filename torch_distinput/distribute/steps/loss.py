@@ -15,12 +15,14 @@ from torch_distinput.distribute.steps.averages import (
     mask_of,
     mask_rows,
 )
-from torch_distinput.errors import UsageError
+from torch_distinput.errors import UsageError, refer
 from torch_distinput.options import check_count
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
     from torch_distinput.values import StepInfo
+
+_EXPLAINED_IN = "docs/errors.md#the-loss-does-not-belong-to-the-step"
 
 
 def compute_average_loss(
@@ -192,7 +194,7 @@ def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | No
         f"Expected one loss for each of the {rows} of the replica batch delivered last, got "
         f"{num_rows} rows. {cure}."
     )
-    raise ValueError(msg)
+    raise refer(ValueError(msg), _EXPLAINED_IN)
 
 
 def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
@@ -211,4 +213,4 @@ def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
             f"of them the loss belongs to is not known. Pass {' and '.join(names)}, as of the step "
             "whose batch it is of; close() an iterator that you are done with."
         )
-        raise ValueError(msg)
+        raise refer(ValueError(msg), _EXPLAINED_IN)
