@@ -262,7 +262,7 @@ class PackedStrings:
         return PackedStrings(data.to(device), ends.to(device), missing, self.dtype)
 
 
-def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
     """As ``torch.cat``, which has threads copy even a batch, beside those of the training step."""
     if parts[0].device.type != "cpu":
         return torch.cat(parts)

@@ -72,7 +72,7 @@ def take_away(platform: str) -> None:
     multiprocessing.set_start_method("spawn", force=True)
     multiprocessing.get_all_start_methods = lambda: list(contexts)
     for module in (builtins, io, os):
-        module.open = hidden(module.open)
+        vars(module)["open"] = hidden(vars(module)["open"])
     os.readlink = hidden(os.readlink)
     sys.platform = platform
 

@@ -145,16 +145,13 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
-        mixture = self._source.counted_mixture
-        if mixture is not None:
-            fetched = step_facts.with_source_counts(
-                fetched, mixture, batches, self._splitter, position
-            )
+        num_tokens = None
         if isinstance(batches, BudgetBatches):
             num_tokens = self._count_tokens(batches, position)
-            fetched = step_facts.with_num_tokens(fetched, num_tokens)
-        if (contents := self._source.packed_contents) is not None:
-            fetched = step_facts.with_packed_counts(fetched, contents)
+        fetched = step_facts.with_facts(
+            fetched, self._source, batches, self._splitter, position,
+            num_tokens=num_tokens,
+        )  # fmt: skip
         steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
             steps,

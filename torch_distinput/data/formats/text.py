@@ -118,6 +118,8 @@ def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
 class _Blocks(io.BufferedIOBase):
     """Blocks as a file, which gives a whole one however little of it is asked for."""
 
+    name = "blocks of lines"
+
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self.has_returns = False

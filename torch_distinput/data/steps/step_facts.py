@@ -13,12 +13,35 @@ from torch_distinput.plan.assignment.order import GlobalBatches
 from torch_distinput.plan.assignment.permutation import Indices
 
 if TYPE_CHECKING:
+    from torch_distinput.data.sources.source import IndexedSource
     from torch_distinput.plan.assignment.mixed_order import MixedIndices
     from torch_distinput.plan.progress.position import Position
 
 
 Counted = tuple[Sequence[int], int]
 """Examples of each source in a step, and the place of the order behind the last of them."""
+
+
+def with_facts(
+    steps: Iterator[tuple[LocalStep, int]],
+    source: IndexedSource,
+    batches: GlobalBatches,
+    splitter: Splitter,
+    position: Position,
+    *,
+    num_tokens: Iterable[int] | None,
+) -> Iterator[tuple[LocalStep, int]]:
+    """Steps of a source from a position on, each with its examples, with all that is told of them.
+
+    ``num_tokens``: of their global batches, where these are filled by a token budget.
+    """
+    if source.counted_mixture is not None:
+        steps = with_source_counts(steps, source.counted_mixture, batches, splitter, position)
+    if num_tokens is not None:
+        steps = with_num_tokens(steps, num_tokens)
+    if source.packed_contents is not None:
+        steps = with_packed_counts(steps, source.packed_contents)
+    return steps
 
 
 def with_source_counts(

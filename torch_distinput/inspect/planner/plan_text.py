@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torch_distinput.rendering.units import show_bytes
+
 if TYPE_CHECKING:
     from torch_distinput.inspect.planner.epoch_numbers import EpochNumbers, PolicyCost, Spread
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _UNKNOWN = "?"
 
 
@@ -54,7 +55,7 @@ def list_facts(plan: EpochNumbers) -> Iterator[tuple[str, str]]:
         yield f"{name} of a worker", _describe_spread(plan.files)
     if plan.bytes is not None:
         spread = plan.bytes
-        least, most = show_bytes(spread.least), show_bytes(spread.most)
+        least, most = _show_bytes(spread.least), _show_bytes(spread.most)
         yield "bytes of a worker", least if least == most else f"{least} to {most}"
     if plan.requests is not None:
         listing = plan.listing_requests
@@ -86,20 +87,14 @@ def _list_cost(cost: PolicyCost) -> tuple[str, ...]:
         _UNKNOWN if cost.steps is None else about + shown(cost.steps),
         _UNKNOWN if cost.zero_row_steps is None else about + shown(cost.zero_row_steps),
         _UNKNOWN if cost.imbalance is None else f"{about}{cost.imbalance:.3f}",
-        show_bytes(cost.num_bytes),
-        show_bytes(cost.most_bytes),
+        _show_bytes(cost.num_bytes),
+        _show_bytes(cost.most_bytes),
         _UNKNOWN if cost.requests is None else shown(cost.requests),
     )
 
 
-def show_bytes(count: int | None) -> str:
-    """A number of bytes in a unit in which it is short."""
-    if count is None:
-        return _UNKNOWN
-    number, unit = float(count), 0
-    while number >= 1024 and unit < len(_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{count:,} B" if not unit else f"{number:,.1f} {_UNITS[unit]}"
+def _show_bytes(count: int | None) -> str:
+    return _UNKNOWN if count is None else show_bytes(count)
 
 
 def shown(value: object) -> str:
