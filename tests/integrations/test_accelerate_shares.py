@@ -14,7 +14,7 @@ from torch_distinput.inspect.doctor.shares import share_batches, share_split
 
 
 @pytest.mark.parametrize(
-    ("is_split", "drop_last", "even_batches"), product([False, True], repeat=3)
+    ("is_split", "drop_last", "even_batches"), [*product([False, True], repeat=3)]
 )
 def test_shares_are_those_of_accelerate(is_split, drop_last, even_batches) -> None:
     share = share_split if is_split else share_batches
