@@ -21,7 +21,7 @@ def test_ranks_report_together_and_one_that_waits_for_an_ended_one_is_ended(tmp_
     assert not ended.is_well
     assert 1 == ended.out.count("torch-distinput doctor"), ended
     assert "Rank 0: came to its end.\nRank 1: waits for ranks that have ended." in ended.out
-    assert "an epoch of 9 examples delivers 10. 1 come again" in ended.out
+    assert "an epoch of 9 examples delivers 10. 1 comes again" in ended.out
     assert "rank 0 came to the end of its data after 5 steps, rank 1 had 6" in ended.out
     assert "Seen: 3 steps on each of 2 ranks in 1 epoch, 10 rows in all." in ended.out
 
@@ -32,7 +32,7 @@ def test_ranks_report_together_and_one_that_waits_for_an_ended_one_is_ended(tmp_
         (ACCELERATE, 64, "Found nothing"),
         (ACCELERATE, 61, "an epoch of 61 examples delivers 64. 3 come again, because Accelerate"),
         (LIGHTNING, 64, "Found nothing"),
-        (LIGHTNING, 61, "an epoch of 61 examples delivers 62. 1 come again, because Distributed"),
+        (LIGHTNING, 61, "an epoch of 61 examples delivers 62. 1 comes again, because Distributed"),
     ],
 )
 def test_what_a_framework_makes_of_a_loader_is_seen(script, size, found, tmp_path) -> None:
