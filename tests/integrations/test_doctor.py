@@ -20,7 +20,7 @@ def test_ranks_report_together_and_one_that_waits_for_an_ended_one_is_ended(tmp_
     ended = run_doctor(tmp_path, UNEVEN, "--patience", "0.5")
     assert not ended.is_well
     assert 1 == ended.out.count("torch-distinput doctor"), ended
-    assert "Rank 0: came to its end.\nRank 1: waits for ranks that have ended." in ended.out
+    assert "Rank 0: ran to the end.\nRank 1: waited for ranks that had ended." in ended.out
     assert "an epoch of 9 examples delivers 10. 1 comes again" in ended.out
     assert "rank 0 came to the end of its data after 5 steps, rank 1 had 6" in ended.out
     assert "Seen: 3 steps on each of 2 ranks in 1 epoch, 10 rows in all." in ended.out
