@@ -9,8 +9,8 @@ import pytest
 
 from tests.inspect.doctor.scripts import DIVIDED
 from torch_distinput.inspect.command import main
-from torch_distinput.inspect.doctor.command import write_report
 from torch_distinput.inspect.doctor.watching.records import RankRecord
+from torch_distinput.inspect.doctor.watching.report import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_script_runs_to_its_end_and_is_reported(tmp_path, capsys) -> None:
     assert 0 == run(tmp_path, DIVIDED, "3")
     printed = capsys.readouterr().out
     assert "the end of __main__" in printed
-    assert "The script came to its end." in printed
+    assert "The script ran to the end." in printed
     assert "train.py:11: DataLoader over TensorDataset of 9 examples, batches of 2" in printed
     assert "1. same order in each epoch: 3 epochs have begun with the same 9" in printed
 
@@ -90,10 +90,10 @@ def test_counts_that_are_none_are_refused(options, tmp_path) -> None:
         run(tmp_path, DIVIDED, "1", options=options)
 
 
-def record(rank: int, outcome: str = "came to its end") -> RankRecord:
+def record(rank: int, outcome: str = "ran to the end") -> RankRecord:
     return RankRecord(rank=rank, num_ranks=5, outcome=outcome, loaders=())
 
 
 def test_ranks_that_end_alike_share_a_line_and_missing_ones_are_named() -> None:
     printed = write_report([record(0, "raised E"), record(1), record(2), record(3)])
-    assert "Rank 0: raised E.\nRanks 1 to 3: came to its end.\nRank 4: left no record" in printed
+    assert "Rank 0: raised E.\nRanks 1 to 3: ran to the end.\nRank 4: left no record" in printed

@@ -140,7 +140,7 @@ def test_a_stream_with_a_length_is_not_asked_for_it_through_the_loader() -> None
 def test_a_stream_that_cannot_be_copied_is_refused() -> None:
     stream: Any = Stream(61)
     stream.lock = (number for number in range(3))
-    with pytest.raises(TypeError, match="can be pickled.*Stream cannot.*torch-distinput doctor"):
+    with pytest.raises(TypeError, match="can be copied.*Stream cannot.*torch-distinput doctor"):
         explain(DataLoader(stream, num_workers=2), read_examples=3)
 
 

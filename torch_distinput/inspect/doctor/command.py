@@ -8,20 +8,15 @@ import runpy
 import sys
 import tempfile
 import traceback
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from torch_distinput.inspect.doctor.explanation import Explanation
 from torch_distinput.inspect.doctor.watching.loader_watch import (
     EnoughSeenError,
     LoaderWatch,
-    watching,
 )
-from torch_distinput.inspect.doctor.watching.record_folder import RecordFolder, guarded
-from torch_distinput.inspect.doctor.watching.records import RankRecord
-from torch_distinput.inspect.doctor.watching.seen_verdicts import explain_records
+from torch_distinput.inspect.doctor.watching.session import DoctorSession
 
 
 @final
@@ -72,24 +67,16 @@ def run_doctor(arguments: argparse.Namespace) -> int:
             f"{arguments.patience}. Leave them out for 50 steps and 60 seconds."
         )
         raise ValueError(msg)
-    rank, num_ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    watch = LoaderWatch(num_ranks=num_ranks, steps=arguments.steps)
-    folder = None
-    with ExitStack() as stack:
-        stack.enter_context(watching(watch))
-        if num_ranks > 1:
-            path = arguments.records or _path_of_job()
-            folder = RecordFolder(path, rank=rank, num_ranks=num_ranks, patience=arguments.patience)
-            outcome = "waits for ranks that have ended"
-
-            def give_up() -> None:
-                _finish(folder, _record(watch, rank, num_ranks, outcome))
-
-            stack.enter_context(
-                guarded(folder, last_moment=lambda: watch.last_moment, give_up=give_up)
-            )
-        ended = _run_script(arguments, watch)
-    _finish(folder, _record(watch, rank, num_ranks, ended.outcome))
+    session = DoctorSession(
+        rank=int(os.environ.get("RANK", "0")),
+        num_ranks=int(os.environ.get("WORLD_SIZE", "1")),
+        steps=arguments.steps,
+        patience=arguments.patience,
+        folder=arguments.records or _path_of_job(),
+    )
+    with session.watched():
+        ended = _run_script(arguments, session.watch)
+    session.finish(ended.outcome)
     return ended.status
 
 
@@ -115,7 +102,7 @@ def _run_script(arguments: argparse.Namespace, watch: LoaderWatch) -> Ended:
             return Ended(outcome=f"raised {type(error).__name__}: {error}"[:200], status=1)
     if watch.has_seen_enough:
         return Ended(outcome=f"stopped after {arguments.steps} steps, as asked", status=0)
-    return Ended(outcome="came to its end", status=0)
+    return Ended(outcome="ran to the end", status=0)
 
 
 def _of_exit(end: SystemExit) -> Ended:
@@ -123,57 +110,6 @@ def _of_exit(end: SystemExit) -> Ended:
         print(end.code, file=sys.stderr)  # noqa: T201 - as Python does
         return Ended(outcome=f"exited: {end.code}"[:200], status=1)
     return Ended(outcome=f"exited with status {end.code or 0}", status=end.code or 0)
-
-
-def _record(watch: LoaderWatch, rank: int, num_ranks: int, outcome: str) -> RankRecord:
-    return RankRecord(rank=rank, num_ranks=num_ranks, outcome=outcome, loaders=watch.records())
-
-
-def _finish(folder: RecordFolder | None, record: RankRecord) -> None:
-    """Bring the ranks together; the first of them reports."""
-    if folder is None:
-        print(write_report([record]))  # noqa: T201 - a command's result
-        return
-    folder.leave(record)
-    if record.rank:
-        folder.wait_for_report()
-        return
-    print(write_report(folder.wait_for_records()), flush=True)  # noqa: T201
-    folder.mark_reported()
-
-
-def write_report(records: list[RankRecord]) -> str:
-    """Return what is printed of all ranks."""
-    explained: list[Explanation] = explain_records(records)
-    parts = ["", "torch-distinput doctor", *_outcomes(records)]
-    for explanation in explained:
-        parts += ["", str(explanation)]
-    if not explained:
-        parts += ["", "No DataLoader delivered a batch in these processes."]
-    return "\n".join(parts)
-
-
-def _outcomes(records: list[RankRecord]) -> list[str]:
-    """One line for ranks that ended alike, and for those of which there is no record."""
-    num_ranks = records[0].num_ranks if records else 0
-    if num_ranks == 1:
-        return [f"The script {records[0].outcome}."]
-    found: dict[str, list[int]] = {}
-    for record in records:
-        found.setdefault(record.outcome, []).append(record.rank)
-    missing = sorted(set(range(num_ranks)) - {record.rank for record in records})
-    if missing:
-        found["left no record (killed, or on a machine without the same --records)"] = missing
-    return [
-        f"Rank{'s' * (len(ranks) > 1)} {_list(ranks)}: {outcome}."
-        for outcome, ranks in found.items()
-    ]
-
-
-def _list(ranks: list[int]) -> str:
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]} to {ranks[-1]}"
-    return ", ".join(map(str, ranks))
 
 
 def _path_of_job() -> Path:

@@ -39,12 +39,12 @@ def explain(
             loader was divided for, else torchrun's WORLD_SIZE, else one.
         trainer: who will divide a loader that nobody has divided yet: ``"accelerate"`` (and
             Transformers' Trainer) or ``"lightning"``. None: it is iterated as it is.
-        read_examples: of a stream, how many examples a pickled copy of the dataset may yield in
+        read_examples: of a stream, how many examples a deep copy of the dataset may yield in
             each of two pretended loader processes, to see whether their parts differ. Random
             states are put back.
 
     Raises:
-        TypeError: if it is no DataLoader, or a stream to be read cannot be pickled.
+        TypeError: if it is no DataLoader, or a stream to be read cannot be copied.
         ValueError: for counts that are none, or another trainer.
     """
     facts = look_at(loader)

@@ -84,7 +84,8 @@ class Explanation:
             if sentences:
                 items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
                 parts.append(f"<p>{heading}</p><ul>{items}</ul>")
-        parts += [f"<pre>{escape(code)}</pre>" for code in self._codes()]
+        parts += ["<p>With torch_distinput</p>"] * bool(self.findings)
+        parts += [f'<pre style="overflow-x: auto">{escape(code)}</pre>' for code in self._codes()]
         return "\n".join(parts)
 
     def _codes(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
 from collections.abc import Iterator
@@ -45,10 +46,10 @@ def compare_parts(
 
 def _copied(dataset: Any) -> Any:
     try:
-        return pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own pickle
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        return copy.deepcopy(dataset)
+    except (pickle.PicklingError, copy.Error, TypeError, AttributeError) as error:
         msg = (
-            f"Expected a dataset that can be pickled, of which explain(read_examples=) reads a "
+            f"Expected a dataset that can be copied, of which explain(read_examples=) reads a "
             f"copy; {type(dataset).__name__} cannot: {error}. Run `torch-distinput doctor` on the "
             "script instead, which watches what the loader delivers."
         )

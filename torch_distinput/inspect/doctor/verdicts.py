@@ -68,8 +68,9 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
     if shares.repeated:
         text = (
             f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
-            f"{shares.repeated:,} come again, because {by} fills up until {num_ranks} ranks have "
-            "the same number. Metrics count them twice, and so does training."
+            f"{shares.repeated:,} {'comes' if shares.repeated == 1 else 'come'} again, because "
+            f"{by} fills up until {num_ranks} ranks have the same number. Training and metrics "
+            "count these twice."
         )
         yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
     if shares.dropped:

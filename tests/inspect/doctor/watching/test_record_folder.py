@@ -9,10 +9,11 @@ from pathlib import Path
 
 from torch_distinput.inspect.doctor.watching.record_folder import RecordFolder, guarded
 from torch_distinput.inspect.doctor.watching.records import RankRecord
+from torch_distinput.inspect.doctor.watching.session import DoctorSession
 
 
 def record(rank: int) -> RankRecord:
-    return RankRecord(rank=rank, num_ranks=2, outcome="came to its end", loaders=())
+    return RankRecord(rank=rank, num_ranks=2, outcome="ran to the end", loaders=())
 
 
 def folder_of(folder: Path, rank: int, patience: float = 0.0) -> RecordFolder:
@@ -57,13 +58,17 @@ def test_a_rank_that_is_left_alone_leaves_its_record_and_is_ended(tmp_path, monk
     def leave_process(status: int) -> None:
         exits.append((status, len(second.wait_for_records())))
         has_ended.set()
-        raise SystemExit  # ends the thread
 
     monkeypatch.setattr(os, "_exit", leave_process)
     second.leave(record(1))
-    with guarded(first, last_moment=lambda: 0.0, give_up=lambda: first.leave(record(0))):
+    with guarded(
+        first,
+        last_moment=lambda: 0.0,
+        give_up=lambda: first.leave(record(0)),
+        say_quiet=lambda: True,
+    ):
         assert has_ended.wait(timeout=30)
-    assert [(1, 2)] == exits
+    assert (1, 2) == exits[0]  # here the thread goes on
 
 
 def test_a_rank_that_goes_on_is_left_in_peace(tmp_path, monkeypatch) -> None:
@@ -77,6 +82,37 @@ def test_a_rank_that_goes_on_is_left_in_peace(tmp_path, monkeypatch) -> None:
         asked.set()
         return time.monotonic() + 1
 
-    with guarded(first, last_moment=now, give_up=lambda: exits.append(1)):
+    with guarded(first, last_moment=now, give_up=lambda: exits.append(1), say_quiet=lambda: False):
         assert asked.wait(timeout=30)
     assert [] == exits
+
+
+def test_a_rank_that_fetches_nothing_says_so_once(tmp_path) -> None:
+    was_said, said = threading.Event(), []
+
+    def say_quiet() -> bool:
+        said.append(1)
+        if len(said) == 2:
+            was_said.set()
+        return len(said) == 2  # the first time, other ranks are not quiet yet
+
+    with guarded(
+        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: None, say_quiet=say_quiet
+    ):
+        assert was_said.wait(timeout=30)
+    assert 2 == len(said)
+
+
+def test_ranks_that_are_all_quiet_are_reported_while_they_go_on(tmp_path, capsys) -> None:
+    """They may wait for one another, in collectives that are not the same."""
+    first, second = (
+        DoctorSession(rank=rank, num_ranks=2, steps=9, patience=3.0, folder=tmp_path)
+        for rank in (0, 1)
+    )
+    assert not first._say_quiet()  # rank 1 is not quiet yet
+    assert second._say_quiet()
+    assert "" == capsys.readouterr().out
+    assert first._say_quiet()
+    printed = capsys.readouterr().out
+    assert "No rank fetches a batch. They go on" in printed
+    assert "Ranks 0, 1: fetched nothing for 3 seconds." in printed

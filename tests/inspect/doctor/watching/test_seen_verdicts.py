@@ -30,7 +30,7 @@ from tests.inspect.doctor.loaders import (
     Stream,
     UnrepeatedDistributedSampler,
 )
-from torch_distinput import DataShardDataset, Finding
+from torch_distinput import DataShardDataset, Explanation, Finding
 from torch_distinput.inspect.doctor.watching.loader_watch import (
     EnoughSeenError,
     LoaderWatch,
@@ -45,7 +45,12 @@ Script = Callable[[int, int], object]
 
 
 def findings(script: Script, num_ranks: int, steps: int = 1000) -> list[Finding]:
-    """What the doctor says of a job."""
+    """What the doctor finds in a job."""
+    return [finding for one in said(script, num_ranks, steps) for finding in one.findings]
+
+
+def said(script: Script, num_ranks: int, steps: int = 1000) -> list[Explanation]:
+    """What the doctor says of each loader of a job."""
     records = []
     for rank in range(num_ranks):
         watch = LoaderWatch(num_ranks=num_ranks, steps=steps)
@@ -54,7 +59,7 @@ def findings(script: Script, num_ranks: int, steps: int = 1000) -> list[Finding]
             script(rank, num_ranks)
         loaders = watch.records()
         records.append(RankRecord(rank=rank, num_ranks=num_ranks, outcome="", loaders=loaders))
-    return [finding for said in explain_records(records) for finding in said.findings]
+    return explain_records(records)
 
 
 def divided(rank: int, num_ranks: int, size: int = 64, **keywords: Any) -> DataLoader:
@@ -248,6 +253,12 @@ ORDINARY: dict[str, tuple[Script, int]] = {
 def test_in_an_ordinary_script_nothing_is_found(name: str) -> None:
     script, num_ranks = ORDINARY[name]
     assert [] == findings(script, num_ranks)
+
+
+def test_ranks_that_read_one_part_are_named() -> None:
+    """A finding would be a false alarm: under tensor parallelism it is as it should be."""
+    facts = said(lambda rank, _: epochs_of(divided(0, 1), tells=True), 2)[0].facts
+    assert facts[0].startswith("Ranks 0, 1 read the same part: each has part 0 of 1.")
 
 
 def test_two_epochs_that_are_not_seen_prove_nothing() -> None:

@@ -162,5 +162,5 @@ def test_a_record_can_be_written_and_read() -> None:
         num_ranks=2,
     )
     assert 3 == len(loaders)
-    record = RankRecord(rank=1, num_ranks=2, outcome="came to its end", loaders=loaders)
+    record = RankRecord(rank=1, num_ranks=2, outcome="ran to the end", loaders=loaders)
     assert record == RankRecord.from_json(record.to_json())

@@ -8,6 +8,7 @@ begins, begins anew, draws indices, and delivers a batch.
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import time
 from collections import defaultdict, deque
@@ -26,6 +27,7 @@ from torch_distinput.inspect.doctor.row_digests import count_rows, digest_rows
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, SeenEpoch
 from torch_distinput.inspect.doctor.watching.stages import Stages, TimedCollate, fetches_timed
 
+_log = logging.getLogger(__name__)
 _ROWS_NOTED = 512
 _INDICES_NOTED = 1_000_000
 _NAME = "_torch_distinput_epoch"
@@ -72,7 +74,7 @@ class EpochWatch:
         rows = self._take_indices(index)
         self.rows += count_rows(batch) if rows is None else rows
         if self._digests_rows and self.rows_noted < _ROWS_NOTED:
-            self._digests.append(tuple(digest_rows(batch)))
+            self._digests.append(tuple(_digests_of(batch)))
             self.rows_noted += len(self._digests[-1])
         self._had_batch = time.perf_counter()  # what was noted above is neither wait nor step
 
@@ -118,18 +120,21 @@ class LoaderWatch:
         """Begin with nothing."""
         self._num_ranks, self._steps = num_ranks, steps
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._next_number = itertools.count()
+        self._next = itertools.count()
         self._epochs: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
         self.last_moment = time.monotonic()
         self.has_seen_enough = False
 
     def begin(self, iterator: Any, loader: Any) -> None:
         """Note that a loader is iterated."""
-        facts = look_at(loader)
+        try:
+            facts, number = look_at(loader), self._numbers.setdefault(loader, next(self._next))
+        except Exception as error:  # noqa: BLE001 - the script is to run as it does without us
+            _log.warning("%s is not watched: %r. Report it, please.", type(loader).__name__, error)
+            return
         if facts.is_ours:
             return
         epochs = self._epochs[_place(), facts]
-        number = self._numbers.setdefault(loader, next(self._next_number))
         epochs.append(EpochWatch(facts, loader=number, num_ranks=self._num_ranks))
         setattr(iterator, _NAME, (epochs[-1], epochs))
 
@@ -139,6 +144,7 @@ class LoaderWatch:
         Raises:
             EnoughSeenError: where enough was seen.
         """
+        self.last_moment = time.monotonic()
         seen = iterator.__dict__.get(_NAME)
         if seen is None:
             return original(iterator)
@@ -146,7 +152,6 @@ class LoaderWatch:
         if sum(other.batches for other in epochs) >= self._steps:
             self.has_seen_enough = True
             raise EnoughSeenError
-        self.last_moment = time.monotonic()
         began = time.perf_counter()
         epoch.ask(began)
         try:
@@ -154,9 +159,10 @@ class LoaderWatch:
         except StopIteration:
             epoch.has_ended = True
             raise
-        epoch.deliver(batch, time.perf_counter() - began)
-        if not epoch.batches & (epoch.batches - 1):
+        seconds = time.perf_counter() - began
+        if not epoch.batches & (epoch.batches + 1):  # before the batches 1, 2, 4, 8, ...
             epoch.private_bytes = max(epoch.private_bytes, _private_bytes(iterator))
+        epoch.deliver(batch, seconds)
         self.last_moment = time.monotonic()
         return batch
 
@@ -205,6 +211,14 @@ def watching(watch: LoaderWatch) -> Iterator[None]:
         for name, function in followed.items():
             stack.enter_context(mock.patch.object(kind, name, function))
         yield
+
+
+def _digests_of(batch: Any) -> list[str]:
+    """None where a batch is of a kind that cannot be taken apart: the report says so."""
+    try:
+        return digest_rows(batch)
+    except Exception:  # noqa: BLE001 - a batch may be anything, and the script is to go on
+        return []
 
 
 def _time_stages(iterator: Any) -> None:

@@ -36,15 +36,25 @@ class RecordFolder:
         self._patience = patience
         self._first_end: float | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file(rank).unlink(missing_ok=True)
+        self._forget()
         if rank == 0:
             self._mark.unlink(missing_ok=True)
 
-    def leave(self, record: RankRecord) -> None:
-        """Write down what this rank has seen."""
+    def leave(self, record: RankRecord, *, is_quiet: bool = False) -> None:
+        """Write down what this rank has seen; ``is_quiet``: until now, for it has not ended."""
         part = self._folder / f"rank-{self._rank}.part"
         part.write_text(record.to_json())
-        part.replace(self._file(self._rank))
+        part.replace(self._quiet_file(self._rank) if is_quiet else self._file(self._rank))
+
+    def read_quiet(self) -> list[RankRecord]:
+        """Return the records of all ranks, if each of them is quiet or has ended; else nothing."""
+        files = [
+            self._file(rank) if self._file(rank).exists() else self._quiet_file(rank)
+            for rank in range(self._num_ranks)
+        ]
+        if not all(file.exists() for file in files):
+            return []
+        return [RankRecord.from_json(file.read_text()) for file in files]
 
     def wait_for_records(self) -> list[RankRecord]:
         """Return the records of all ranks, or of those that have come in time."""
@@ -60,16 +70,20 @@ class RecordFolder:
 
     def mark_reported(self) -> None:
         """Let the other ranks go; the last of them takes the mark away."""
-        self._file(self._rank).unlink(missing_ok=True)
+        self._forget()
         self._mark.touch()
 
     def _tidy(self) -> None:
         """Leave nothing behind."""
-        self._file(self._rank).unlink(missing_ok=True)
+        self._forget()
         if not any(self._folder.glob("rank-*.json")):
             self._mark.unlink(missing_ok=True)
             with suppress(OSError):  # there is something else in it: it is the user's
                 self._folder.rmdir()
+
+    def is_quiet(self, last_moment: float) -> bool:
+        """Whether this rank has long fetched nothing."""
+        return time.monotonic() - last_moment > self._patience
 
     def is_left_alone(self, last_moment: float) -> bool:
         """Whether another rank ended long ago, and this one has fetched nothing since then."""
@@ -86,6 +100,14 @@ class RecordFolder:
         while not is_there() and time.monotonic() < until:
             time.sleep(_PAUSE)
 
+    def _forget(self) -> None:
+        """Take away what this rank has left."""
+        self._file(self._rank).unlink(missing_ok=True)
+        self._quiet_file(self._rank).unlink(missing_ok=True)
+
+    def _quiet_file(self, rank: int) -> Path:
+        return self._folder / f"rank-{rank}.quiet"
+
     def _file(self, rank: int) -> Path:
         return self._folder / f"rank-{rank}.json"
 
@@ -96,24 +118,35 @@ class RecordFolder:
 
 @contextmanager
 def guarded(
-    folder: RecordFolder, *, last_moment: Callable[[], float], give_up: Callable[[], None]
+    folder: RecordFolder,
+    *,
+    last_moment: Callable[[], float],
+    give_up: Callable[[], None],
+    say_quiet: Callable[[], bool],
 ) -> Iterator[None]:
     """End this process where others have ended and it has fetched nothing for the same time.
+
+    Where no rank has ended, all of them may wait for one another, or be busy with something else:
+    this is said, and the process goes on.
 
     Args:
         folder: where others leave their records.
         last_moment: when this rank last fetched a batch, by the monotonic clock.
         give_up: leaves what was seen; called in the guard's thread.
+        say_quiet: leaves what was seen until now, and says whether that was all there is to do.
     """
     is_over = new_event()
 
     def guard() -> None:
+        was_said = False
         while not is_over.wait(_GUARD_PAUSE):
             if folder.is_left_alone(last_moment()):
                 give_up()
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(1)  # the main thread is in a collective that nobody will answer
+            if not was_said and folder.is_quiet(last_moment()):
+                was_said = say_quiet()
 
     start_thread(guard, name="doctor-guard", stop=is_over.set)
     try:

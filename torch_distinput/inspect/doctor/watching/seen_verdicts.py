@@ -271,7 +271,24 @@ def _list_seen(seen: Seen) -> Iterator[str]:
     begun = max(len(loader.epochs) for loader in seen.loaders)
     span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
     where = f" on each of {len(seen.ranks)} ranks" if len(seen.ranks) > 1 else ""
+    yield from _list_shared_parts(seen)
     yield f"Seen: {span} steps{where} in {begun} epoch{'s' * (begun > 1)}, {rows:,} rows in all."
+
+
+def _list_shared_parts(seen: Seen) -> Iterator[str]:
+    """Ranks whose samplers were told the same rank: on purpose, or because nobody told them."""
+    parts: dict[int, list[int]] = {}
+    for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
+        division = loader.facts.division
+        if division is not None and division.rank is not None:
+            parts.setdefault(division.rank, []).append(rank)
+    shared = {part: ranks for part, ranks in parts.items() if len(ranks) > 1}
+    for part, ranks in list(shared.items())[:1]:
+        yield (
+            f"Ranks {', '.join(map(str, ranks))} read the same part: each has part {part} of "
+            f"{seen.num_ranks}. Right only if they share their data on purpose (tensor, context or "
+            "pipeline parallel)."
+        )
 
 
 def _list_unseen(seen: Seen) -> Iterator[str]:
