@@ -101,11 +101,12 @@ def test_files_are_read_as_planned(lengths, size, cluster, rebatch, data):
     for worker, (_, _, seen) in enumerate(played):
         own = {number for number in plan.files_of(worker).tolist() if lengths[number]}
         # Who has no row at first looks at the first one of all, to know what rows are like.
-        if plan.policy is tdi.AutoShardPolicy.FILE and not drop_last:
+        is_shared = plan.policy is tdi.AutoShardPolicy.DATA
+        if is_shared or (plan.policy is tdi.AutoShardPolicy.FILE and not drop_last):
             files = {number for number, _ in seen}
             assert own <= files
             assert len(files - own) <= 1
-        if plan.policy is tdi.AutoShardPolicy.DATA and cluster[0] > 1:
+        if is_shared and cluster[0] > 1:
             assert len({*seen}) - plan.files_by_worker[worker] in (0, 1)
 
 

@@ -98,14 +98,22 @@ class KnownFiles:
 
     def make_units(self) -> Pile:
         """What a shared stream is read in, in order: parts, of the files in their order."""
-        parts, files = self.cut_into_parts(), self.part_files
-        if self.order_key is None or files is None:
-            return parts
+        parts = self.cut_into_parts()
+        return parts if self.order_key is None else parts.take(self._order_units())
+
+    def make_unit_files(self) -> Integers:
+        """The file of each of these."""
+        assert self.part_files is not None, "asked where files were looked into"
+        return self.part_files if self.order_key is None else self.part_files[self._order_units()]
+
+    def _order_units(self) -> Integers:
+        files = self.part_files
+        assert files is not None, "asked where files were looked into"
         if self.is_split:
-            return parts.take(self.order(parts.number))
+            return self.order(len(files))
         place = np.empty(self.num_files, dtype=np.int64)
         place[self.order(self.num_files)] = np.arange(self.num_files)
-        return parts.take(np.argsort(place[files], kind="stable"))
+        return np.argsort(place[files], kind="stable")
 
     def cut_into_parts(self) -> Pile:
         """The parts of all files; where nobody has counted, a file's number is shared out."""

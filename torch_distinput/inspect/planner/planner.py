@@ -254,6 +254,7 @@ def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome) -> EpochPlan:
         requests=reads.requests,
         bytes_by_worker=reads.num_bytes,
         files_by_worker=reads.files,
+        readers=reads.readers,
     )
 
 

@@ -19,6 +19,37 @@ from torch_distinput.inspect.planner.totals import Integers, Pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Readers:
+    """Who reads each part, in the order of the stream: neighbours, round the end.
+
+    Attributes:
+        first: the first worker.
+        last: behind the last one; ``first`` where nobody does.
+        among: the number that follows after the last worker is that of the first one.
+    """
+
+    first: Integers
+    last: Integers
+    among: int
+
+    def sum_over(self, values: Integers, num_workers: int) -> Integers:
+        """Give each worker the values of the parts that it reads."""
+        change = np.zeros(2 * self.among + 1, dtype=np.int64)
+        np.add.at(change, self.first, values)
+        np.add.at(change, self.last, -values)
+        total = np.zeros(num_workers, dtype=np.int64)
+        total[: self.among] = np.cumsum(change[:-1]).reshape(2, self.among).sum(axis=0)
+        return total
+
+    def parts_of(self, worker: int) -> Integers:
+        """The numbers of the parts that a worker reads, in the order of the stream."""
+        own = np.zeros(len(self.first), dtype=np.bool_)
+        for number in (worker, worker + self.among) if worker < self.among else ():
+            own |= (self.first <= number) & (number < self.last)
+        return np.flatnonzero(own)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reads:
     """Arrays have an element for each worker, in order.
 
@@ -27,12 +58,14 @@ class Reads:
         files: how many files, or parts of them, it opens.
         num_bytes: of these; None where sizes are not known.
         requests: over all workers, each file or part being read from one end to the other.
+        readers: of each part of a shared stream that some workers pass over; None elsewhere.
     """
 
     examples: Integers | None = None
     files: Integers
     num_bytes: Integers | None
     requests: int | None
+    readers: Readers | None = None
 
 
 def read_dealt(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
@@ -71,29 +104,22 @@ def read_shared(files: KnownFiles, pieces: Pieces, stop: int) -> Reads:
     units = files.make_units()
     assert units.examples is not None, "counted"
     ends = np.cumsum(units.examples)
-    first, last, among = _find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
-
-    def sum_over(values: Integers) -> Integers:
-        change = np.zeros(2 * among + 1, dtype=np.int64)
-        np.add.at(change, first, values)
-        np.add.at(change, last, -values)
-        total = np.zeros(pieces.num_workers, dtype=np.int64)
-        total[:among] = np.cumsum(change[:-1]).reshape(2, among).sum(axis=0)
-        return total
-
-    requests = None
+    readers = _find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
+    requests = num_bytes = None
     if units.sizes is not None:
-        requests = int((count_requests(units.sizes) * (last - first)).sum())
+        each = readers.last - readers.first
+        requests = int((count_requests(units.sizes) * each).sum())
+        num_bytes = readers.sum_over(units.sizes, pieces.num_workers)
+    ones = np.ones(units.number, dtype=np.int64)
     return Reads(
-        files=sum_over(np.ones(units.number, dtype=np.int64)),
-        num_bytes=None if units.sizes is None else sum_over(units.sizes),
+        files=readers.sum_over(ones, pieces.num_workers),
+        num_bytes=num_bytes,
         requests=requests,
+        readers=readers,
     )
 
 
-def _find_readers(
-    pieces: Pieces, begins: Integers, ends: Integers, stop: int
-) -> tuple[Integers, Integers, int]:
+def _find_readers(pieces: Pieces, begins: Integers, ends: Integers, stop: int) -> Readers:
     """Who needs rows of each part: workers from the first to before the last, round the end.
 
     The pieces of a batch lie in the order of the workers, so those of a part do.
@@ -101,9 +127,6 @@ def _find_readers(
         rows      0       4       8       12      16         batches of 8 rows, 4 workers
         workers   0 0 1 1 2 2 3 3 0 0 1 1 2 2 3 3
         part            |-----------|                        rows 3 to 8: workers 1, 2, 3, 0
-
-    Returns:
-        The first, the last, and among how many workers: others have no rows.
     """
     size = pieces.full_size
     starts = np.arange(pieces.num_workers + 1) * pieces.per_worker
@@ -120,7 +143,8 @@ def _find_readers(
     is_read, end_row = ends > begins, np.maximum(0, ends - 1)
     first = np.where(is_read, find_worker(begins), 0)
     last = find_worker(end_row) + 1 + (end_row // size - begins // size) * among
-    return first, np.where(is_read, np.minimum(last, first + among), first), among
+    last = np.where(is_read, np.minimum(last, first + among), first)
+    return Readers(first=first, last=last, among=among)
 
 
 def _read_even_parts(files: KnownFiles, num_workers: int) -> Reads:
