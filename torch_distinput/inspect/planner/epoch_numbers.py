@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.inspect.planner.known_files import KnownFiles
-from torch_distinput.inspect.planner.reads import Readers
-from torch_distinput.inspect.planner.totals import NEVER, Integers
+from torch_distinput.inspect.planner.readers import Readers
+from torch_distinput.inspect.planner.totals.epoch_totals import NEVER, Integers
 from torch_distinput.options import AutoShardPolicy
 
 
@@ -145,14 +145,14 @@ class EpochNumbers:
             return _drop_repeated(known.make_unit_files()[self.readers.parts_of(worker)])
         if not self.split_files:
             return order[worker :: self.num_workers]
-        if known.part_files is None:
+        if known.split_parts is None:
             msg = (
                 "files_of expects files that were looked into where their parts are dealt out, got "
                 f"a plan of {self.source} without. Plan with count=True."
             )
             raise ValueError(msg)
-        parts = known.order(len(known.part_files))[worker :: self.num_workers]
-        return _drop_repeated(known.part_files[parts])
+        files = known.split_parts.files
+        return _drop_repeated(files[known.order(len(files))[worker :: self.num_workers]])
 
 
 def _drop_repeated(files: Integers) -> Integers:

@@ -15,38 +15,8 @@ from torch_distinput.inspect.planner.known_files import (
     deal,
     deal_even_parts,
 )
-from torch_distinput.inspect.planner.totals import Integers, Pieces
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Readers:
-    """Who reads each part, in the order of the stream: neighbours, round the end.
-
-    Attributes:
-        first: the first worker.
-        last: behind the last one; ``first`` where nobody does.
-        among: the number that follows after the last worker is that of the first one.
-    """
-
-    first: Integers
-    last: Integers
-    among: int
-
-    def sum_over(self, values: Integers, num_workers: int) -> Integers:
-        """Give each worker the values of the parts that it reads."""
-        change = np.zeros(2 * self.among + 1, dtype=np.int64)
-        np.add.at(change, self.first, values)
-        np.add.at(change, self.last, -values)
-        total = np.zeros(num_workers, dtype=np.int64)
-        total[: self.among] = np.cumsum(change[:-1]).reshape(2, self.among).sum(axis=0)
-        return total
-
-    def parts_of(self, worker: int) -> Integers:
-        """The numbers of the parts that a worker reads, in the order of the stream."""
-        own = np.zeros(len(self.first), dtype=np.bool_)
-        for number in (worker, worker + self.among) if worker < self.among else ():
-            own |= (self.first <= number) & (number < self.last)
-        return np.flatnonzero(own)
+from torch_distinput.inspect.planner.readers import Readers, find_readers
+from torch_distinput.inspect.planner.totals.epoch_totals import Integers, Pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,7 +40,7 @@ class Reads:
 
 def read_dealt(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
     """Files, or their parts, that are dealt out (FILE)."""
-    if split and files.part_files is None:
+    if split and files.split_parts is None:
         return _read_even_parts(files, num_workers)
     pile = files.make_pile(split=split)
     return Reads(
@@ -104,47 +74,17 @@ def read_shared(files: KnownFiles, pieces: Pieces, stop: int) -> Reads:
     units = files.make_units()
     assert units.examples is not None, "counted"
     ends = np.cumsum(units.examples)
-    readers = _find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
+    readers = find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
     requests = num_bytes = None
     if units.sizes is not None:
-        each = readers.last - readers.first
-        requests = int((count_requests(units.sizes) * each).sum())
-        num_bytes = readers.sum_over(units.sizes, pieces.num_workers)
-    ones = np.ones(units.number, dtype=np.int64)
+        requests = int(readers.sum_over(count_requests(units.sizes)).sum())
+        num_bytes = readers.sum_over(units.sizes)
     return Reads(
-        files=readers.sum_over(ones, pieces.num_workers),
+        files=readers.sum_over(np.ones(units.number, dtype=np.int64)),
         num_bytes=num_bytes,
         requests=requests,
         readers=readers,
     )
-
-
-def _find_readers(pieces: Pieces, begins: Integers, ends: Integers, stop: int) -> Readers:
-    """Who needs rows of each part: workers from the first to before the last, round the end.
-
-    The pieces of a batch lie in the order of the workers, so those of a part do.
-
-        rows      0       4       8       12      16         batches of 8 rows, 4 workers
-        workers   0 0 1 1 2 2 3 3 0 0 1 1 2 2 3 3
-        part            |-----------|                        rows 3 to 8: workers 1, 2, 3, 0
-    """
-    size = pieces.full_size
-    starts = np.arange(pieces.num_workers + 1) * pieces.per_worker
-    full, partial = pieces.bound(size, starts), pieces.bound(stop % size, starts)
-    last_batch = stop // size * size
-    most_full = np.count_nonzero(np.diff(full)) if last_batch else 0
-    among = max(1, int(most_full), int(np.count_nonzero(np.diff(partial))))
-
-    def find_worker(rows: Integers) -> Integers:
-        in_full = np.searchsorted(full, rows % size, side="right") - 1
-        in_partial = np.searchsorted(partial, rows - last_batch, side="right") - 1
-        return np.where(rows >= last_batch, in_partial, in_full)
-
-    is_read, end_row = ends > begins, np.maximum(0, ends - 1)
-    first = np.where(is_read, find_worker(begins), 0)
-    last = find_worker(end_row) + 1 + (end_row // size - begins // size) * among
-    last = np.where(is_read, np.minimum(last, first + among), first)
-    return Readers(first=first, last=last, among=among)
 
 
 def _read_even_parts(files: KnownFiles, num_workers: int) -> Reads:
