@@ -100,11 +100,11 @@ def _draw_axis(top: int, steps: int | None) -> Iterator[str]:
 
 
 def _draw_legend(baseline: int, rows: Sequence[GridRow]) -> Iterator[str]:
-    shown = [('class="tdi-has"', "has rows")]
+    shown = [('class="tdi-has"', "has rows left")]
     if any(row.most > row.least for row in rows):
         shown.append(('class="tdi-some"', "some of them have"))
     if any(row.least < 1 for row in rows):
-        shown.append(('fill="url(#tdi-starved)"', "zero rows"))
+        shown.append(('fill="url(#tdi-starved)"', "none left: zero rows"))
     x = _LEFT
     for look, name in shown:
         yield f'<rect {look} x="{x}" y="{baseline - 10}" width="14" height="12"/>'

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.numbers_reader import WIDTH, Numbers, write_numbers
-from tests.distribute.street import options
+from tests.distribute.street import Shards, options
 from torch_distinput.testing import simulate
 
 some = settings(max_examples=1000 if LONG else 25)
@@ -101,11 +101,12 @@ def test_files_are_read_as_planned(lengths, size, cluster, rebatch, data):
     for worker, (_, _, seen) in enumerate(played):
         own = {number for number in plan.files_of(worker).tolist() if lengths[number]}
         # Who has no row at first looks at the first one of all, to know what rows are like.
-        if plan.policy is tdi.AutoShardPolicy.FILE and not drop_last:
+        is_shared = plan.policy is tdi.AutoShardPolicy.DATA
+        if is_shared or (plan.policy is tdi.AutoShardPolicy.FILE and not drop_last):
             files = {number for number, _ in seen}
             assert own <= files
             assert len(files - own) <= 1
-        if plan.policy is tdi.AutoShardPolicy.DATA and cluster[0] > 1:
+        if is_shared and cluster[0] > 1:
             assert len({*seen}) - plan.files_by_worker[worker] in (0, 1)
 
 
@@ -143,6 +144,12 @@ def documents(lengths):
     return [list(range(length)) for length in lengths]
 
 
+def make_lists(lengths):
+    numbers = iter(range(1000))
+    return [[next(numbers) for _ in range(length)] for length in lengths]
+
+
+DOCUMENTS = documents([3, 9, 2, 4, 8, 1, 1, 1, 7, 5] * 4)
 SOURCES = {
     "a number of examples": (lambda: 50, lambda: torch.arange(50)),
     "columns": (lambda: torch.arange(50),) * 2,
@@ -152,6 +159,9 @@ SOURCES = {
         ),
     )
     * 2,
+    "packed rows": (lambda: tdi.pack(DOCUMENTS, length=16, tokens=None),) * 2,
+    "buckets": (lambda: tdi.bucket(DOCUMENTS, length=len, boundaries=[4, 8], window=20),) * 2,
+    "shards": (lambda: [5, 9, 0, 14], lambda: Shards(make_lists([5, 9, 0, 14]))),
     "a loader": (lambda: DataLoader(Squares(), batch_size=7, drop_last=True),) * 2,
 }
 
@@ -161,11 +171,12 @@ def test_a_source_with_an_index_is_played_as_planned(name):
     planned, distributed = SOURCES[name]
     size = {} if name == "a loader" else {"global_batch_size": 7}
     plan = tdi.plan_epoch(planned(), num_workers=3, replicas_per_worker=2, **size)
-    check(plan, run(distributed, (3, 2), **size))
+    listed = {"collate_fn": list} if name == "buckets" else {}
+    check(plan, run(distributed, (3, 2), **size, **listed))
 
 
 def test_a_token_budget_is_planned_batch_by_batch():
-    source = documents([3, 9, 2, 4, 8, 1, 1, 1, 7, 5] * 4)
+    source = DOCUMENTS
     budget = tdi.TokenBudget(12, length=len)
     plan = tdi.plan_epoch(source, global_batch_size=budget, num_workers=3, shuffle=True, seed=1)
 

@@ -86,6 +86,26 @@ def test_what_nobody_has_counted_is_unknown_and_said_to_be(tmp_path):
     assert any("bytes_per_example" in note for note in found.notes)
 
 
+def test_a_batch_that_leaves_replicas_without_rows_is_pointed_out():
+    found = plan(1000, workers=40, size=64)
+    assert (16, 15, 0) == (found.steps, found.zero_row_steps, found.first_zero_row_step)
+    assert 'rows for 32 of 40 replicas only: rebatch="even" gives some to all' in found.notes[0]
+    even = tdi.InputOptions(rebatch="even")
+    assert () == plan(1000, workers=40, size=64, options=even).notes
+    assert "of 40 or more" in plan(1000, workers=40, size=30, options=even).notes[0]
+
+
+def test_what_splitting_costs_is_that_of_a_run_with_split_files(tmp_path):
+    """Of few files a run makes more parts than it reads them in."""
+    for name, rows in (("a", 40), ("b", 70), ("c", 50)):
+        np.save(tmp_path / f"{name}.npy", np.zeros(rows))
+    paths = str(tmp_path / "*.npy")
+    files = [tdi.FileDataset(paths, reader="npy", split_files=split) for split in (False, True)]
+    whole, split = (plan(source, workers=2, size=8, count=True) for source in files)
+    assert (24, 22) == (whole.steps, split.steps)
+    assert [24, 22, 20] == [cost.steps for cost in whole.costs]
+
+
 def test_files_are_listed_by_every_worker(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("x\n")

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_distinput.inspect.planner.own_streams import total_own_streams
-from torch_distinput.inspect.planner.shared_stream import total_shared_stream
-from torch_distinput.inspect.planner.totals import EpochTotals, Pieces
+from torch_distinput.inspect.planner.totals.epoch_totals import EpochTotals, Pieces
+from torch_distinput.inspect.planner.totals.own_streams import total_own_streams
+from torch_distinput.inspect.planner.totals.shared_stream import total_shared_stream
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.assignment.order import EpochOrder, UniformBatches

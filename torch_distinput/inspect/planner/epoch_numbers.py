@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.inspect.planner.known_files import KnownFiles
-from torch_distinput.inspect.planner.totals import NEVER, Integers
+from torch_distinput.inspect.planner.readers import Readers
+from torch_distinput.inspect.planner.totals.epoch_totals import NEVER, Integers
 from torch_distinput.options import AutoShardPolicy
 
 
@@ -88,6 +89,7 @@ class EpochNumbers:
     zero_row_batches_by_worker: Integers | None = field(default=None, repr=False)
     first_zero_row_step_by_worker: Integers | None = field(default=None, repr=False)
     known: KnownFiles | None = field(default=None, repr=False)
+    readers: Readers | None = field(default=None, repr=False)
 
     @property
     def examples(self) -> Spread | None:
@@ -138,16 +140,23 @@ class EpochNumbers:
             raise ValueError(msg)
         known, order = self.known, self.known.order(self.known.num_files)
         if self.policy is not AutoShardPolicy.FILE:
-            return order
+            if self.readers is None:
+                return order
+            return _drop_repeated(known.make_unit_files()[self.readers.parts_of(worker)])
         if not self.split_files:
             return order[worker :: self.num_workers]
-        if known.part_files is None:
+        if known.split_parts is None:
             msg = (
                 "files_of expects files that were looked into where their parts are dealt out, got "
                 f"a plan of {self.source} without. Plan with count=True."
             )
             raise ValueError(msg)
-        parts = known.part_files[known.order(len(known.part_files))[worker :: self.num_workers]]
-        _, first = np.unique(parts, return_index=True)
-        found: Integers = parts[np.sort(first)]
-        return found
+        files = known.split_parts.files
+        return _drop_repeated(files[known.order(len(files))[worker :: self.num_workers]])
+
+
+def _drop_repeated(files: Integers) -> Integers:
+    """Each number once, where it comes first."""
+    _, first = np.unique(files, return_index=True)
+    found: Integers = files[np.sort(first)]
+    return found

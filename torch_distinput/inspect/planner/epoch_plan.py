@@ -39,6 +39,7 @@ class EpochPlan(EpochNumbers):
         zero_row_batches_by_worker: zero-row batches of its replicas.
         first_zero_row_step_by_worker: the step of the first of them, or -1.
         known: what the plan was made from; None where there are no files.
+        readers: who reads each part of files that all share, where parts are passed over.
     """
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.inspect.planner.known_files import KnownFiles
-from torch_distinput.inspect.planner.totals import Integers
+from torch_distinput.inspect.planner.known_files import FEWEST_PARTS, KnownFiles, KnownParts
+from torch_distinput.inspect.planner.totals.epoch_totals import Integers
 
 if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
+    from torch_distinput.data.files.work_units import Parts
     from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 
 _MOST_SHOWN = 3
@@ -98,26 +99,35 @@ def _sizes_of(listing: Sequence[FileInfo] | FileListing) -> Integers | None:
 
 def _look_into(files: KnownFiles, dataset: FileDataset, listing: Sequence[FileInfo]) -> KnownFiles:
     """Cut files into parts as a run does, and count their records."""
-    from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415 - it imports torch
+    from torch_distinput.data.files.dataset import with_split_files  # noqa: PLC0415 - import torch
+    from torch_distinput.data.files.stream import FileStream  # noqa: PLC0415
     from torch_distinput.data.files.work_units import join_surveys  # noqa: PLC0415
 
     stream = FileStream(dataset=dataset, listing=listing, collate=None)
     share, _ = stream.survey_for_all(0, 1)
-    parts = join_surveys([share], len(listing)).parts
-    numbers = [part.num_records for file in parts for part in file]
-    part_files = np.repeat(np.arange(len(parts)), [len(file) for file in parts])
-    found = replace(files, part_files=part_files)
-    if None in numbers:
+    parts = split_parts = _join_parts(join_surveys([share], len(listing)).parts)
+    if not dataset.split_files and len(listing) < FEWEST_PARTS:  # few files are cut finer then
+        split = FileStream(dataset=with_split_files(dataset), listing=listing, collate=None)
+        share, _ = split.survey_for_all(0, 1)
+        split_parts = _join_parts(join_surveys([share], len(listing)).parts)
+    found = replace(files, parts=parts, split_parts=split_parts)
+    if parts.examples is None:
         return found
-    part_examples = np.array(numbers, dtype=np.int64)
-    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(part_examples)])
-    borders = np.searchsorted(part_files, np.arange(len(parts) + 1))
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(parts.examples)])
+    borders = np.searchsorted(parts.files, np.arange(len(listing) + 1))
     return replace(
         found,
-        part_examples=part_examples,
         examples=np.diff(ends[borders]),
         is_exact=True,
         jumps=_jumps(dataset, stream, len(listing)),
+    )
+
+
+def _join_parts(surveyed: Sequence[Parts]) -> KnownParts:
+    numbers = [part.num_records for parts in surveyed for part in parts]
+    return KnownParts(
+        files=np.repeat(np.arange(len(surveyed)), [len(parts) for parts in surveyed]),
+        examples=None if None in numbers else np.array(numbers, dtype=np.int64),
     )
 
 

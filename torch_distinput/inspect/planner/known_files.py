@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from torch_distinput.data.storage.file_listing import FileInfo
-from torch_distinput.inspect.planner.totals import Integers
+from torch_distinput.inspect.planner.totals.epoch_totals import Integers
 from torch_distinput.plan.assignment.permutation import permute_files
 
 ASSUMED_PART_BYTES = 4 << 20
@@ -44,6 +44,19 @@ class Pile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class KnownParts:
+    """What files can be cut into, in the order of the files.
+
+    Attributes:
+        files: the file of each part.
+        examples: of each; None where they are not known.
+    """
+
+    files: Integers
+    examples: Integers | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KnownFiles:
     """Files, and what is known of them before they are read.
 
@@ -53,8 +66,8 @@ class KnownFiles:
         sizes: bytes of each; None where they are not known.
         examples: of each; None where they are not known.
         is_exact: examples were counted, and not estimated from bytes.
-        part_files: the file of each part, where files were looked into.
-        part_examples: the examples of each part; None where they are not known.
+        parts: what files are read in, where they were looked into.
+        split_parts: likewise, what would be dealt out if files are split.
         is_split: parts are dealt out instead of files.
         order_key: seed and epoch, where files are dealt out in the order of an epoch.
         operations: what is done to the records of a stream.
@@ -67,8 +80,8 @@ class KnownFiles:
     sizes: Integers | None = None
     examples: Integers | None = None
     is_exact: bool = False
-    part_files: Integers | None = None
-    part_examples: Integers | None = None
+    parts: KnownParts | None = None
+    split_parts: KnownParts | None = None
     is_split: bool = False
     order_key: tuple[int, int] | None = None
     operations: tuple[_Operation, ...] = ()
@@ -93,33 +106,41 @@ class KnownFiles:
         """What is dealt out, in the order of the epoch."""
         pile = Pile(examples=self.examples, sizes=self.sizes, number=self.num_files)
         if split:
-            pile = self.cut_into_parts()
+            assert self.split_parts is not None, "asked where files were looked into"
+            pile = self._cut(self.split_parts)
         return pile if self.order_key is None else pile.take(self.order(pile.number))
 
     def make_units(self) -> Pile:
         """What a shared stream is read in, in order: parts, of the files in their order."""
-        parts, files = self.cut_into_parts(), self.part_files
-        if self.order_key is None or files is None:
-            return parts
+        assert self.parts is not None, "asked where files were looked into"
+        units = self._cut(self.parts)
+        return units if self.order_key is None else units.take(self._order_units(self.parts))
+
+    def make_unit_files(self) -> Integers:
+        """The file of each of these."""
+        assert self.parts is not None, "asked where files were looked into"
+        files = self.parts.files
+        return files if self.order_key is None else files[self._order_units(self.parts)]
+
+    def _order_units(self, parts: KnownParts) -> Integers:
         if self.is_split:
-            return parts.take(self.order(parts.number))
+            return self.order(len(parts.files))
         place = np.empty(self.num_files, dtype=np.int64)
         place[self.order(self.num_files)] = np.arange(self.num_files)
-        return parts.take(np.argsort(place[files], kind="stable"))
+        return np.argsort(place[parts.files], kind="stable")
 
-    def cut_into_parts(self) -> Pile:
-        """The parts of all files; where nobody has counted, a file's number is shared out."""
-        files = self.part_files
-        assert files is not None, "asked where files were looked into"
-        examples = self.part_examples
+    def _cut(self, parts: KnownParts) -> Pile:
+        """The parts; where nobody has counted, a file's number is shared out."""
+        examples = parts.examples
         if examples is None and self.examples is not None:
-            examples = self._share_out(self.examples, files)
-        sizes = None if self.sizes is None else self._share_out(self.sizes, files)
-        return Pile(examples=examples, sizes=sizes, number=len(files))
+            examples = self._share_out(self.examples, parts)
+        sizes = None if self.sizes is None else self._share_out(self.sizes, parts)
+        return Pile(examples=examples, sizes=sizes, number=len(parts.files))
 
-    def _share_out(self, values: Integers, files: Integers) -> Integers:
+    def _share_out(self, values: Integers, parts: KnownParts) -> Integers:
         """Give each part its share of its file's number, in proportion to its records."""
-        weights = np.ones(len(files)) if self.part_examples is None else self.part_examples
+        files = parts.files
+        weights = np.ones(len(files)) if parts.examples is None else parts.examples
         before = np.concatenate([np.zeros(1), np.cumsum(weights, dtype=np.float64)])
         borders = np.searchsorted(files, np.arange(self.num_files + 1))
         begin, total = before[borders[:-1]][files], np.diff(before[borders])[files]

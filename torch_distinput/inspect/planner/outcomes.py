@@ -8,10 +8,10 @@ import numpy as np
 
 from torch_distinput.errors import TooFewFilesError
 from torch_distinput.inspect.planner.known_files import KnownFiles
-from torch_distinput.inspect.planner.own_streams import total_own_streams
 from torch_distinput.inspect.planner.reads import Reads, read_dealt, read_shared, read_whole
-from torch_distinput.inspect.planner.shared_stream import total_shared_stream
-from torch_distinput.inspect.planner.totals import EpochTotals, Integers, Pieces
+from torch_distinput.inspect.planner.totals.epoch_totals import EpochTotals, Integers, Pieces
+from torch_distinput.inspect.planner.totals.own_streams import total_own_streams
+from torch_distinput.inspect.planner.totals.shared_stream import total_shared_stream
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.assignment.order import EpochOrder, UniformBatches
@@ -55,7 +55,7 @@ def play_files(
         totals = total_own_streams(pieces, lengths, drop_last=drop_last)
     elif total is not None:
         totals = play_shared(total, pieces, drop_last=drop_last)
-        if files.jumps and files.part_examples is not None and pieces.num_workers > 1:
+        if files.jumps:
             stop = FixedBounds(size=pieces.full_size).find_last_end(total, drop_last=drop_last)
             reads = read_shared(files, pieces, stop)
     return PolicyOutcome(policy=policy, totals=totals, reads=reads, is_exact=files.is_exact)
@@ -81,7 +81,7 @@ def compare_policies(
         ("FILE, split_files", AutoShardPolicy.FILE, True),
         ("DATA", AutoShardPolicy.DATA, False),
     ):
-        if split and files.part_files is None and files.sizes is None:
+        if split and files.split_parts is None and files.sizes is None:
             continue  # nobody knows how many parts there would be
         try:
             found[name] = play_files(files, pieces, policy, split=split, drop_last=drop_last)
@@ -106,7 +106,7 @@ def _play_dealt(
         is_split=split,
         totals=totals,
         reads=reads,
-        is_exact=files.is_exact and not (split and files.part_files is None),
+        is_exact=files.is_exact and not (split and files.split_parts is None),
     )
 
 

@@ -14,7 +14,7 @@ from torch_distinput.rendering.html import page, table
 
 if TYPE_CHECKING:
     from torch_distinput.inspect.planner.epoch_numbers import EpochNumbers
-    from torch_distinput.inspect.planner.totals import Integers
+    from torch_distinput.inspect.planner.totals.epoch_totals import Integers
 
 _MOST_ROWS = 32
 _MOST_FILES = 40

@@ -18,12 +18,13 @@ from torch_distinput.inspect.planner.arguments import (
 )
 from torch_distinput.inspect.planner.epoch_numbers import PolicyCost
 from torch_distinput.inspect.planner.epoch_plan import EpochPlan
-from torch_distinput.inspect.planner.known_files import ASSUMED_PART_BYTES, KnownFiles
+from torch_distinput.inspect.planner.known_files import KnownFiles
+from torch_distinput.inspect.planner.notes import list_notes, note_idle_replicas
 from torch_distinput.inspect.planner.ordered_sources import OrderedBatches, cut_source
 from torch_distinput.inspect.planner.outcomes import PolicyOutcome, compare_policies, play_files
-from torch_distinput.inspect.planner.own_streams import total_own_streams
-from torch_distinput.inspect.planner.shared_stream import total_shared_stream
-from torch_distinput.inspect.planner.totals import Pieces
+from torch_distinput.inspect.planner.totals.epoch_totals import Pieces
+from torch_distinput.inspect.planner.totals.own_streams import total_own_streams
+from torch_distinput.inspect.planner.totals.shared_stream import total_shared_stream
 from torch_distinput.options import (
     AutoShardPolicy,
     InputOptions,
@@ -189,7 +190,7 @@ def _plan_batches(
     else:
         raise make_size_error(batches.name, plan.global_batch_size)
     outcome = PolicyOutcome(policy=policy, totals=totals)
-    planned = _fill_in(plan, batches.name, outcome)
+    planned = _fill_in(plan, batches.name, outcome, pieces)
     if bytes_per_example is None or planned.examples_by_worker is None:
         return replace(planned, num_examples=count)
     each = check_bytes(bytes_per_example)
@@ -214,7 +215,7 @@ def _plan_files(
     found = compare_policies(known, pieces, drop_last=drop_last)
     costs = tuple(_sum_up(name, one) for name, one in found.items())
     pages = -(-known.num_files // _PAGE) * pieces.num_workers
-    planned = _fill_in(plan, known.name, outcome)
+    planned = _fill_in(plan, known.name, outcome, pieces)
     examples = None if known.examples is None else int(known.examples.sum())
     return replace(
         planned,
@@ -223,12 +224,12 @@ def _plan_files(
         num_bytes=None if known.sizes is None else int(known.sizes.sum()),
         listing_requests=pages if known.listing else None,
         costs=costs,
-        notes=(*planned.notes, *_list_notes(known, outcome)),
+        notes=(*planned.notes, *list_notes(known, outcome)),
         known=known,
     )
 
 
-def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome) -> EpochPlan:
+def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome, pieces: Pieces) -> EpochPlan:
     totals, reads = outcome.totals, outcome.reads
     filled = replace(
         plan,
@@ -236,6 +237,7 @@ def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome) -> EpochPlan:
         policy=outcome.policy,
         split_files=outcome.is_split,
         is_exact=outcome.is_exact and totals is not None,
+        notes=note_idle_replicas(pieces),
     )
     if totals is not None:
         filled = replace(
@@ -254,6 +256,7 @@ def _fill_in(plan: EpochPlan, name: str, outcome: PolicyOutcome) -> EpochPlan:
         requests=reads.requests,
         bytes_by_worker=reads.num_bytes,
         files_by_worker=reads.files,
+        readers=reads.readers,
     )
 
 
@@ -275,27 +278,3 @@ def _sum_up(name: str, outcome: PolicyOutcome | TooFewFilesError) -> PolicyCost:
         requests=reads.requests,
         is_exact=outcome.is_exact and totals is not None,
     )
-
-
-def _list_notes(known: KnownFiles, outcome: PolicyOutcome) -> list[str]:
-    """What was assumed, and what would tell."""
-    notes = []
-    if known.examples is None:
-        notes.append(
-            "Nobody has counted the examples: pass bytes_per_example for an estimate, or "
-            "count=True where the format tells (parquet, arrow, npy, npz)."
-        )
-    elif outcome.totals is None:
-        notes.append("How many examples a filter keeps is known when they are read.")
-    elif not known.is_exact:
-        notes.append("Examples are estimated from bytes, and so are steps and zero-row steps.")
-    if known.part_files is None and known.sizes is not None:
-        mib = ASSUMED_PART_BYTES >> 20
-        notes.append(
-            f"Split files are taken to have parts of {mib} MiB, as text has; count=True looks."
-        )
-    if known.sizes is not None:
-        notes.append(
-            "Requests are those of reading files over a network from one end to the other."
-        )
-    return notes

@@ -15,7 +15,8 @@ from torch_distinput.inspect.planner.known_files import (
     deal,
     deal_even_parts,
 )
-from torch_distinput.inspect.planner.totals import Integers, Pieces
+from torch_distinput.inspect.planner.readers import Readers, find_readers
+from torch_distinput.inspect.planner.totals.epoch_totals import Integers, Pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -27,17 +28,19 @@ class Reads:
         files: how many files, or parts of them, it opens.
         num_bytes: of these; None where sizes are not known.
         requests: over all workers, each file or part being read from one end to the other.
+        readers: of each part of a shared stream that some workers pass over; None elsewhere.
     """
 
     examples: Integers | None = None
     files: Integers
     num_bytes: Integers | None
     requests: int | None
+    readers: Readers | None = None
 
 
 def read_dealt(files: KnownFiles, num_workers: int, *, split: bool) -> Reads:
     """Files, or their parts, that are dealt out (FILE)."""
-    if split and files.part_files is None:
+    if split and files.split_parts is None:
         return _read_even_parts(files, num_workers)
     pile = files.make_pile(split=split)
     return Reads(
@@ -71,56 +74,17 @@ def read_shared(files: KnownFiles, pieces: Pieces, stop: int) -> Reads:
     units = files.make_units()
     assert units.examples is not None, "counted"
     ends = np.cumsum(units.examples)
-    first, last, among = _find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
-
-    def sum_over(values: Integers) -> Integers:
-        change = np.zeros(2 * among + 1, dtype=np.int64)
-        np.add.at(change, first, values)
-        np.add.at(change, last, -values)
-        total = np.zeros(pieces.num_workers, dtype=np.int64)
-        total[:among] = np.cumsum(change[:-1]).reshape(2, among).sum(axis=0)
-        return total
-
-    requests = None
+    readers = find_readers(pieces, ends - units.examples, np.minimum(ends, stop), stop)
+    requests = num_bytes = None
     if units.sizes is not None:
-        requests = int((count_requests(units.sizes) * (last - first)).sum())
+        requests = int(readers.sum_over(count_requests(units.sizes)).sum())
+        num_bytes = readers.sum_over(units.sizes)
     return Reads(
-        files=sum_over(np.ones(units.number, dtype=np.int64)),
-        num_bytes=None if units.sizes is None else sum_over(units.sizes),
+        files=readers.sum_over(np.ones(units.number, dtype=np.int64)),
+        num_bytes=num_bytes,
         requests=requests,
+        readers=readers,
     )
-
-
-def _find_readers(
-    pieces: Pieces, begins: Integers, ends: Integers, stop: int
-) -> tuple[Integers, Integers, int]:
-    """Who needs rows of each part: workers from the first to before the last, round the end.
-
-    The pieces of a batch lie in the order of the workers, so those of a part do.
-
-        rows      0       4       8       12      16         batches of 8 rows, 4 workers
-        workers   0 0 1 1 2 2 3 3 0 0 1 1 2 2 3 3
-        part            |-----------|                        rows 3 to 8: workers 1, 2, 3, 0
-
-    Returns:
-        The first, the last, and among how many workers: others have no rows.
-    """
-    size = pieces.full_size
-    starts = np.arange(pieces.num_workers + 1) * pieces.per_worker
-    full, partial = pieces.bound(size, starts), pieces.bound(stop % size, starts)
-    last_batch = stop // size * size
-    most_full = np.count_nonzero(np.diff(full)) if last_batch else 0
-    among = max(1, int(most_full), int(np.count_nonzero(np.diff(partial))))
-
-    def find_worker(rows: Integers) -> Integers:
-        in_full = np.searchsorted(full, rows % size, side="right") - 1
-        in_partial = np.searchsorted(partial, rows - last_batch, side="right") - 1
-        return np.where(rows >= last_batch, in_partial, in_full)
-
-    is_read, end_row = ends > begins, np.maximum(0, ends - 1)
-    first = np.where(is_read, find_worker(begins), 0)
-    last = find_worker(end_row) + 1 + (end_row // size - begins // size) * among
-    return first, np.where(is_read, np.minimum(last, first + among), first), among
 
 
 def _read_even_parts(files: KnownFiles, num_workers: int) -> Reads:

@@ -17,12 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_distinput.inspect.planner.totals import NEVER, EpochTotals, Integers, Pieces
+from torch_distinput.inspect.planner.totals.epoch_totals import (
+    NEVER,
+    EpochTotals,
+    Integers,
+    Mask,
+    Pieces,
+)
 from torch_distinput.options import Rebatch
 
-Mask = NDArray[np.bool_]
 Ranges = tuple[tuple[Integers, Integers], ...]
 """Beginnings and ends, of each worker; in pieces or steps of what it plays in a round."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from torch_distinput.inspect.planner.totals import NEVER, EpochTotals, Integers, Pieces
+from torch_distinput.inspect.planner.totals.epoch_totals import NEVER, EpochTotals, Integers, Pieces
 from torch_distinput.plan.assignment.order import Run
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch_distinput.options import Rebatch
 
 Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 NEVER = -1
 """In place of a step."""
 
