@@ -15,6 +15,7 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import StepTally
@@ -95,6 +96,13 @@ class ExampleSteps(Steps):
         )
 
     @property
+    def has_votes(self) -> bool:
+        """Where workers find an order by what they measure, or tell how long their rows are."""
+        splitter = self.route.splitter
+        is_compared = splitter.shared and is_order_measured(self._stream)
+        return splitter.topology.num_workers > 1 and (is_compared or self._padding is not None)
+
+    @property
     def _padding(self) -> StepPadding | None:
         """Makes rows as long as the longest of their step, where that was asked for."""
         collate = self.source.step_padding
@@ -139,11 +147,9 @@ class ExampleSteps(Steps):
         """The steps from a position on, where files tell how many records they have.
 
         None where all workers deal rows by what each of them finds that they cost: then they vote
-        in any case, and compare the costs. Or where they tell each other how long their rows are.
+        in any case, and compare the costs.
         """
-        is_told = self._padding is not None and self.route.splitter.topology.num_workers > 1
-        is_dealt = self.balance is not None and self.route.splitter.shared
-        if self._is_budgeted or is_told or is_dealt:
+        if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
             return None
         lengths = self._lengths(position)
         if lengths is None:

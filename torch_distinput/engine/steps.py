@@ -52,6 +52,11 @@ class Steps(ABC):
     def tally(self) -> StepTally:
         """Which numbers of a step the workers join, where they vote."""
 
+    @property
+    @abstractmethod
+    def has_votes(self) -> bool:
+        """Whether workers vote also where the number of steps is known."""
+
     @abstractmethod
     def recipe(self) -> Recipe:
         """What decides which examples come in which order."""

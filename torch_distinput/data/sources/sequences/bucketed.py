@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
+
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.sequences.pad_collate import PadCollate
@@ -21,6 +23,7 @@ from torch_distinput.data.sources.source import (
 )
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.assignment.bucketing import (
     Bucketing,
     find_buckets,
@@ -28,6 +31,7 @@ from torch_distinput.plan.assignment.bucketing import (
     round_window,
     sort_window,
 )
+from torch_distinput.plan.assignment.budget_batches import check_fits
 from torch_distinput.plan.assignment.permutation import Indices
 
 _log = logging.getLogger(__name__)
@@ -113,13 +117,14 @@ def pads_steps(request: Request) -> bool:
     return isinstance(request.collate_fn, PadCollate) and request.collate_fn.is_of_step
 
 
-def _size_of(request: Request) -> int:
+def _size_of(source: StreamSource) -> int:
     """Examples of a global batch, which change places as a whole."""
-    size = request.global_batch_size
-    if request.budget is not None:
+    size = source.request.global_batch_size
+    if source.request.budget is not None:
         msg = (
-            f"Expected a number of examples as global_batch_size for bucket(), got {size!r}: its "
-            "windows are cut into batches of one size. Give a number, or leave bucket() out."
+            f"Expected a number of examples as global_batch_size for bucket() over {source.name}, "
+            f"got {size!r}: where a batch of tokens ends is found behind the windows, which hold "
+            "whole batches. Give a number, leave bucket() out, or pass a source with an index."
         )
         raise ConfigurationError(msg)
     assert isinstance(size, int), "checked for all sources of examples"
@@ -127,7 +132,9 @@ def _size_of(request: Request) -> int:
 
 
 def _find_window(buckets: Buckets, request: Request) -> int:
-    size = _size_of(request)
+    size = request.size
+    if not isinstance(size, int):
+        return buckets.window  # its batches are found in it
     window = round_window(buckets.window, size)
     if window == size:
         _log.warning(
@@ -146,13 +153,24 @@ def _find_window(buckets: Buckets, request: Request) -> int:
     return window
 
 
-def _describe(buckets: Buckets, window: int, size: int) -> dict[str, Any]:
+def _describe(buckets: Buckets, window: int, size: Size) -> dict[str, Any]:
     """What decides the order: batches of another size would be others."""
-    return {
-        "boundaries": list(buckets.boundaries),
-        "window": window,
-        "examples of a global batch": size,
-    }
+    facts: dict[str, Any] = {"boundaries": list(buckets.boundaries), "window": window}
+    if isinstance(size, BatchBudget):
+        return {**facts, "tokens of a global batch": [size.num_tokens, size.max_length]}
+    return {**facts, "examples of a global batch": size}
+
+
+def _measure_budget(source: IndexedSource) -> tuple[Request, Indices | None]:
+    """The request with lengths that are measured, and what each index counts for in its budget."""
+    budget = source.request.budget
+    if budget is None:
+        return source.request, None
+    lengths = source.find_lengths(budget.length).read(0)
+    counted = budget.size.cap(lengths)
+    check_fits(np.arange(len(counted)), counted, budget.size)
+    measured = replace(budget, length=lengths)
+    return replace(source.request, global_batch_size=measured), counted
 
 
 def _bucket_indexed(
@@ -160,25 +178,29 @@ def _bucket_indexed(
 ) -> IndexedSource:
     """Measure all examples, also those that a mixture leaves out: indices name them all."""
     assert source.num_examples is not None, "no DataLoader is bucketed"
-    size, measured = _size_of(source.request), source.find_lengths(buckets.length)
+    size, measured = source.request.size, source.find_lengths(buckets.length)
+    assert size is not None, "checked for all sources of examples"
+    request, counted = _measure_budget(source)
     lengths = measured.read(0)
     facts = {**_describe(buckets, window, size), "lengths": measured.digest(0)}
     return replace(
         source,
         name=repr(buckets),
+        request=request,
         padded_lengths=lengths if pads_step else None,
         bucketing=Bucketing(
             buckets=find_buckets(lengths, buckets.boundaries),
             window=window,
-            global_batch_size=size,
+            size=size,
             shuffle=source.request.shuffle,
+            counted=counted,
         ),
         facts={**source.facts, **{f"bucket: {name}": value for name, value in facts.items()}},
     )
 
 
 def _bucket_stream(buckets: Buckets, source: StreamSource, window: int) -> StreamSource:
-    size = _size_of(source.request)
+    size = _size_of(source)
     plan = BucketPlan(
         length=buckets.length,
         boundaries=buckets.boundaries,
