@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -153,9 +153,8 @@ class IndexedInput:
             fetched = step_facts.with_num_tokens(fetched, num_tokens)
         if (contents := self._source.packed_contents) is not None:
             fetched = step_facts.with_packed_counts(fetched, contents)
-        steps = (Delivery(step, total, None) for step, total in fetched)
         return PlannedFeed(
-            steps,
+            starmap(Delivery, fetched),
             opening.monitor,
             origin=origin,
             worker=self._splitter.topology.worker_index,
