@@ -321,7 +321,7 @@ def _host_steps(
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
+        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
         source_counts = step.trace.source_counts
         info = StepInfo(
@@ -335,7 +335,7 @@ def _host_steps(
             cp_dim=cp_dim,
         )
         note = (info, structures, delivery.progress, step.trace)
-        yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
+        yield ReplicaLeaves(leaves, note, step.owned)
 
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:

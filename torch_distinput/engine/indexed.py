@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -149,12 +149,10 @@ class IndexedInput:
         if isinstance(batches, BudgetBatches):
             num_tokens = self._count_tokens(batches, position)
         fetched = step_facts.with_facts(
-            fetched, self._source, batches, self._splitter, position,
-            num_tokens=num_tokens,
-        )  # fmt: skip
-        steps = (Delivery(step, total, None) for step, total in fetched)
+            fetched, self._source, batches, self._splitter, position, num_tokens=num_tokens
+        )
         return PlannedFeed(
-            steps,
+            starmap(Delivery, fetched),
             opening.monitor,
             origin=origin,
             worker=self._splitter.topology.worker_index,

@@ -12,7 +12,7 @@ from torch_distinput.data.batch.leaf_kinds import zero_row_maker
 from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names
-from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import (
     Padding,
     make_blank,
@@ -52,14 +52,13 @@ class Shapes:
         self._empty: _EmptyBatch | None = None
         self._orders: list[Order] | None = None
 
-    def complete(
-        self, parts: Sequence[ReplicaBatch | None], ask: Callable[[], Any]
-    ) -> list[ReplicaBatch]:
+    def complete(self, step: LocalStep, ask: Callable[[], Any]) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
-        for part in parts:
-            if part is not None:
-                self.observe(part)
-        return [self.empty(ask) if part is None else part for part in parts]
+        if not step.is_alike or self._look is None:
+            for part in step.parts:
+                if part is not None:
+                    self.observe(part)
+        return [self.empty(ask) if part is None else part for part in step.parts]
 
     def observe(self, part: ReplicaBatch) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""

@@ -196,7 +196,8 @@ def _fetch_here(
                 part = take_apart(pad_to(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        yield cut_step(part, sizes, owned=owned, trace=trace), num_examples
+        step = cut_step(part, sizes, owned=owned, trace=trace, is_alike=columns is not None)
+        yield step, num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:

@@ -197,6 +197,7 @@ class LocalStep:
         trace: where it was read.
         owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
             source may do so as soon as it is asked for the next step.
+        is_alike: all steps of the epoch have leaves of the same dtypes and trailing sizes.
     """
 
     parts: tuple[ReplicaBatch | None, ...]
@@ -204,6 +205,7 @@ class LocalStep:
     mark: int = 0
     trace: Trace = NO_TRACE
     owned: bool = False
+    is_alike: bool = False
 
     @property
     def resume_point(self) -> ResumePoint | None:
@@ -242,12 +244,15 @@ def cut_step(
     mark: int = 0,
     trace: Trace = NO_TRACE,
     owned: bool = False,
+    is_alike: bool = False,
 ) -> LocalStep:
     """Cut rows, which belong to the local replicas in order, into views for each."""
     parts: tuple[ReplicaBatch | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
-    return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned)
+    return LocalStep(
+        parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned, is_alike=is_alike
+    )
 
 
 def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:
