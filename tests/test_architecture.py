@@ -93,6 +93,7 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
+    "fcntl": ("data/storage/file_locks.py",),
     "signal.signal": (
         *("cluster/liveness/coordinated_stop.py", "coordinator/engines/local_process.py"),
     ),

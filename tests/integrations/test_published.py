@@ -72,8 +72,8 @@ import torch
 import torch_distinput as tdi
 
 strategy = tdi.OneDeviceStrategy("cpu")
-dataset = strategy.distribute_dataset(torch.ones(4), global_batchsize=2)
-dataset.state()
+strategy.distribute_dataset(torch.ones(4), global_batchsize=2)
+strategy.distribute_dataset(torch.ones(4), global_batch_size=2).state()
 tdi.InputOptions(rebatch="odd")
 """
 
@@ -137,39 +137,39 @@ def lines_with_errors(printed: str) -> set[int]:
     return {int(parts[1]) for parts in found if parts[0].endswith(".py")}
 
 
-class TestTypes:
+@pytest.fixture(scope="module", params=["mypy", "pyright"])
+def check(request, python, tmp_path_factory):
     """As a user's own type checker sees the installed package."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "pyright":
+        if shutil.which("npm") is None:
+            pytest.skip("pyright needs npm, which is not installed")
+        command = ["npm", "install", "--silent", "--prefix", str(folder), "pyright@1.1.400"]
+        subprocess.run(command, check=True, capture_output=True)
+        checker = [str(folder / "node_modules/.bin/pyright"), "--pythonpath", str(python)]
+    else:
+        venv.create(folder / "env", with_pip=False)
+        tool = str(folder / "env/bin/python")
+        pip = [sys.executable, "-m", "pip", "--python", tool, "install", "--quiet", "mypy"]
+        subprocess.run(pip, check=True, capture_output=True)
+        checker = [tool, "-m", "mypy", "--strict", "--python-executable", str(python)]
 
-    @pytest.fixture(scope="class", params=["mypy", "pyright"])
-    def check(self, request, python, tmp_path_factory):
-        folder = tmp_path_factory.mktemp(request.param)
-        if request.param == "pyright":
-            if shutil.which("npm") is None:
-                pytest.skip("pyright needs npm, which is not installed")
-            command = ["npm", "install", "--silent", "--prefix", str(folder), "pyright@1.1.400"]
-            subprocess.run(command, check=True, capture_output=True)
-            checker = [str(folder / "node_modules/.bin/pyright"), "--pythonpath", str(python)]
-        else:
-            venv.create(folder / "env", with_pip=False)
-            tool = str(folder / "env/bin/python")
-            pip = [sys.executable, "-m", "pip", "--python", tool, "install", "--quiet", "mypy"]
-            subprocess.run(pip, check=True, capture_output=True)
-            checker = [tool, "-m", "mypy", "--strict", "--python-executable", str(python)]
+    def check(text: str) -> set[int]:
+        (folder / "script.py").write_text(text)
+        done = subprocess.run(
+            [*checker, "script.py"], cwd=folder, check=False, capture_output=True, text=True
+        )
+        print(done.stdout, done.stderr)
+        assert done.returncode in (0, 1)
+        assert (done.returncode == 1) == bool(lines_with_errors(done.stdout))
+        return lines_with_errors(done.stdout)
 
-        def check(text: str) -> set[int]:
-            (folder / "script.py").write_text(text)
-            done = subprocess.run(
-                [*checker, "script.py"], cwd=folder, check=False, capture_output=True, text=True
-            )
-            print(done.stdout, done.stderr)
-            assert done.returncode in (0, 1)
-            assert (done.returncode == 1) == bool(lines_with_errors(done.stdout))
-            return lines_with_errors(done.stdout)
+    return check
 
-        return check
 
-    def test_a_script_that_is_right_has_no_errors(self, check):
-        assert set() == check(TYPED)
+def test_a_script_that_is_right_has_no_errors(check):
+    assert set() == check(TYPED)
 
-    def test_mistakes_are_found_where_they_are(self, check):
-        assert {5, 6, 7} == check(MISTAKES)
+
+def test_mistakes_are_found_where_they_are(check):
+    assert {5, 6, 7} == check(MISTAKES)

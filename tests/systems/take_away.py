@@ -71,8 +71,8 @@ def take_away(platform: str) -> None:
         del contexts[method]
     multiprocessing.set_start_method("spawn", force=True)
     multiprocessing.get_all_start_methods = lambda: list(contexts)
-    for module in (builtins, io, os):
-        vars(module)["open"] = hidden(vars(module)["open"])
+    for opener in (builtins, io, os):
+        setattr(opener, "open", hidden(opener.open))  # noqa: B010
     os.readlink = hidden(os.readlink)
     sys.platform = platform
 
