@@ -139,11 +139,10 @@ def _late(
     error: PeerTimeoutError, peers: Peers, late: list[int], what: str
 ) -> PeerTimeoutError:
     msg = (
-        f"Expected all workers to {what}, but "
-        f"{named_workers(late, peers.names)} did not come ({peers.describe(late)}). Every "
-        "worker must call iter() on the same datasets in the same order, and leave a loop at the "
-        "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
-        "it is only slow, in an evaluation, say."
+        f"Expected all workers to {what}, but {named_workers(late, peers.names)} did not come "
+        f"({peers.describe(late)}). Every worker must call iter() on the same datasets in the "
+        "same order, and leave a loop at the same step (did this worker break out of its loop "
+        "alone?); raise InputOptions.timeout if it is only slow, for example in an evaluation."
     )
     error = PeerTimeoutError(msg, error.workers)
     return refer(error, "docs/errors.md#a-rank-that-does-not-come")

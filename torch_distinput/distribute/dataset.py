@@ -144,9 +144,9 @@ class DistributedDataset(Distributed):
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have (those with a sampler, if it has a len()), and files that "
-                "tell, once iter() has looked into them, and with a token budget sources with an "
-                "index and no sampler. Iterate it; the end is the same step on all ranks."
+                "many examples they have (with a sampler, if it has a len()), and counted "
+                "files, once iter() has opened them. With a token budget, only sources with an "
+                "index and no sampler do. Iterate it; all ranks end at the same step."
             )
             raise TypeError(msg)
         return steps

@@ -245,8 +245,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Refuse: an epoch under way reads ahead. Load into the dataset, before ``iter()``."""
         del state
         msg = (
-            "A state is loaded into the dataset, and its next iter() goes on from there: "
-            "dataset.load_state_dict(state). This iterator has begun already."
+            "A state is loaded into the dataset, and its next iter() continues from there: "
+            "dataset.load_state_dict(state). This iterator has already begun."
         )
         raise UsageError(msg)
 

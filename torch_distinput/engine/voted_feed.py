@@ -110,9 +110,10 @@ class VotedFeed:
             first, expected = known[0]
             one, other = name_difference(expected[0], introduced[odd[0]][0])
             msg = (
-                f"Expected batches of one structure and dtype on all workers, got {one} on worker "
-                f"{first} and {other} on {named_workers(odd)}. Give the files or the sources of "
-                "all workers the same columns and types; look for values that are of another."
+                f"Expected batches of one structure and dtype on all workers, got {one} on "
+                f"worker {first} and {other} on {named_workers(odd)}. Give the files or the "
+                "sources of all workers the same columns and types; look for values of another "
+                "type."
             )
             raise MismatchError(msg)
 
@@ -125,8 +126,8 @@ class VotedFeed:
         if ending.outcome is Outcome.DIFFER:
             msg = (
                 "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
-                f"after step {self._index} the data of {named_workers(ending.workers)} is not "
-                "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
+                f"after step {self._index} the data of {named_workers(ending.workers)} differs "
+                "from that of the others, or has ended before theirs. Shuffle by a seed that is "
                 "the same on all ranks, let nothing depend on the process, or deal out files "
                 "(FILE)."
             )

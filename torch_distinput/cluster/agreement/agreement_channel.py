@@ -61,14 +61,14 @@ class AgreementChannel:
                 else f"another worker is still in it ({peers.describe(late)}). Every "
                 "worker must leave the loop at one step"
             )
-            msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
+            msg = f"Expected the previous epoch to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg, () if self._last.is_reading else late)
         if self._last is not None and (error := self._last.breach) is not None:
             # The others may be waiting for a vote still: they would take the next message for it.
             msg = (
-                "Expected to vote on steps where the epoch before ended, but there this worker "
-                f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart the "
-                "job."
+                "Expected to go on voting where the previous epoch ended, but there this worker "
+                f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart "
+                "the job."
             )
             raise PeerFailedError(msg) from error
         if self._channel is None:

@@ -104,9 +104,9 @@ class PeerMonitor:
         if died := [w for w in late if peers.has_died(w)]:
             msg = (
                 "Expected a step from every worker, but the process of "
-                f"{named_workers(died, peers.names)} has ended without a word: it was "
-                f"killed, or it crashed. {peers.describe(died)}. "
-                "Its own output, and the system's log, say why; restart the job."
+                f"{named_workers(died, peers.names)} has ended without an error: it was killed, "
+                f"or it crashed. {peers.describe(died)}. Its own output, and the system's log, "
+                "say why; restart the job."
             )
             section = "docs/errors.md#a-process-ends-without-a-python-error"
             raise refer(PeerFailedError(msg), section)

@@ -130,14 +130,14 @@ def _object(record: bytes) -> Mapping[str, Any]:
         found = json.loads(record.decode())
     except (ValueError, RecursionError) as error:
         msg = (
-            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Mend the file, "
+            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Fix the file, "
             "or skip bad records."
         )
         raise ValueError(msg) from error
     if not isinstance(found, dict):
         msg = (
             f"Expected a JSON object in each line, got {record[:60]!r}, a "
-            f"{type(found).__name__}. Mend the file, or read it with reader='text'."
+            f"{type(found).__name__}. Fix the file, or read it with reader='text'."
         )
         raise ValueError(msg)  # noqa: TRY004 - it is the data that is wrong
     return found
@@ -158,8 +158,8 @@ def _refuse_deep(records: PackedStrings) -> None:
         depth = _depth(record) if _may_be_deep(record) else 0
         if depth > _DEEPEST:
             msg = (
-                f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
-                f"is {depth} deep. Mend the file, or read it with reader='text'."
+                f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which is "
+                f"{depth} deep. Fix the file, or read it with reader='text'."
             )
             raise ValueError(msg)
 

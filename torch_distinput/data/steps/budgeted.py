@@ -210,8 +210,8 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         """Refuse to go on where what was delivered ends elsewhere than before."""
         if not least <= self._num_delivered <= most:
             msg = (
-                f"Expected steps that end after {self._num_delivered} rows, as the state says, got "
-                f"{least} rows: lengths for the token budget are not those of before. Go on with "
+                f"Expected steps that end after {self._num_delivered} rows, as the state says, "
+                f"got {least} rows: the lengths for the token budget have changed. Continue with "
                 "the same length=, or start a new epoch."
             )
             raise SourceError(msg)

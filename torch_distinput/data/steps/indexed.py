@@ -92,9 +92,9 @@ def ended_early() -> SourceError:
     The other workers play the steps that are missing here, and would wait for this one.
     """
     return SourceError(
-        "Expected a batch for every step of the plan, but the data ended before it. Something "
-        "that it is read with ended early without an error: look for a StopIteration that passes "
-        "for an end, or for an iterator that ends where it should fail."
+        "Expected a batch for every step of the plan, but the data ended before it. Code that "
+        "reads it ended early without an error: look for a StopIteration that is taken for the "
+        "end, or for an iterator that ends where it should fail."
     )
 
 

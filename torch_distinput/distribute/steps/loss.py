@@ -208,9 +208,9 @@ def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
     if is_padded or (len(set(counts)) > 1 and not by_weight):
         names = ["num_examples="] * (not by_weight) + ["mask="] * is_padded
         msg = (
-            f"Expected the loss of one dataset's step, got {len(counts)} open iterators that have "
-            f"delivered in turn, steps of {' and '.join(map(str, counts))} examples in sync: which "
-            f"of them the loss belongs to is not known. Pass {' and '.join(names)}, as of the step "
-            "whose batch it is of; close() an iterator that you are done with."
+            f"Expected the loss of one dataset's step, got {len(counts)} open iterators that "
+            f"have delivered in turn, steps of {' and '.join(map(str, counts))} examples in "
+            f"sync: which of them the loss belongs to is not known. Pass {' and '.join(names)}, "
+            "of the step that the loss belongs to; close() an iterator that you are done with."
         )
         raise refer(ValueError(msg), _EXPLAINED_IN)

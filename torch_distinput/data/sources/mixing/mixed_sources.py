@@ -144,8 +144,8 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
     cure = 'Use auto_shard_policy="data": one mixture for all workers.'
     if len(source.points) > 1:
         msg = (
-            "AutoShardPolicy.FILE needs weights that stay, since each worker mixes its own files "
-            f"and none knows the place of the others, got a schedule for {source!r}. {cure}"
+            "AutoShardPolicy.FILE needs constant weights, since each worker mixes its own files "
+            f"and none knows how far the others are, got a schedule for {source!r}. {cure}"
         )
         raise ConfigurationError(msg)
     for name, member in source.sources.items():

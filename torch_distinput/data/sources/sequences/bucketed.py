@@ -68,7 +68,7 @@ def _refuse_batches(buckets: Buckets) -> None:
     if kind is SourceKind.LOADER:
         msg = (
             f"bucket() needs examples to put in order, got a {type(buckets.source).__name__}, "
-            "which makes batches of its own. Pass its dataset; global_batch_size, shuffle and "
+            "which makes its own batches. Pass its dataset; global_batch_size, shuffle and "
             "collate_fn are those of distribute_dataset."
         )
         raise ConfigurationError(msg)
