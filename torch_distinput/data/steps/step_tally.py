@@ -108,14 +108,13 @@ def count_own(
     trace: Trace, chunk: Chunk, stream: Stream, splitter: Splitter, *, num_tokens: int = 0
 ) -> Trace:
     """The trace of a step with what this worker has in it, and of the whole if that is all."""
-    if splitter.shared:
+    if splitter.shared or not chunk.num_rows:
         return trace
-    counts = None
-    if isinstance(stream, MixedStream) and chunk.num_rows:
-        counts = SourceCounts(*stream.count_sources(chunk))
-    if splitter.topology.num_workers == 1:
+    is_alone = splitter.topology.num_workers == 1
+    if not isinstance(stream, MixedStream):
+        return trace._replace(own=Tally((num_tokens,))) if num_tokens and not is_alone else trace
+    counts = SourceCounts(*stream.count_sources(chunk))
+    if is_alone:
         return trace._replace(source_counts=counts)
-    if counts is None:
-        return trace._replace(own=Tally((num_tokens,)))
     sums = (num_tokens, *counts.examples.values())
     return trace._replace(own=Tally(sums, tuple(counts.repeats.values())))
