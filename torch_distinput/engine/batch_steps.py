@@ -60,11 +60,6 @@ class ReadySteps(Steps):
         """Nothing is counted in batches that were made elsewhere."""
         return NOTHING_COUNTED
 
-    @property
-    def has_votes(self) -> bool:
-        """Of them no number is known."""
-        return False
-
     def recipe(self) -> Recipe:
         """The shards."""
         return self.facts()
@@ -171,11 +166,6 @@ class PlayedSteps(Steps):
     def tally(self) -> StepTally:
         """Nothing is counted in batches that were made elsewhere."""
         return NOTHING_COUNTED
-
-    @property
-    def has_votes(self) -> bool:
-        """Of them no number is known."""
-        return False
 
     def recipe(self) -> Recipe:
         """The number of datasets."""

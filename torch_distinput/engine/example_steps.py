@@ -15,7 +15,6 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import StepTally
@@ -94,13 +93,6 @@ class ExampleSteps(Steps):
             counts_tokens=self._is_budgeted,
             padding=self._padding,
         )
-
-    @property
-    def has_votes(self) -> bool:
-        """Where workers find an order by what they measure, or tell how long their rows are."""
-        splitter = self.route.splitter
-        is_compared = splitter.shared and is_order_measured(self._stream)
-        return splitter.topology.num_workers > 1 and (is_compared or self._padding is not None)
 
     @property
     def _padding(self) -> StepPadding | None:

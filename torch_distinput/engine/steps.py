@@ -50,12 +50,7 @@ class Steps(ABC):
     @property
     @abstractmethod
     def tally(self) -> StepTally:
-        """Which numbers of a step the workers join, where they vote."""
-
-    @property
-    @abstractmethod
-    def has_votes(self) -> bool:
-        """Whether workers vote also where the number of steps is known."""
+        """Which numbers of a step the workers join where they vote, and whether they must."""
 
     @abstractmethod
     def recipe(self) -> Recipe:

@@ -171,7 +171,7 @@ class PreparedStream:
         if shares[0] is not None:
             self.steps = self.steps.with_shares(shares)
         position = self.steps.resume(self._position)
-        known = None if self.steps.has_votes else self.steps.schedule(position)
+        known = None if self.steps.tally.is_needed else self.steps.schedule(position)
         return Origin(position=position, shared=self._splitter.shared, known=known)
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
