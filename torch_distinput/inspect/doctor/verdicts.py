@@ -68,8 +68,7 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
         text = (
             f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
             f"{shares.repeated:,} {'comes' if shares.repeated == 1 else 'come'} again, because "
-            f"{by} fills up until {num_ranks} ranks have the same number. Training and metrics "
-            "count these twice."
+            f"{by} fills up until {num_ranks} ranks have the same number. {_who_counts_again(by)}"
         )
         yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
     if shares.dropped:
@@ -95,6 +94,12 @@ def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Find
     )
     code = changed_lines.write_distribution(facts, num_ranks)
     return Finding(kind="not divided", number=num_ranks, text=text, code=code)
+
+
+def _who_counts_again(divider: str) -> str:
+    if divider == "DistributedSampler":
+        return "Training and metrics count these twice."
+    return "Training counts these twice, and so do metrics without gather_for_metrics."
 
 
 def _name_of(division: Division) -> str:
