@@ -9,8 +9,9 @@ epoch, divided by what a rank costs on average. So 1 is the best there is, unles
 costs more than the average rank. *Tokens* cost a rank the sum of its lengths, as if documents were
 packed; *attention* the sum of their squares. *Padded* is the cost by which `BatchRebalanceSampler`
 groups: each document of a rank is as long as the longest, and costs length + length² / 1000; the
-average is without padding. Each round has another order. What `LengthGroupedSampler` gives is cut
-as Trainer cuts it, 16 for each rank.
+average is without padding. Each round has another order. A *stream* gives one document after
+another, and what it costs is found when it is read; the peers need all lengths before. What
+`LengthGroupedSampler` gives is cut as Trainer cuts it, 16 for each rank.
 
 *Dealing*: one batch of 1,024 documents on 64 ranks.
 """
@@ -77,6 +78,23 @@ def ours(balance: Any, num_examples: int, seed: int) -> Iterator[Step]:
         yield [batch.tolist() for batch in step]
 
 
+def ours_of_stream(costs: Numbers, seed: int, *, is_padded: bool) -> Iterator[Step]:
+    """The same where documents have no index, in an order of its own."""
+
+    def read() -> Iterator[int]:
+        yield from np.random.default_rng(seed).permutation(len(costs)).tolist()
+
+    def cost(number: int) -> int:
+        return int(costs[number])
+
+    dataset = tdi.MirroredStrategy(["cpu"] * NUM_RANKS).distribute_dataset(
+        read, global_batch_size=BATCH, drop_last=True,
+        balance=tdi.PaddedCost(cost) if is_padded else cost,
+    )  # fmt: skip
+    for step in dataset:
+        yield [batch.tolist() for batch in step]
+
+
 def rebalance(lengths: Numbers) -> Dealer:
     """Hugging Face's sampler. All ranks group alike, so one of them does it for all."""
     from transformers.trainer_pt_utils import BatchRebalanceSampler
@@ -131,12 +149,14 @@ def step_times(lengths: Numbers, rounds: int) -> list[Figure]:
         balance = tdi.PaddedCost(costs) if is_padded else costs
         cases: dict[str, Dealer] = {
             OURS: partial(ours, balance, len(lengths)),
+            f"{OURS}, a stream": partial(ours_of_stream, costs, is_padded=is_padded),
             f"{OURS}, without balance": partial(ours, None, len(lengths)),
             **peers,
         }
         for case, deal in cases.items():
             values = [slowness(deal(seed), costs, is_padded=is_padded) for seed in range(rounds)]
-            target = STEP_TARGETS[name] if case == OURS else None
+            is_judged = case in (OURS, f"{OURS}, a stream")
+            target = STEP_TARGETS[name] if is_judged else None
             found.append(figure(f"step time, {name}", case, "ratio", values, target=target))
     return found
 

@@ -21,6 +21,7 @@ A message has three parts: what was expected, what came (with numbers), what to 
 from __future__ import annotations
 
 import copy
+import sys
 import traceback
 from typing import ClassVar, TypeVar
 
@@ -132,6 +133,18 @@ class ServerLostError(DistinputError, RuntimeError):
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)
 """Errors that are about another rank: what happened there comes first."""
+
+
+def make_system_error(what: str, needs: str, cure: str) -> ConfigurationError:
+    """For what this operating system has not.
+
+    Args:
+        what: was asked for.
+        needs: what it takes.
+        cure: what to do here instead.
+    """
+    msg = f"Expected a system with {needs} for {what}, got {sys.platform}. {cure}"
+    return ConfigurationError(msg)
 
 
 def again(error: BaseException) -> BaseException:

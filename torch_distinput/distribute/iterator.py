@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data.steps.local_step import CostTotals, SourceTotals, empty_step
+from torch_distinput.data.steps.local_step import NO_TRACE, TraceTotals, empty_step
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
@@ -100,7 +100,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0
-        self._source_totals, self._cost_totals = SourceTotals(), CostTotals()
+        self._totals = TraceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
@@ -111,6 +111,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
+
+    def __repr__(self) -> str:
+        """Show where the epoch stands."""
+        record, state = self._run.record, "open" if self._ending is None else "ended"
+        return f"DistributedIterator(epoch={record.before.epoch}, steps={record.steps}, {state})"
 
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
@@ -137,11 +142,9 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress, source_counts, costs = step.note
-        if source_counts is not None:
-            self._source_totals.add(source_counts)
-        if costs is not None:
-            self._cost_totals.add(costs)
+        info, structures, progress, trace = step.note
+        if trace is not NO_TRACE:
+            self._totals.add(trace)
         self._count(info, progress, time.perf_counter() - started)
         return regroup_leaves(structures, step.leaves)
 
@@ -226,10 +229,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
             wait_seconds=self._waited,
             retries=self._run.read_counter.retries,
             skipped=self._run.read_counter.skipped,
-            sources=dict(self._source_totals.examples),
-            repeats=dict(self._source_totals.repeats),
+            sources=dict(self._totals.sources.examples),
+            repeats=dict(self._totals.sources.repeats),
             num_tokens=self._num_tokens,
-            balance=self._cost_totals.balance,
+            balance=self._totals.costs.balance,
+            packing=self._totals.packed.packing,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -317,7 +321,7 @@ def _host_steps(
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
+        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
         source_counts = step.trace.source_counts
         info = StepInfo(
@@ -330,8 +334,8 @@ def _host_steps(
             num_tokens=step.trace.num_tokens,
             cp_dim=cp_dim,
         )
-        note = (info, structures, delivery.progress, source_counts, step.trace.costs)
-        yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
+        note = (info, structures, delivery.progress, step.trace)
+        yield ReplicaLeaves(leaves, note, step.owned)
 
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:

@@ -15,7 +15,10 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.steps.step_padding import StepPadding
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
@@ -81,6 +84,29 @@ class ExampleSteps(Steps):
         if self._counted is None or not assigns_shards(self.route):
             return None
         return self._counted.num_parts
+
+    @property
+    def tally(self) -> StepTally:
+        """Tokens of a budget, and examples by source, of what is this worker's own."""
+        return StepTally.of(
+            self._stream,
+            self.route.splitter,
+            counts_tokens=self._is_budgeted,
+            padding=self._padding,
+        )
+
+    @property
+    def has_votes(self) -> bool:
+        """Where workers find an order by what they measure, or tell how long their rows are."""
+        splitter = self.route.splitter
+        is_compared = splitter.shared and is_order_measured(self._stream)
+        return splitter.topology.num_workers > 1 and (is_compared or self._padding is not None)
+
+    @property
+    def _padding(self) -> StepPadding | None:
+        """Makes rows as long as the longest of their step, where that was asked for."""
+        collate = self.source.step_padding
+        return None if collate is None else StepPadding(collate=collate)
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
@@ -163,7 +189,9 @@ class ExampleSteps(Steps):
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         ahead = options.num_threads > 0
-        finish = Finish(self._stream, shard, splitter, lent=lent, ahead=ahead)
+        finish = Finish(
+            self._stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
+        )
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(

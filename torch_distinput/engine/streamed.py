@@ -23,7 +23,6 @@ from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.voted_feed import VotedFeed
 from torch_distinput.plan.assignment.batching import Idle, Splitter
-from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.position import Position, begin_epoch, make_layout
@@ -78,7 +77,7 @@ class StreamedInput:
             steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
             if any(part.count for part in steps):
                 if number == step:
-                    return steps
+                    return workers[0].tally.join(steps)
                 number += 1
         return None
 
@@ -172,7 +171,7 @@ class PreparedStream:
         if shares[0] is not None:
             self.steps = self.steps.with_shares(shares)
         position = self.steps.resume(self._position)
-        known = self.steps.schedule(position)
+        known = None if self.steps.has_votes else self.steps.schedule(position)
         return Origin(position=position, shared=self._splitter.shared, known=known)
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
@@ -193,9 +192,7 @@ class PreparedStream:
                 introduce=introduce,
                 counter=counter,
                 timeout=opening.timeout,
-                # Of a stream that all of them read each worker knows the whole batch.
-                sums_tokens=not shared
-                and isinstance(self._splitter.global_batch_size, BatchBudget),
+                tallied=self.steps.tally.size,
             )
         except ChannelBrokenError as error:
             opening.monitor.call_roll(error)
@@ -205,6 +202,7 @@ class PreparedStream:
             origin=origin,
             worker=topology.worker_index,
             timeout=opening.timeout,
+            tally=self.steps.tally,
         )
 
     def _start(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:

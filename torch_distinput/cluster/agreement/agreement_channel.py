@@ -12,6 +12,7 @@ from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
+from torch_distinput.plan.progress.tally import NOTHING_TALLIED, TallySize
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
@@ -41,7 +42,7 @@ class AgreementChannel:
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
         timeout: float,
-        sums_tokens: bool = False,
+        tallied: TallySize = NOTHING_TALLIED,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         # Imported here, because where lengths are known nobody has to agree.
@@ -78,7 +79,7 @@ class AgreementChannel:
             shared=shared,
             introduce=introduce,
             counter=counter,
-            sums_tokens=sums_tokens,
+            tallied=tallied,
         )
         return self._last
 

@@ -20,7 +20,13 @@ from torch_distinput.data.formats.column_types import (
     record_columns,
 )
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.text import LINE_END, find_byte, line_blocks, line_parts
+from torch_distinput.data.formats.text import (
+    LINE_END,
+    count_byte,
+    find_byte,
+    line_blocks,
+    line_parts,
+)
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, tensor_over
 
@@ -140,8 +146,13 @@ def _object(record: bytes) -> Mapping[str, Any]:
 def _refuse_deep(records: PackedStrings) -> None:
     """Look at lines with many brackets only, as all others are shallow."""
     own = records.narrow()
-    places = find_byte(own.data.numpy(), _OPEN_LIST, mask=_EITHER)
-    counts = np.diff(np.searchsorted(places, own.offsets.numpy()))
+    content, offsets = own.data.numpy(), own.offsets.numpy()
+    if len(own) and (content[offsets[:-1]] == _OPEN).all():
+        num_more = count_byte(content, _OPEN_LIST, mask=_EITHER) - len(own)
+        if num_more < _DEEPEST:  # even if one line has them all
+            return
+    places = find_byte(content, _OPEN_LIST, mask=_EITHER)
+    counts = np.diff(np.searchsorted(places, offsets))
     for line in own[np.flatnonzero(counts > _DEEPEST)].to_bytes():
         record = line.removesuffix(b"\n")
         depth = _depth(record) if _may_be_deep(record) else 0

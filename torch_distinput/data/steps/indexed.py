@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
@@ -18,7 +18,6 @@ from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
     ReplicaBatch,
-    SourceCounts,
     Trace,
     cut_step,
     empty_step,
@@ -29,9 +28,6 @@ from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
-
-if TYPE_CHECKING:
-    from torch_distinput.plan.assignment.mixed_order import MixedIndices
 
 
 class PlannedStep(NamedTuple):
@@ -88,32 +84,6 @@ class StepFetch:
         else:
             batch = self.fetch(task)
         return rows.copy_rows(batch) if self.copies else batch
-
-
-def with_source_counts(
-    steps: Iterator[tuple[LocalStep, int]], mixture: MixedIndices, first: int
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps of a mixture with what their global batches are from; ``first``: examples before."""
-    names = [member.name for member in mixture.members]
-    before = mixture.count(first)
-    for step, num_examples in steps:
-        first += num_examples
-        after = mixture.count(first)
-        counts = (count - had for count, had in zip(after, before, strict=True))
-        found = SourceCounts(
-            dict(zip(names, counts, strict=True)),
-            dict(zip(names, mixture.count_passes(after), strict=True)),
-        )
-        before = after
-        yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
-
-
-def with_num_tokens(
-    steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps with the tokens of their global batches."""
-    for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
-        yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
 
 
 def ended_early() -> SourceError:
@@ -226,7 +196,8 @@ def _fetch_here(
                 part = take_apart(pad_to(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        yield cut_step(part, sizes, owned=owned, trace=trace), num_examples
+        step = cut_step(part, sizes, owned=owned, trace=trace, is_alike=columns is not None)
+        yield step, num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:
