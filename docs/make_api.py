@@ -30,6 +30,7 @@ RETURNED = {
     "PerWorkerIterator",
     "RemoteValue",
     "ReplicaContext",
+    "RunReport",
     "Step",
     "StepGroup",
     "Strategy",

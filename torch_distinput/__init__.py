@@ -71,6 +71,9 @@ if _typing.TYPE_CHECKING:
     from torch_distinput.data.sources.sequences.document_bounds import cu_seqlens, document_mask
     from torch_distinput.data.sources.sequences.pad_collate import pad_collate
     from torch_distinput.data.steps.rebatch_sampler import RebatchSampler
+    from torch_distinput.distribute.reports.rank_times import RankTimes
+    from torch_distinput.distribute.reports.run_report import RunReport
+    from torch_distinput.distribute.reports.verdict import InputVerdict
 
     __version__: str
 
@@ -90,6 +93,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputStats",
+    "InputVerdict",
     "MirroredStrategy",
     "MismatchError",
     "MultiWorkerMirroredStrategy",
@@ -100,10 +104,12 @@ __all__ = [
     "PeerFailedError",
     "PeerTimeoutError",
     "PerReplica",
+    "RankTimes",
     "RebatchSampler",
     "ReduceOp",
     "ReplayedStep",
     "ReplicaContext",
+    "RunReport",
     "ServerLostError",
     "SourceError",
     "Step",
@@ -144,7 +150,10 @@ _LATE = {
     "DataShardDataset": "data.building_blocks",
     "FileDataset": "data.files.dataset",
     "FileShardDataset": "data.building_blocks",
+    "InputVerdict": "distribute.reports.verdict",
+    "RankTimes": "distribute.reports.rank_times",
     "RebatchSampler": "data.steps.rebatch_sampler",
+    "RunReport": "distribute.reports.run_report",
     "cu_seqlens": "data.sources.sequences.document_bounds",
     "document_mask": "data.sources.sequences.document_bounds",
     "pad_collate": "data.sources.sequences.pad_collate",

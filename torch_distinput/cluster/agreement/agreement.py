@@ -28,6 +28,7 @@ from torch_distinput.cluster.agreement.agreement_queue import (
     AgreementQueue,
     Ending,
     News,
+    NoteVote,
     S,
 )
 from torch_distinput.communicator import Channel, ChannelBrokenError
@@ -47,6 +48,7 @@ class Agreement(Generic[S]):
         introduce: from a worker's first step with examples to what all workers should know of it.
         counter: adds up what is agreed on; used by the voter's thread.
         sums_tokens: the steps have tokens, of which all workers are told the sum.
+        note_vote: called in the voter's thread, with the queue's lock.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Agreement(Generic[S]):
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
         sums_tokens: bool = False,
+        note_vote: NoteVote[S] = None,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
@@ -67,7 +70,7 @@ class Agreement(Generic[S]):
             start_thread(
                 partial(
                     _vote, shared=shared, introduce=introduce, counter=counter,
-                    sums_tokens=sums_tokens,
+                    sums_tokens=sums_tokens, note_vote=note_vote,
                 ),
                 queue, channel, name="voter", stop=stop, give_up=channel.abandon,
             ),
@@ -151,12 +154,16 @@ def _vote(
     introduce: Callable[[S], Any],
     counter: DeliveryCounter,
     sums_tokens: bool,
+    note_vote: NoteVote[S],
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
         going_on = _introduce(queue, channel, introduce)
         while going_on:
-            going_on = _vote_once(queue, channel, counter, shared=shared, sums_tokens=sums_tokens)
+            going_on = _vote_once(
+                queue, channel, counter,
+                shared=shared, sums_tokens=sums_tokens, note_vote=note_vote,
+            )  # fmt: skip
     except ChannelBrokenError as error:
         queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
@@ -192,9 +199,10 @@ def _vote_once(
     *,
     shared: bool,
     sums_tokens: bool,
+    note_vote: NoteVote[S],
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
-    vote, news = queue.wait_for_vote()
+    vote, news = queue.wait_for_vote(note_vote)
     votes = [Vote.decode(row) for row in channel.gather_ints(vote.encode())]
     verdict = decide(votes, shared=shared)
     told: list[News] = [()] * len(votes)

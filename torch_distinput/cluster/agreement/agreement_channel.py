@@ -15,7 +15,7 @@ from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
-    from torch_distinput.cluster.agreement.agreement_queue import S
+    from torch_distinput.cluster.agreement.agreement_queue import NoteVote, S
     from torch_distinput.plan.progress.delivered import DeliveryCounter
 
 
@@ -42,6 +42,7 @@ class AgreementChannel:
         counter: DeliveryCounter,
         timeout: float,
         sums_tokens: bool = False,
+        note_vote: NoteVote[S] = None,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         # Imported here, because where lengths are known nobody has to agree.
@@ -79,6 +80,7 @@ class AgreementChannel:
             introduce=introduce,
             counter=counter,
             sums_tokens=sums_tokens,
+            note_vote=note_vote,
         )
         return self._last
 

@@ -12,6 +12,7 @@ from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.values import BalanceStats
@@ -111,6 +112,7 @@ class Trace(NamedTuple):
             worker does not know it.
         own_tokens: of the rows of this worker likewise.
         costs: of the step, where its rows were dealt by them.
+        work: what making the step took, where that is measured.
     """
 
     resume_point: ResumePoint | None = None
@@ -119,9 +121,23 @@ class Trace(NamedTuple):
     num_tokens: int | None = None
     own_tokens: int = 0
     costs: StepCosts | None = None
+    work: Work | None = None
 
 
 NO_TRACE = Trace()
+
+
+def with_work(trace: Trace, work: Work) -> Trace:
+    """As ``trace._replace``, which costs more than what is measured here."""
+    return Trace(
+        trace.resume_point,
+        trace.num_touched,
+        trace.source_counts,
+        trace.num_tokens,
+        trace.own_tokens,
+        trace.costs,
+        work,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,151 @@
+"""Steps as trace events, for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``.
+
+The format is the array of "Trace Event Format": complete events (``"ph": "X"``) with times in
+microseconds, a process for each rank and a thread for each row of the picture:
+
+    training loop    | next     | your step              | next ...
+                     |source|copy|
+    steps pulled          | pull                    | pull
+
+After each writing the file is a whole JSON document: the bracket at its end is written over by
+what follows. So it can be read while the job runs, and after it was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import IO, Any, final
+
+from torch_distinput import meter
+from torch_distinput.errors import ConfigurationError
+from torch_distinput.meter import AGREEMENT, COPY, YOUR_STEP, StepMark, divide_own, split_wait
+
+_log = logging.getLogger(__name__)
+
+_MOST_PENDING = 64
+"""Steps that are written at once, ..."""
+_MOST_SECONDS = 1.0
+"""... or after so many seconds, with the next step."""
+_MOST_STEPS = 100_000
+"""Steps in a file: about 70 MB, more than the viewers like."""
+_WEEK = 604_800.0
+_LOOP, _PULL = 0, 1
+_ROWS = {_LOOP: "training loop", _PULL: "steps pulled"}
+_SHORTEST = 1e-6
+"""Seconds; what is shorter cannot be seen."""
+
+
+def name_of_rank(path: str, *, dataset: int, rank: int) -> str:
+    """The path of one rank's file: ``trace.json`` is ``trace.dataset0.rank3.json``."""
+    pure = PurePath(path)
+    return str(pure.with_name(f"{pure.stem}.dataset{dataset}.rank{rank}{pure.suffix or '.json'}"))
+
+
+@final
+class TraceFile:
+    """Writes events in the thread of the training loop, many at once; memory is bounded."""
+
+    def __init__(self, path: str, *, rank: int) -> None:
+        """Begin a file; one that is there is overwritten."""
+        self._rank = rank
+        self._path = path
+        # Machines share the time of day, and processes nothing else. Of the week, since a float of
+        # microseconds since 1970 is exact to a quarter of one only.
+        self._epoch = time.time() % _WEEK - meter.now()
+        self._pending: list[tuple[StepMark, bool]] = []
+        self._last: StepMark | None = None
+        self._written = self._num_steps = 0
+        self._flushed = meter.now()
+        self._process = os.getpid()
+        try:
+            self._file: IO[bytes] = Path(path).open("wb", buffering=0)  # noqa: SIM115 - kept open
+        except OSError as error:
+            msg = (
+                f"Expected InputOptions.trace to be the path of a file that can be written, got "
+                f"{error}. Make the folder {str(PurePath(path).parent)!r} on every rank, or choose "
+                "another."
+            )
+            raise ConfigurationError(msg) from error
+        self._append(self._head())
+
+    def add(self, mark: StepMark, *, is_shared: bool) -> None:
+        """Take a step; now and then write those that were taken."""
+        if self._num_steps >= _MOST_STEPS:
+            return
+        self._pending.append((mark, is_shared))
+        is_due = mark.had - self._flushed > _MOST_SECONDS
+        if is_due or len(self._pending) >= _MOST_PENDING:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was taken; not in a child, which shares the file."""
+        if os.getpid() != self._process:
+            return
+        pending, self._pending = self._pending, []
+        self._flushed = meter.now()
+        events = [event for mark, is_shared in pending for event in self._step(mark, is_shared)]
+        if events:
+            self._append(events)
+        before, self._num_steps = self._num_steps, self._num_steps + len(pending)
+        if before < _MOST_STEPS <= self._num_steps:
+            _log.warning("%s ends here: it has %d steps.", self._path, self._num_steps)
+
+    def close(self) -> None:
+        """Write the rest; no more comes."""
+        self.flush()
+        self._file.close()
+
+    def _append(self, events: list[dict[str, Any]]) -> None:
+        lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+        head = ",\n" if self._written else "[\n"
+        content = f"{head}{lines}".encode()
+        self._file.seek(self._written)
+        self._file.write(content + b"\n]\n")
+        self._written += len(content)
+
+    def _head(self) -> list[dict[str, Any]]:
+        own = {"ph": "M", "pid": self._rank, "ts": 0}
+        rows = [
+            {**own, "name": "thread_name", "tid": row, "args": {"name": name}}
+            for row, name in _ROWS.items()
+        ]
+        process = {**own, "tid": _LOOP}
+        name, order = {"name": f"rank {self._rank}"}, {"sort_index": self._rank}
+        return [
+            {**process, "name": "process_name", "args": name},
+            {**process, "name": "process_sort_index", "args": order},
+            *rows,
+        ]
+
+    def _step(self, mark: StepMark, is_shared: bool) -> Iterator[dict[str, Any]]:
+        last, self._last = self._last, mark
+        if last is not None and last.step + 1 == mark.step:
+            yield self._event(YOUR_STEP, _LOOP, last.had, mark.asked, step=last.step)
+        wait, work = split_wait(mark, is_shared=is_shared), mark.pull.work
+        facts = {"step": mark.step, "examples": mark.num_examples}
+        yield self._event("next", _LOOP, mark.asked, mark.had, **facts)
+        start = mark.asked
+        parts = {**divide_own(wait.own, [work]), AGREEMENT: wait.agreement, COPY: wait.copy}
+        for station, seconds in parts.items():
+            if seconds >= _SHORTEST:
+                yield self._event(station, _LOOP, start, min(start + seconds, mark.had))
+            start += seconds
+        made = {} if work is None else _in_microseconds(work)
+        yield self._event("pull", _PULL, mark.pull.asked, mark.pull.had, step=mark.step, **made)
+
+    def _event(self, name: str, row: int, start: float, stop: float, **args: Any) -> dict[str, Any]:
+        begin = round((self._epoch + start) * 1e6, 3)
+        return {
+            "name": name, "cat": "input", "ph": "X", "pid": self._rank, "tid": row,
+            "ts": begin, "dur": round(max(0.0, stop - start) * 1e6, 3), "args": args,
+        }  # fmt: skip
+
+
+def _in_microseconds(work: meter.Work) -> dict[str, float]:
+    seconds = {"source": work.source, "decode": work.decode, "collate": work.collate}
+    return {f"{station}_us": round(value * 1e6, 3) for station, value in seconds.items()}
