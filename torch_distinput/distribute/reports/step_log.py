@@ -25,12 +25,15 @@ class StepLog:
         is_shared: one rank reads for others.
     """
 
-    def __init__(self, first_step: int, *, is_shared: bool, trace: TraceFile | None) -> None:
+    def __init__(
+        self, first_step: int, *, is_shared: bool = False, measurement: Measurement | None = None
+    ) -> None:
         """Keep nothing yet."""
         self.marks: deque[StepMark] = deque(maxlen=NUM_KEPT)
         self.first_step = first_step
         self.is_shared = is_shared
-        self._trace = trace
+        self._trace = None if measurement is None else measurement.file
+        self._measurement = measurement  # which closes the file when nobody is left
 
     def add(self, mark: StepMark) -> None:
         """Keep a step that was handed over."""
@@ -46,7 +49,11 @@ class StepLog:
 
 @final
 class Measurement:
-    """What a dataset measures: its iterators write to one file, one after another."""
+    """What a dataset measures: its iterators write to one file, one after another.
+
+    Attributes:
+        file: the file; None without one.
+    """
 
     def __init__(self, path: str | None, *, dataset: int, rank: int, is_shared: bool) -> None:
         """Open the file of this dataset and rank, if there is to be one.
@@ -55,11 +62,11 @@ class Measurement:
             ConfigurationError: if it cannot be written.
         """
         self._is_shared = is_shared
-        self._file: TraceFile | None = None
+        self.file: TraceFile | None = None
         if path is not None:
-            self._file = TraceFile(name_of_rank(path, dataset=dataset, rank=rank), rank=rank)
-            weakref.finalize(self, self._file.close)
+            self.file = TraceFile(name_of_rank(path, dataset=dataset, rank=rank), rank=rank)
+            weakref.finalize(self, self.file.close)
 
     def open(self, first_step: int) -> StepLog:
         """The log of an iterator, which begins with a step."""
-        return StepLog(first_step, is_shared=self._is_shared, trace=self._file)
+        return StepLog(first_step, is_shared=self._is_shared, measurement=self)
