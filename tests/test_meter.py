@@ -12,19 +12,19 @@ from torch_distinput.meter import (
     COLLATE,
     DECODE,
     SOURCE,
-    Pull,
     StepMark,
     Wait,
     Work,
     WorkClock,
     divide_own,
+    read_mark,
     split_wait,
 )
 
 
 def wait(asked, had, pull, **keywords):
     """Of the loop, from ``asked`` to ``had``."""
-    return split_wait(StepMark(0, 8, asked, had, Pull(*pull)), **keywords)
+    return split_wait(StepMark(0, 8, asked, had, *pull), **keywords)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,11 @@ def test_a_clock_of_work_begins_anew_in_a_loader_process():
     clock = WorkClock()
     clock.decode = 1.0
     assert (0.0, 0.0) == pickle.loads(pickle.dumps(clock)).take()
+
+
+def test_what_is_made_where_it_is_pulled_is_known_from_the_clock_of_that_thread():
+    """Of 10 s the clock has counted 2 s of decoding and 3 s of collating since the step before."""
+    before = (0, 8, 0.0, 5.0, (0.0, 5.0, None, True, 7.0, 1.0))
+    raw = (1, 8, 10.0, 21.0, (10.0, 20.0, None, True, 9.0, 4.0))
+    expected = StepMark(1, 8, 10.0, 21.0, 10.0, 20.0, Work(5.0, 2.0, 3.0), True)
+    assert expected == read_mark(raw, before)

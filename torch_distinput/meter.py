@@ -2,7 +2,7 @@
 
     where a step is made       Work      seconds at source, decode and collate; it travels with it
     where steps are pulled     Pull      when the step was asked for there, and when it was there
-    in the training loop       StepMark  when the loop asked for the step, and when it had it
+    in the training loop       RawMark   when the loop asked for the step, and when it had it
 
 A step costs a few readings of one clock. What they mean is worked out when a report is asked for:
 :func:`split_wait` says what the loop has waited for.
@@ -57,38 +57,58 @@ class Work:
     voted: float | None = None
 
 
-class Pull(NamedTuple):
-    """How a step came to the thread that pulls steps: the loop's own, or one that copies ahead.
+Pull = tuple[float, float, "Work | None", bool, float, float]
+"""How a step came to the thread that pulls steps: the loop's own, or one that copies ahead.
 
-    Attributes:
-        asked: when it asked for it.
-        had: when it was there.
-        work: what making it took; None where that was not measured.
-        is_own: this rank has read something for it.
-    """
+When it asked for the step, and when it was there; what making it took, where that came with it;
+whether this rank has read something for it; and what the thread has decoded and collated until
+then, by its :class:`WorkClock`. A plain tuple, as is the next one: they are made once a step.
+"""
+RawMark = tuple[int, int, float, float, Pull]
+"""How a step came to the training loop.
 
-    asked: float
-    had: float
-    work: Work | None
-    is_own: bool
+Its number within the epoch, the examples over all replicas in sync, when the loop asked for it,
+when it had it, and how it came to who pulled it.
+"""
 
 
 class StepMark(NamedTuple):
-    """How a step came to the training loop.
+    """The same, with names.
 
     Attributes:
         step: its number within the epoch.
         num_examples: examples over all replicas in sync.
         asked: when the loop asked for it.
         had: when it had it.
-        pull: how it came to who pulled it.
+        pull_asked: when who pulled it asked for it.
+        pull_had: when it was there.
+        work: what making it took.
+        is_own: this rank has read something for it.
     """
 
     step: int
     num_examples: int
     asked: float
     had: float
-    pull: Pull
+    pull_asked: float
+    pull_had: float
+    work: Work | None
+    is_own: bool
+
+
+def read_mark(raw: RawMark, before: RawMark | None) -> StepMark:
+    """Give the times of a step their names.
+
+    ``before``: the one before. What was made where it was pulled took all of that time, and of it
+    what the clock of that thread has counted in between was decoding and collating.
+    """
+    step, num_examples, asked, had, (pull_asked, pull_had, work, is_own, *counted) = raw
+    if work is None and is_own:
+        last = counted if before is None else before[4][4:]
+        decode, collate = (max(0.0, own - old) for own, old in zip(counted, last, strict=True))
+        source = max(0.0, pull_had - pull_asked - decode - collate)
+        work = Work(source, decode, collate)
+    return StepMark(step, num_examples, asked, had, pull_asked, pull_had, work, is_own)
 
 
 @final
@@ -152,18 +172,17 @@ def split_wait(mark: StepMark, *, is_shared: bool = False) -> Wait:
 
     Without an agreement all of the middle is the rank's own.
     """
-    pull = mark.pull
-    first, last = max(mark.asked, pull.asked), min(mark.had, pull.had)
+    first, last = max(mark.asked, mark.pull_asked), min(mark.had, mark.pull_had)
     pulled = max(0.0, last - first)
-    own = _own_part(pull, first, pulled, is_shared=is_shared)
+    own = _own_part(mark, first, pulled, is_shared=is_shared)
     return Wait(own, pulled - own, max(0.0, mark.had - mark.asked - pulled))
 
 
-def _own_part(pull: Pull, first: float, pulled: float, *, is_shared: bool) -> float:
+def _own_part(mark: StepMark, first: float, pulled: float, *, is_shared: bool) -> float:
     """Of the time that a step was pulled, what this rank needed for its own part of it."""
-    if not pull.is_own:
+    if not mark.is_own:
         return 0.0
-    work = pull.work
+    work = mark.work
     if work is not None and work.voted is not None:
         return min(max(0.0, work.voted - first), pulled)
     if is_shared:

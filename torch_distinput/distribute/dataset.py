@@ -75,7 +75,7 @@ class DistributedDataset(Distributed):
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
         self._slices = session.make_slices(options)
-        self._measurement = session.measure(self._number, options)
+        self._measurement = session.measure(self._number, options, source.clock)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None

@@ -27,7 +27,6 @@ from torch_distinput.distribute.steps.host_steps import make_host_steps
 from torch_distinput.distribute.steps.step import Step
 from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go
-from torch_distinput.meter import StepMark
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
 from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
@@ -115,7 +114,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             len(devices),
             first_step=run.record.steps,
             cp_dim=run.cp_dim,
-            is_measured=run.log is not None,
+            clock=None if run.log is None else run.log.clock,
         )
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
@@ -156,7 +155,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._waited += had - asked
         if self._run.log is not None:
             self._session.step_log = self._run.log
-            self._run.log.add(StepMark(info.index, info.num_examples, asked, had, pull))
+            self._run.log.add((info.index, info.num_examples, asked, had, pull))
         self._count(info, progress)
         return regroup_leaves(structures, step.leaves)
 

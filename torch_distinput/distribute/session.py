@@ -19,6 +19,7 @@ from torch_distinput.cluster.membership import Membership, join_group
 from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.distribute.steps.loss_steps import LossSteps
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import InputOptions
 from torch_distinput.plan.assignment.topology import Topology
 
@@ -115,20 +116,26 @@ class Session:
             columns=tuple(columns.items()) if isinstance(columns, Mapping) else None,
         )
 
-    def measure(self, dataset: int, options: InputOptions) -> Measurement | None:
+    def measure(
+        self, dataset: int, options: InputOptions, clock: WorkClock | None
+    ) -> Measurement | None:
         """What measures the steps of a dataset; None where nothing does.
 
         Raises:
             ConfigurationError: if the file of ``InputOptions.trace`` cannot be written.
         """
-        if options.trace is False:
+        if clock is None:
             return None
         # Imported here, because most datasets are not measured.
-        from torch_distinput.distribute.reports.step_log import Measurement  # noqa: PLC0415
+        from torch_distinput.distribute.reports.step_log import (  # noqa: PLC0415
+            Measurement,
+            name_of_rank,
+        )
 
         path = None if options.trace is True else str(options.trace)
         is_shared = self.partners is not None and self.partners.broadcasts
-        return Measurement(path, dataset=dataset, rank=self.rank, is_shared=is_shared)
+        file = None if path is None else name_of_rank(path, dataset=dataset, rank=self.rank)
+        return Measurement(clock, file, rank=self.rank, is_shared=is_shared)
 
     def join_slices(self, cp_dim: str) -> Communicator:
         """The way to the ranks that have the other slices of this one's sequences."""

@@ -172,8 +172,10 @@ class ExampleSteps(Steps):
         ahead = options.num_threads > 0
         finish: Any = Finish(stream, shard, splitter, lent=lent, ahead=ahead)
         if clock is not None:
-            dataset = timed.TimedCuts(dataset, clock)
-            finish = timed.TimedFinish.of(finish, stream, clock)
+            finish = timed.count_finish(finish, stream, clock)
+            if options.num_workers or options.num_threads:
+                dataset = timed.TimedCuts(dataset, clock)
+                finish = timed.TimedFinish(finish, clock)
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(

@@ -71,6 +71,7 @@ class IndexedInput:
         self._batches = EpochBatches(source, seed=seed)
         self._dealer = dealer
         self._loader = make_loader(source)
+        self.clock = source.clock
         self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -178,7 +179,7 @@ class IndexedInput:
                 epoch=position.epoch,
                 owned=self._source.owns_batches,
                 check=check,
-                clock=self._source.clock,
+                is_timed=self.clock is not None,
             )
         except SourceError as error:  # a loader process was lost: told to all at the first step
             found, fetched = [], FailedSteps(error)

@@ -55,7 +55,7 @@ class StreamedInput:
         self._find = find
         self._splitter = splitter
         self.read_version_1 = read_version_1
-        self._clock = clock
+        self.clock = clock
         self._found: Steps | None = None
         self._prepared: PreparedStream | None = None
 
@@ -73,7 +73,7 @@ class StreamedInput:
         """Find the files or shards, unless they were found before."""
         steps = self._known_steps or self._find()
         steps.check(position)
-        self._prepared = PreparedStream(steps, position, self._splitter, self._clock)
+        self._prepared = PreparedStream(steps, position, self._splitter, self.clock)
         return self._prepared
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -203,7 +203,7 @@ class PreparedStream:
         if self._clock is not None:
             from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
 
-            steps, note_vote = timed.time_steps(steps), timed.note_vote
+            steps, note_vote = timed.time_steps(steps, self._clock), timed.note_vote
         try:
             agreement = opening.agreement_channel.start(
                 steps,

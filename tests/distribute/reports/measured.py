@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from torch_distinput.distribute.reports.rank_times import sum_up
-from torch_distinput.distribute.reports.step_log import StepLog
+from torch_distinput.distribute.reports.step_log import Measurement
 from torch_distinput.distribute.reports.verdict import judge
 from torch_distinput.meter import (
     AGREEMENT,
@@ -15,9 +15,8 @@ from torch_distinput.meter import (
     DECODE,
     SOURCE,
     YOUR_STEP,
-    Pull,
-    StepMark,
     Work,
+    WorkClock,
 )
 
 Delay = Callable[[int, int, str], float]
@@ -39,7 +38,7 @@ def play(num_ranks: int, num_steps: int, delay: Delay, *, all_reduce: bool, vote
 
     ``all_reduce``: the ranks end each step together. ``votes``: they begin it together.
     """
-    logs = [StepLog(0) for _ in range(num_ranks)]
+    logs = [Measurement(WorkClock()).open(0) for _ in range(num_ranks)]
     times = [0.0] * num_ranks
     for step in range(num_steps):
         works = [
@@ -54,8 +53,8 @@ def play(num_ranks: int, num_steps: int, delay: Delay, *, all_reduce: bool, vote
         had = [time + delay(rank, step, COPY) for rank, time in enumerate(agreed)]
         for rank, log in enumerate(logs):
             works[rank].voted = there[rank] if votes else None
-            pull = Pull(times[rank], agreed[rank], works[rank], True)
-            log.add(StepMark(step, 8, times[rank], had[rank], pull))
+            pull = (times[rank], agreed[rank], works[rank], True, 0.0, 0.0)
+            log.add((step, 8, times[rank], had[rank], pull))
         times = [time + delay(rank, step, YOUR_STEP) for rank, time in enumerate(had)]
         if all_reduce:
             times = [max(times)] * num_ranks

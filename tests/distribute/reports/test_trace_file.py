@@ -11,14 +11,14 @@ import torch
 import torch_distinput as tdi
 from torch_distinput.distribute.reports import trace_file
 from torch_distinput.distribute.reports.trace_file import TraceFile
-from torch_distinput.meter import Pull, StepMark, Work
+from torch_distinput.meter import Work
 from torch_distinput.testing import simulate
 
 
 def mark(step, *, length=0.010):
     """A step that was waited for half of its time."""
     asked, had = step * length, (step + 0.5) * length
-    return StepMark(step, 8, asked, had, Pull(asked, had, Work(0.003, 0.001, 0.001), is_own=True))
+    return step, 8, asked, had, (asked, had, Work(0.003, 0.001, 0.001), True, 0.0, 0.0)
 
 
 def read(path):
@@ -31,7 +31,7 @@ def trace(path, num_steps, *, rank=0):
     """A file to which steps were written, and which was not closed."""
     file = TraceFile(str(path), rank=rank)
     for step in range(num_steps):
-        file.add(mark(step), is_shared=False)
+        file.add(mark(step))
     return file
 
 
@@ -116,7 +116,7 @@ def test_memory_is_bounded(tmp_path):
     file = TraceFile(str(tmp_path / "t.json"), rank=0)
     most = 0
     for step in range(500):
-        file.add(mark(step, length=1e-5), is_shared=False)
+        file.add(mark(step, length=1e-5))
         most = max(most, len(file._pending))
     assert most < 64
     file.close()

@@ -26,10 +26,10 @@ from torch_distinput.data.steps.local_step import (
     take_apart,
     with_work,
 )
-from torch_distinput.data.steps.timed_fetch import TimedBatch, TimedFetch, time_fetched
+from torch_distinput.data.steps.timed_fetch import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
-from torch_distinput.meter import Work, WorkClock
+from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
@@ -184,7 +184,7 @@ def fetch_steps(
     epoch: int,
     owned: bool,
     check: SpotCheck | None = None,
-    clock: WorkClock | None = None,
+    is_timed: bool = False,
 ) -> tuple[Prints, Iterator[tuple[LocalStep, int]]]:
     """Start fetching.
 
@@ -194,7 +194,7 @@ def fetch_steps(
         epoch: which epoch they are of.
         owned: see :class:`LocalStep`.
         check: is made before the first step, and waited for.
-        clock: counts collating apart, where that is measured.
+        is_timed: the loader says what fetching took.
 
     Returns:
         The fingerprints that were asked for; and the steps with their examples, each with the
@@ -203,17 +203,16 @@ def fetch_steps(
     checked: Prints = []
     if check is not None and not loader.has_processes:
         checked = loader.begin_here(epoch)(check)
-    if clock is not None:
-        planned = _plan_work(planned)
     if loader.fetches_here:
         fetch: Any = loader.begin_here(epoch)
-        fetched = _fetch_here(planned, fetch.fetch, owned=owned)
-        return checked, fetched if clock is None else time_fetched(fetched, clock)
+        return checked, _fetch_here(planned, fetch.fetch, owned=owned)
+    if is_timed:
+        planned = _plan_work(planned)
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     tasks = _tasks(planned, waiting)
     there = [check] if check is not None and loader.has_processes else []
     results = loader.run(chain(there, tasks) if there else tasks, epoch)
-    if clock is not None:
+    if is_timed:
         results = _unpack_batches(results, waiting)
     if there:
         checked = next(results)

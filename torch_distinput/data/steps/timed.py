@@ -56,52 +56,69 @@ class TimedCuts(IterableDataset[Any]):
 
 @final
 @dataclass(frozen=True, slots=True)
-class TimedFinish:
-    """Maps and collates the rows of a step, and notes what that took. Picklable as ``finish`` is.
+class CountedFinish:
+    """Maps and collates the rows of a step, and counts what that takes. Picklable as ``finish`` is.
 
     Attributes:
         finish: does it.
-        clock: counts decoding apart.
-        tells_collate: what is left is collating; else reading may be in it, and it is source.
+        clock: counts it, where what is not decoding is collating.
     """
 
     finish: Callable[[Any], Any]
     clock: WorkClock
-    tells_collate: bool
 
-    @staticmethod
-    def of(finish: Callable[[Any], Any], stream: Stream, clock: WorkClock) -> TimedFinish:
-        """Take what finishes rows of a stream."""
-        return TimedFinish(finish, clock, isinstance(stream, (FileStream, CollatedStream)))
+    def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
+        """Make the step."""
+        clock = self.clock
+        decoded, started = clock.decode, meter.now()
+        step = self.finish(item)
+        clock.collate += meter.now() - started - (clock.decode - decoded)
+        return step  # type: ignore[no-any-return]
+
+
+def count_finish(finish: Callable[[Any], Any], stream: Stream, clock: WorkClock) -> Any:
+    """What finishes the rows of a stream, and counts it, unless there may be reading in it."""
+    tells = isinstance(stream, (FileStream, CollatedStream))
+    return CountedFinish(finish, clock) if tells else finish
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TimedFinish:
+    """Finishes steps elsewhere, where :class:`TimedCuts` come from. Picklable as ``finish`` is."""
+
+    finish: Callable[[Any], Any]
+    clock: WorkClock
 
     def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step; notes pass."""
         work = None if isinstance(item, ReadReport) else item.trace.work
-        if work is None:
-            return self.finish(item)  # type: ignore[no-any-return]
         self.clock.take()
         started = meter.now()
         step = self.finish(item)
         seconds = meter.now() - started
-        decode, _ = self.clock.take()
-        work.decode += decode
-        if self.tells_collate:
-            work.collate += seconds - decode
-        else:
-            work.source += seconds - decode
+        decode, collate = self.clock.take()
+        if work is not None:
+            work.decode += decode
+            work.collate += collate
+            work.source += seconds - decode - collate
         return step  # type: ignore[no-any-return]
 
 
-def time_steps(steps: Iterator[LocalStep]) -> Iterator[LocalStep]:
-    """Steps that know what they took, also ready batches, which are the source's own affair."""
+def time_steps(steps: Iterator[LocalStep], clock: WorkClock) -> Iterator[LocalStep]:
+    """Steps that are read ahead of an agreement, with what they took."""
+    clock.take()
     while True:
         started = meter.now()
         step = next(steps, None)
         if step is None:
             return
         if step.trace.work is None:
-            work = Work(meter.now() - started)
-            step = replace(step, trace=with_work(step.trace, work))
+            seconds = meter.now() - started
+            decode, collate = clock.take()
+            work = Work(seconds - decode - collate, decode, collate)
+            # It has just been made, and nobody else has it: to copy it takes longer.
+            object.__setattr__(step, "trace", with_work(step.trace, work))
         yield step
 
 

@@ -1,14 +1,13 @@
-"""Examples by index, fetched here or elsewhere, with what that took."""
+"""Examples by index that are fetched elsewhere, and come home with what that took."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch_distinput import meter
 from torch_distinput.data.sources.spot_check import SpotCheck
-from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.meter import WorkClock
 
 
@@ -44,21 +43,3 @@ class TimedFetch:
         seconds = meter.now() - started
         _, collate = self.clock.take()
         return TimedBatch(batch, seconds - collate, collate)
-
-
-def time_fetched(
-    fetched: Iterator[tuple[LocalStep, int]], clock: WorkClock
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps that are fetched here, when they are asked for."""
-    clock.take()
-    while True:
-        started = meter.now()
-        item = next(fetched, None)
-        if item is None:
-            return
-        seconds = meter.now() - started
-        work = item[0].trace.work
-        _, collate = clock.take()
-        if work is not None:
-            work.source, work.collate = seconds - collate, collate
-        yield item

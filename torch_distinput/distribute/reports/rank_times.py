@@ -72,7 +72,7 @@ class RankTimes:
 
 def sum_up(log: StepLog, rank: int, *, has_device: bool) -> RankTimes:
     """Sum up the steps of a log."""
-    marks = [mark for mark in tuple(log.marks) if mark.step != log.first_step]
+    marks = log.marks
     waits = [split_wait(mark, is_shared=log.is_shared) for mark in marks]
     kept = sorted(waits, key=sum)[: len(waits) - math.ceil(len(waits) / _LONGEST)]
     own = _mean([wait.own for wait in kept])
@@ -81,7 +81,7 @@ def sum_up(log: StepLog, rank: int, *, has_device: bool) -> RankTimes:
         rank=rank,
         num_steps=len(own_steps),
         waits={
-            **divide_own(own, (mark.pull.work for mark in marks)),
+            **divide_own(own, (mark.work for mark in marks)),
             AGREEMENT: _mean([wait.agreement for wait in kept]),
             COPY: _mean([wait.copy for wait in kept]),
         },
@@ -96,7 +96,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _mean_work(marks: Sequence[StepMark]) -> dict[str, float]:
-    known = [mark.pull.work for mark in marks if mark.pull.work is not None]
+    known = [mark.work for mark in marks if mark.work is not None]
     return {
         SOURCE: _mean([work.source for work in known]),
         DECODE: _mean([work.decode for work in known]),

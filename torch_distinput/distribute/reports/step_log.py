@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import final
 
-from torch_distinput.distribute.reports.trace_file import TraceFile, name_of_rank
-
-if TYPE_CHECKING:
-    from torch_distinput.meter import StepMark
+from torch_distinput.distribute.reports.trace_file import TraceFile
+from torch_distinput.meter import RawMark, StepMark, WorkClock, read_mark
 
 NUM_KEPT = 1024
 """Steps that are kept for a report: about 400 bytes each."""
@@ -20,31 +21,42 @@ class StepLog:
     """Filled by the training loop, once a step.
 
     Attributes:
-        marks: of the last steps delivered.
-        first_step: of the first step, in which everything starts.
-        is_shared: one rank reads for others.
+        clock: counts what is decoded and collated where steps are pulled.
+        add: keeps a step that was handed over.
     """
 
-    def __init__(
-        self, first_step: int, *, is_shared: bool = False, measurement: Measurement | None = None
-    ) -> None:
+    def __init__(self, measurement: Measurement, first_step: int) -> None:
         """Keep nothing yet."""
-        self.marks: deque[StepMark] = deque(maxlen=NUM_KEPT)
-        self.first_step = first_step
-        self.is_shared = is_shared
-        self._trace = None if measurement is None else measurement.file
+        self.clock = measurement.clock
         self._measurement = measurement  # which closes the file when nobody is left
+        self._file = measurement.file
+        self._first_step = first_step
+        self._raw: deque[RawMark] = deque(maxlen=NUM_KEPT)
+        self.add: Callable[[RawMark], None] = self._raw.append if self._file is None else self._add
 
-    def add(self, mark: StepMark) -> None:
-        """Keep a step that was handed over."""
-        self.marks.append(mark)
-        if self._trace is not None:
-            self._trace.add(mark, is_shared=self.is_shared)
+    @property
+    def is_shared(self) -> bool:
+        """Whether one rank reads for others."""
+        return self._measurement.is_shared
+
+    @property
+    def marks(self) -> list[StepMark]:
+        """The last steps delivered, without the first one, in which everything starts."""
+        raw = list(self._raw)
+        read = [read_mark(mark, before) for before, mark in itertools.pairwise(raw)]
+        if raw and raw[0][0] != self._first_step:
+            read.insert(0, read_mark(raw[0], None))
+        return read
 
     def flush(self) -> None:
         """Write what is still to be written."""
-        if self._trace is not None:
-            self._trace.flush()
+        if self._file is not None:
+            self._file.flush()
+
+    def _add(self, raw: RawMark) -> None:
+        self._raw.append(raw)
+        assert self._file is not None, "else the deque does it"
+        self._file.add(raw)
 
 
 @final
@@ -52,21 +64,32 @@ class Measurement:
     """What a dataset measures: its iterators write to one file, one after another.
 
     Attributes:
-        file: the file; None without one.
+        clock: of what is decoded and collated.
+        is_shared: one rank reads for others.
+        file: None where steps are not written down.
     """
 
-    def __init__(self, path: str | None, *, dataset: int, rank: int, is_shared: bool) -> None:
-        """Open the file of this dataset and rank, if there is to be one.
+    def __init__(
+        self, clock: WorkClock, path: str | None = None, *, rank: int = 0, is_shared: bool = False
+    ) -> None:
+        """Open the file, if there is to be one.
 
         Raises:
             ConfigurationError: if it cannot be written.
         """
-        self._is_shared = is_shared
+        self.clock = clock
+        self.is_shared = is_shared
         self.file: TraceFile | None = None
         if path is not None:
-            self.file = TraceFile(name_of_rank(path, dataset=dataset, rank=rank), rank=rank)
+            self.file = TraceFile(path, rank=rank, is_shared=is_shared)
             weakref.finalize(self, self.file.close)
 
     def open(self, first_step: int) -> StepLog:
         """The log of an iterator, which begins with a step."""
-        return StepLog(first_step, is_shared=self._is_shared, measurement=self)
+        return StepLog(self, first_step)
+
+
+def name_of_rank(path: str, *, dataset: int, rank: int) -> str:
+    """The path of one rank's file: ``trace.json`` is ``trace.dataset0.rank3.json``."""
+    pure = PurePath(path)
+    return str(pure.with_name(f"{pure.stem}.dataset{dataset}.rank{rank}{pure.suffix or '.json'}"))

@@ -23,7 +23,15 @@ from typing import IO, Any, final
 
 from torch_distinput import meter
 from torch_distinput.errors import ConfigurationError
-from torch_distinput.meter import AGREEMENT, COPY, YOUR_STEP, StepMark, divide_own, split_wait
+from torch_distinput.meter import (
+    AGREEMENT,
+    COPY,
+    YOUR_STEP,
+    RawMark,
+    divide_own,
+    read_mark,
+    split_wait,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -40,25 +48,20 @@ _SHORTEST = 1e-6
 """Seconds; what is shorter cannot be seen."""
 
 
-def name_of_rank(path: str, *, dataset: int, rank: int) -> str:
-    """The path of one rank's file: ``trace.json`` is ``trace.dataset0.rank3.json``."""
-    pure = PurePath(path)
-    return str(pure.with_name(f"{pure.stem}.dataset{dataset}.rank{rank}{pure.suffix or '.json'}"))
-
-
 @final
 class TraceFile:
     """Writes events in the thread of the training loop, many at once; memory is bounded."""
 
-    def __init__(self, path: str, *, rank: int) -> None:
+    def __init__(self, path: str, *, rank: int, is_shared: bool = False) -> None:
         """Begin a file; one that is there is overwritten."""
         self._rank = rank
+        self._is_shared = is_shared
         self._path = path
         # Machines share the time of day, and processes nothing else. Of the week, since a float of
         # microseconds since 1970 is exact to a quarter of one only.
         self._epoch = time.time() % _WEEK - meter.now()
-        self._pending: list[tuple[StepMark, bool]] = []
-        self._last: StepMark | None = None
+        self._pending: list[RawMark] = []
+        self._last: RawMark | None = None
         self._written = self._num_steps = 0
         self._flushed = meter.now()
         self._process = os.getpid()
@@ -73,12 +76,12 @@ class TraceFile:
             raise ConfigurationError(msg) from error
         self._append(self._head())
 
-    def add(self, mark: StepMark, *, is_shared: bool) -> None:
+    def add(self, raw: RawMark) -> None:
         """Take a step; now and then write those that were taken."""
         if self._num_steps >= _MOST_STEPS:
             return
-        self._pending.append((mark, is_shared))
-        is_due = mark.had - self._flushed > _MOST_SECONDS
+        self._pending.append(raw)
+        is_due = raw[3] - self._flushed > _MOST_SECONDS
         if is_due or len(self._pending) >= _MOST_PENDING:
             self.flush()
 
@@ -88,7 +91,7 @@ class TraceFile:
             return
         pending, self._pending = self._pending, []
         self._flushed = meter.now()
-        events = [event for mark, is_shared in pending for event in self._step(mark, is_shared)]
+        events = [event for raw in pending for event in self._step(raw)]
         if events:
             self._append(events)
         before, self._num_steps = self._num_steps, self._num_steps + len(pending)
@@ -122,11 +125,14 @@ class TraceFile:
             *rows,
         ]
 
-    def _step(self, mark: StepMark, is_shared: bool) -> Iterator[dict[str, Any]]:
-        last, self._last = self._last, mark
-        if last is not None and last.step + 1 == mark.step:
-            yield self._event(YOUR_STEP, _LOOP, last.had, mark.asked, step=last.step)
-        wait, work = split_wait(mark, is_shared=is_shared), mark.pull.work
+    def _step(self, raw: RawMark) -> Iterator[dict[str, Any]]:
+        last, self._last = self._last, raw
+        if last is not None and last[0] + 1 != raw[0]:
+            last = None  # of another epoch
+        mark = read_mark(raw, last)
+        if last is not None:
+            yield self._event(YOUR_STEP, _LOOP, last[3], mark.asked, step=last[0])
+        wait, work = split_wait(mark, is_shared=self._is_shared), mark.work
         facts = {"step": mark.step, "examples": mark.num_examples}
         yield self._event("next", _LOOP, mark.asked, mark.had, **facts)
         start = mark.asked
@@ -136,7 +142,7 @@ class TraceFile:
                 yield self._event(station, _LOOP, start, min(start + seconds, mark.had))
             start += seconds
         made = {} if work is None else _in_microseconds(work)
-        yield self._event("pull", _PULL, mark.pull.asked, mark.pull.had, step=mark.step, **made)
+        yield self._event("pull", _PULL, mark.pull_asked, mark.pull_had, step=mark.step, **made)
 
     def _event(self, name: str, row: int, start: float, stop: float, **args: Any) -> dict[str, Any]:
         begin = round((self._epoch + start) * 1e6, 3)

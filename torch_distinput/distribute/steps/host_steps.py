@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch_distinput import meter
 from torch_distinput.data.steps.local_step import empty_step
 from torch_distinput.device.prefetch import ReplicaLeaves
-from torch_distinput.meter import Pull
+from torch_distinput.meter import WorkClock
 from torch_distinput.values import PerReplica, StepInfo
 
 if TYPE_CHECKING:
@@ -24,23 +24,24 @@ def make_host_steps(
     *,
     first_step: int,
     cp_dim: str | None,
-    is_measured: bool,
+    clock: WorkClock | None,
 ) -> Iterator[ReplicaLeaves]:
     """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
 
     With a step travels what is told of it when it is handed over, which may be later: its facts,
     its structures, where the epoch stands after it, what it is from, its costs, and how it came.
     """
-    asked, pull = 0.0, None  # not measured
+    asked, pull = 0.0, None  # where nothing is measured
     for index in itertools.count(first_step):
-        if is_measured:
+        if clock is not None:
             asked = meter.now()
         delivery = feed.next(index)
         if delivery is None:
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        if is_measured:
-            pull = Pull(asked, meter.now(), step.trace.work, delivery.step is not None)
+        if clock is not None:
+            had, work, is_own = meter.now(), step.trace.work, delivery.step is not None
+            pull = (asked, had, work, is_own, clock.decode, clock.collate)
         parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
         source_counts = step.trace.source_counts
