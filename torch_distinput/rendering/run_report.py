@@ -53,10 +53,10 @@ def render_report(
         "Where the time of a step goes",
         [
             f"<p><strong>{escape(verdict)}</strong></p>",
-            draw_street(stations, ranks, bound=bound),
+            _scrolled(draw_street(stations, ranks, bound=bound)),
             _LEGEND,
             "<h2>Milliseconds of a step</h2>",
-            f'<div style="overflow-x:auto">{table(headings, rows)}</div>',
+            _scrolled(table(headings, rows)),
         ],
     )
 
@@ -87,8 +87,14 @@ def draw_street(
     title = "A step of each rank, by station"
     return (
         f'<svg role="img" aria-label="{title}" viewBox="0 0 {_WIDTH} {height}" '
+        'style="width:100%;min-width:38rem" '
         f'font-size="13" font-family="system-ui, sans-serif">{"".join(parts)}</svg>'
     )
+
+
+def _scrolled(wide: str) -> str:
+    """What is wider than a narrow window is scrolled by itself."""
+    return f'<div style="overflow-x:auto">{wide}</div>'
 
 
 def _legend(stations: Sequence[str]) -> str:

@@ -130,6 +130,32 @@ def test_a_file_ends_where_viewers_give_up_and_says_so(tmp_path, monkeypatch, ca
     assert "ends here: it has 128 steps" in caplog.text
 
 
+def test_a_full_disk_ends_the_file_and_not_the_training(tmp_path, caplog):
+    class FullDisk:
+        """Takes what there is room for."""
+
+        def __init__(self, file):
+            self._file, self.room = file, 1000
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def write(self, content):
+            taken = self._file.write(content[: self.room])
+            self.room = 10
+            return taken
+
+    file = trace(tmp_path / "t.json", 64)
+    file._file = FullDisk(file._file)
+    for step in range(64, 200):
+        file.add(mark(step))
+    file.close()
+    assert "ends here: it cannot be written any more" in caplog.text
+    assert 1 == len(caplog.records)
+    _, spans = read(tmp_path / "t.json")
+    assert 64 == sum(event["name"] == "next" for event in spans)
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     options = tdi.InputOptions(trace=str(tmp_path / "none" / "trace.json"))
     with pytest.raises(tdi.ConfigurationError, match="Make the folder .*none'"):

@@ -113,10 +113,23 @@ def test_a_few_steps_are_too_few():
 def test_a_verdict_is_a_sentence():
     logs = play(4, STEPS, slow_at(3, "source"), all_reduce=True)
     expected = (
-        "Input-bound on rank 3: 67% of its step waits for the source; the others wait for it in "
+        "Input-bound on rank 3: 66% of its step waits for the source; the others wait for it in "
         "their own step, as in an all-reduce."
     )
     assert expected == str(verdict_of(logs))
+
+
+def test_the_share_is_of_the_station_and_the_rest_is_said():
+    def delay(_, __, name):
+        return {"source": 0.3, "decode": 0.1, "collate": 0.1, YOUR_STEP: 0.5}.get(name, 0.0)
+
+    verdict = verdict_of(play(1, STEPS, delay, all_reduce=True))
+    assert (30, 50) == (round(verdict.share * 100), round(verdict.input_share * 100))
+    expected = (
+        "Input-bound on rank 0: 30% of its step waits for the source, and 20% for the rest of its "
+        "input."
+    )
+    assert expected == str(verdict)
 
 
 def test_with_a_device_the_sentence_claims_the_time_of_the_host_only():

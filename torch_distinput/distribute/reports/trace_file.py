@@ -13,13 +13,15 @@ what follows. So it can be read while the job runs, and after it was killed.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import IO, Any, final
+from typing import final
 
 from torch_distinput import meter
 from torch_distinput.errors import ConfigurationError
@@ -44,6 +46,7 @@ _MOST_STEPS = 100_000
 _WEEK = 604_800.0
 _LOOP, _PULL = 0, 1
 _ROWS = {_LOOP: "training loop", _PULL: "steps pulled"}
+_END = b"\n]\n"
 _SHORTEST = 1e-6
 """Seconds; what is shorter cannot be seen."""
 
@@ -66,7 +69,8 @@ class TraceFile:
         self._flushed = meter.now()
         self._process = os.getpid()
         try:
-            self._file: IO[bytes] = Path(path).open("wb", buffering=0)  # noqa: SIM115 - kept open
+            self._file = Path(path).open("wb", buffering=0)  # noqa: SIM115 - kept open
+            self._write(self._head())
         except OSError as error:
             msg = (
                 f"Expected InputOptions.trace to be the path of a file that can be written, got "
@@ -74,7 +78,6 @@ class TraceFile:
                 "another."
             )
             raise ConfigurationError(msg) from error
-        self._append(self._head())
 
     def add(self, raw: RawMark) -> None:
         """Take a step; now and then write those that were taken."""
@@ -92,8 +95,17 @@ class TraceFile:
         pending, self._pending = self._pending, []
         self._flushed = meter.now()
         events = [event for raw in pending for event in self._step(raw)]
-        if events:
-            self._append(events)
+        try:
+            if events:
+                self._write(events)
+        except OSError as error:  # the training goes on without it
+            self._num_steps = _MOST_STEPS
+            with contextlib.suppress(OSError):  # leave a whole document
+                self._file.truncate(self._written)
+                self._file.seek(self._written)
+                self._file.write(_END)
+            _log.warning("%s ends here: it cannot be written any more (%s).", self._path, error)
+            return
         before, self._num_steps = self._num_steps, self._num_steps + len(pending)
         if before < _MOST_STEPS <= self._num_steps:
             _log.warning("%s ends here: it has %d steps.", self._path, self._num_steps)
@@ -103,55 +115,54 @@ class TraceFile:
         self.flush()
         self._file.close()
 
-    def _append(self, events: list[dict[str, Any]]) -> None:
-        lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
+    def _write(self, events: list[str]) -> None:
         head = ",\n" if self._written else "[\n"
-        content = f"{head}{lines}".encode()
+        content = (head + ",\n".join(events)).encode()
         self._file.seek(self._written)
-        self._file.write(content + b"\n]\n")
+        whole = content + _END
+        if self._file.write(whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._written += len(content)
 
-    def _head(self) -> list[dict[str, Any]]:
+    def _head(self) -> list[str]:
         own = {"ph": "M", "pid": self._rank, "ts": 0}
-        rows = [
-            {**own, "name": "thread_name", "tid": row, "args": {"name": name}}
-            for row, name in _ROWS.items()
+        process, name = {**own, "tid": _LOOP}, f"rank {self._rank}"
+        events = [
+            {**process, "name": "process_name", "args": {"name": name}},
+            {**process, "name": "process_sort_index", "args": {"sort_index": self._rank}},
+            *(
+                {**own, "name": "thread_name", "tid": row, "args": {"name": title}}
+                for row, title in _ROWS.items()
+            ),
         ]
-        process = {**own, "tid": _LOOP}
-        name, order = {"name": f"rank {self._rank}"}, {"sort_index": self._rank}
-        return [
-            {**process, "name": "process_name", "args": name},
-            {**process, "name": "process_sort_index", "args": order},
-            *rows,
-        ]
+        return list(map(json.dumps, events))
 
-    def _step(self, raw: RawMark) -> Iterator[dict[str, Any]]:
+    def _step(self, raw: RawMark) -> Iterator[str]:
         last, self._last = self._last, raw
         if last is not None and last[0] + 1 != raw[0]:
             last = None  # of another epoch
         mark = read_mark(raw, last)
         if last is not None:
-            yield self._event(YOUR_STEP, _LOOP, last[3], mark.asked, step=last[0])
+            yield self._event(YOUR_STEP, _LOOP, last[3], mark.asked, f'"step":{last[0]}')
         wait, work = split_wait(mark, is_shared=self._is_shared), mark.work
-        facts = {"step": mark.step, "examples": mark.num_examples}
-        yield self._event("next", _LOOP, mark.asked, mark.had, **facts)
+        facts = f'"step":{mark.step},"examples":{mark.num_examples}'
+        yield self._event("next", _LOOP, mark.asked, mark.had, facts)
         start = mark.asked
         parts = {**divide_own(wait.own, [work]), AGREEMENT: wait.agreement, COPY: wait.copy}
         for station, seconds in parts.items():
             if seconds >= _SHORTEST:
                 yield self._event(station, _LOOP, start, min(start + seconds, mark.had))
             start += seconds
-        made = {} if work is None else _in_microseconds(work)
-        yield self._event("pull", _PULL, mark.pull_asked, mark.pull_had, step=mark.step, **made)
+        made = f'"step":{mark.step}'
+        if work is not None:
+            took = {"source": work.source, "decode": work.decode, "collate": work.collate}
+            made += "".join(f',"{name}_us":{value * 1e6:.3f}' for name, value in took.items())
+        yield self._event("pull", _PULL, mark.pull_asked, mark.pull_had, made)
 
-    def _event(self, name: str, row: int, start: float, stop: float, **args: Any) -> dict[str, Any]:
-        begin = round((self._epoch + start) * 1e6, 3)
-        return {
-            "name": name, "cat": "input", "ph": "X", "pid": self._rank, "tid": row,
-            "ts": begin, "dur": round(max(0.0, stop - start) * 1e6, 3), "args": args,
-        }  # fmt: skip
-
-
-def _in_microseconds(work: meter.Work) -> dict[str, float]:
-    seconds = {"source": work.source, "decode": work.decode, "collate": work.collate}
-    return {f"{station}_us": round(value * 1e6, 3) for station, value in seconds.items()}
+    def _event(self, name: str, row: int, start: float, stop: float, args: str = "") -> str:
+        """One event; its names are our own, so that nothing has to be escaped."""
+        begin, seconds = self._epoch + start, max(0.0, stop - start)
+        return (
+            f'{{"name":"{name}","cat":"input","ph":"X","pid":{self._rank},"tid":{row},'
+            f'"ts":{begin * 1e6:.3f},"dur":{seconds * 1e6:.3f},"args":{{{args}}}}}'
+        )

@@ -25,6 +25,7 @@ from torch_distinput.meter import AGREEMENT, INPUT_STATIONS, YOUR_STEP
 MIN_STEPS = 5
 LEAST_SHARE = 0.1
 """Of a step: what is less is no reason to change anything."""
+_SAID_SHARE = 0.01
 
 Bound = Literal["input", "agreement", "your step", "unknown"]
 
@@ -39,6 +40,7 @@ class InputVerdict:
         rank: of which rank it is true most of all; None where none stands out.
         station: where.
         share: what part of its step that takes, from 0 to 1.
+        input_share: what part of it waits for the rank's own input, at whatever station.
         ranks: all ranks of which it is true.
         others_wait_in: where the other ranks wait for it: ``"agreement"``, ``"your step"``, or
             None: nowhere that can be seen.
@@ -50,6 +52,7 @@ class InputVerdict:
     rank: int | None = None
     station: str | None = None
     share: float = 0.0
+    input_share: float = 0.0
     ranks: tuple[int, ...] = ()
     others_wait_in: str | None = None
     num_ranks: int = 1
@@ -69,10 +72,12 @@ class InputVerdict:
         others = ""
         if self.others_wait_in is not None:
             others = f"; the others wait for it in {_PLACES[self.others_wait_in]}"
+        more = self.input_share - self.share
+        all_input = f", and {more:.0%} for the rest of its input" if more >= _SAID_SHARE else ""
         many = f" ({len(self.ranks)} of {self.num_ranks} ranks are)" if len(self.ranks) > 1 else ""
         return (
             f"Input-bound on rank {self.rank}{many}: {self.share:.0%} of its step waits for "
-            f"{_STATION_NAMES[self.station or '']}{others}."
+            f"{_STATION_NAMES[self.station or '']}{all_input}{others}."
         )
 
     def _say_agreement(self) -> str:
@@ -117,7 +122,8 @@ def _find_input(ranks: Sequence[RankTimes]) -> dict[str, object] | None:
     bound = tuple(t.rank for t in ranks if t.step and t.input_wait / t.step >= LEAST_SHARE)
     station = max(INPUT_STATIONS, key=lambda name: worst.waits[name])
     return {
-        "bound": "input", "rank": worst.rank, "station": station, "share": share, "ranks": bound,
+        "bound": "input", "rank": worst.rank, "station": station, "share": worst.share(station),
+        "input_share": share, "ranks": bound,
         "others_wait_in": _where_others_wait(worst, [t for t in ranks if t.rank not in bound]),
     }  # fmt: skip
 
