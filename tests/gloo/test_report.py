@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 
@@ -32,6 +33,31 @@ def measure(strategy):
     for batch in strategy.distribute_dataset(source, global_batch_size=4, options=OPTIONS):
         strategy.reduce("sum", batch.sum())
     return strategy.report()
+
+
+def slow_numbers(seconds):
+    """A stream of examples, which takes its time."""
+    for number in range(60):
+        time.sleep(seconds)
+        yield torch.tensor(number)
+
+
+def measure_stream(strategy):
+    """The report of a run whose ranks agree on steps, each with a stream of its own."""
+    options = tdi.InputOptions(trace=True, auto_shard_policy="off")
+    source = partial(slow_numbers, 0.005 * strategy.worker_index)
+    for _ in strategy.distribute_dataset(source, global_batch_size=4, options=options):
+        pass
+    return strategy.report()
+
+
+def test_where_ranks_vote_the_others_wait_in_the_agreement():
+    """Rank 0 has its steps ready; what it waits for is not its own source."""
+    verdict, (fast, slow) = (report := run_ranks(measure_stream, 2)[0]).verdict, report.ranks
+    assert ("input", 1, "source") == (verdict.bound, verdict.rank, verdict.station)
+    assert ("agreement", (1,)) == (verdict.others_wait_in, verdict.ranks)
+    assert fast.waits["agreement"] > 0.005 > fast.input_wait
+    assert slow.waits["source"] > 0.005
 
 
 def test_the_slow_rank_is_named_and_the_others_wait_in_the_all_reduce():

@@ -170,6 +170,41 @@ def test_what_is_made_elsewhere_says_what_it_took(loader):
     assert work["collate"] > 0
 
 
+@pytest.mark.parametrize("loader", [{}, {"num_workers": 1}, {"num_workers": 2}, {"num_threads": 2}])
+def test_files_say_what_reading_mapping_and_collating_took(tmp_path, loader):
+    """Of every way to read them: here, in one process, in two stages, in threads."""
+    np.save(tmp_path / "0.npy", np.arange(96))
+    files = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        files.map(lambda record: record + 1), global_batch_size=12, options=OPTIONS, **loader
+    )
+    steps = iter(dataset)
+    assert list(range(1, 97)) == [int(number) for batch in steps for number in batch]
+    work = steps.report().ranks[0].work
+    assert all(work[station] > 0 for station in (SOURCE, DECODE, COLLATE))
+
+
+@pytest.mark.parametrize("options", [OPTIONS, tdi.InputOptions()])
+def test_measuring_changes_nothing_that_is_delivered(options):
+    """A mixture with a sampler's order of its own, and ready batches, with and without."""
+    strategy = tdi.OneDeviceStrategy("cpu")
+    mixed = tdi.mix({"a": list(range(30)), "b": torch.arange(100, 130)}, weights=[1, 1])
+    ready = torch.utils.data.DataLoader(Numbers(), batch_size=4)
+    played = [
+        [batch.tolist() for batch in strategy.distribute_dataset(source, options=options, **size)]
+        for source, size in ((mixed, {"global_batch_size": 5}), (ready, {}))
+    ]
+    assert [4, 4, 2] == [len(batch) for batch in played[1]]
+    assert {*range(30), *range(100, 130)} == {number for batch in played[0] for number in batch}
+
+
+class Numbers(torch.utils.data.IterableDataset):
+    """Ten examples in order."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+
 def test_what_is_not_measured_has_no_report():
     steps = iter(tensors(tdi.OneDeviceStrategy("cpu")))
     with pytest.raises(tdi.UsageError, match=r"Pass options=InputOptions\(trace=True\)"):
