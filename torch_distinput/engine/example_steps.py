@@ -168,9 +168,9 @@ class ExampleSteps(Steps):
         shard = self.route.make_shard(position, Segment())
         stream = self._stream
         if clock is not None:
-            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+            from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
 
-            stream = timed.time_stream(stream, clock)
+            stream = timed_steps.time_stream(stream, clock)
         if isinstance(splitter.global_batch_size, BatchBudget):
             size = splitter.global_batch_size
             dataset: Any = self._cut_by_budget(stream, size, position, read_plan)
@@ -192,10 +192,10 @@ class ExampleSteps(Steps):
             stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
         )
         if clock is not None:
-            finish = timed.count_finish(finish, stream, clock)
+            finish = timed_steps.count_finish(finish, stream, clock)
             if options.num_workers or options.num_threads:
-                dataset = timed.TimedCuts(dataset, clock)
-                finish = timed.TimedFinish(finish, clock)
+                dataset = timed_steps.TimedCuts(dataset, clock)
+                finish = timed_steps.TimedFinish(finish, clock)
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(

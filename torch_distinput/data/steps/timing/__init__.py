@@ -1,0 +1,1 @@
+"""What making a step takes, where that is measured."""
