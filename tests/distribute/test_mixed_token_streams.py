@@ -20,7 +20,7 @@ from torch_distinput.plan.assignment.mixing import TokenTurns, make_order
 from torch_distinput.plan.assignment.shares import Shares, make_shares
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
-some = settings(max_examples=300 if LONG else 12)
+some = settings(max_examples=300 if LONG else 8)
 STOPS = ("first", "all", "repeat")
 
 
