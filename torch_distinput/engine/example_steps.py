@@ -144,15 +144,12 @@ class ExampleSteps(Steps):
         """
         if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
             return None
-        lengths = self._lengths(position)
+        lengths = self._count_rows(position)
         if lengths is None:
             return None
         return Schedule(
             splitter=self.route.splitter,
-            lengths=tuple(
-                stream.row + sum(rows)
-                for stream, rows in zip(position.streams, lengths, strict=True)
-            ),
+            lengths=lengths,
             drop_last=self.source.request.drop_last,
             steps_done=position.steps_done,
         )
@@ -296,6 +293,18 @@ class ExampleSteps(Steps):
         first = position.examples - position.rows[0]  # of the layout
         bounds = replace(self.route.splitter.bounds, first=first)
         return bounds.find_last_end(reading.stop, drop_last=True)
+
+    def _count_rows(self, position: Position) -> tuple[int, ...] | None:
+        """All rows of each stream, counted as those delivered are; None if not known."""
+        lengths = self._lengths(position)
+        if lengths is not None:
+            streams = zip(position.streams, lengths, strict=True)
+            return tuple(stream.row + sum(rows) for stream, rows in streams)
+        if self._counted is None or not (self.tally.is_needed and self.route.splitter.shared):
+            return None
+        # Workers have voted, so that a place was told by reading: it is a number for len() alone.
+        whole = self._counted.lengths([self.route.make_shard(position, Segment())])
+        return None if whole is None else (position.rows[0] + whole[0] - position.examples,)
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""
