@@ -16,6 +16,7 @@ import pytest
 PACKAGES = {
     "comparison": ["accelerate", "lightning"],
     "doctor": ["accelerate", "lightning"],
+    "published": ["packaging"],
     "ray": ["ray", "pyarrow"],
     "transformers": ["transformers", "accelerate"],
     "versions": [],

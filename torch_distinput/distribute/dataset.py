@@ -75,6 +75,7 @@ class DistributedDataset(Distributed):
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
         self._slices = session.make_slices(options)
+        self._measurement = session.measure(self._number, options, source.clock)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -92,6 +93,13 @@ class DistributedDataset(Distributed):
         """Show the source and how it is cut."""
         shown = ", ".join(f"{k}={v!r}" for k, v in self._facts.items() if k.isidentifier())
         return f"DistributedDataset({self._name}, {shown})"
+
+    def _repr_html_(self) -> str:
+        """Draw who gets which rows of a full step, for notebooks."""
+        from torch_distinput.distribute.notebook.dataset_html import show_dataset  # noqa: PLC0415
+
+        topology, start = self._session.topology, self._next
+        return show_dataset(self._name, self._facts, topology, lambda: start.position)
 
     def __iter__(self) -> DistributedIterator:
         """Start the next epoch on all ranks.
@@ -137,9 +145,9 @@ class DistributedDataset(Distributed):
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have (those with a sampler, if it has a len()), and files that "
-                "tell, once iter() has looked into them, and with a token budget sources with an "
-                "index and no sampler. Iterate it; the end is the same step on all ranks."
+                "many examples they have (with a sampler, if it has a len()), and counted "
+                "files, once iter() has opened them. With a token budget, only sources with an "
+                "index and no sampler do. Iterate it; all ranks end at the same step."
             )
             raise TypeError(msg)
         return steps
@@ -255,10 +263,8 @@ class DistributedDataset(Distributed):
         check_alone(self._session.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier._close_because(
-                "a newer iter() of its dataset",
-                "Distribute a dataset twice to have two iterators at once.",
-            )
+            cure = "Distribute a dataset twice to have two iterators at once."
+            earlier._close_because("a newer iter() of its dataset", cure)
         iteration = Iteration(self._session, self._title, timeout=self._options.timeout)
         try:
             iterator = self._open(iteration, record)
@@ -293,13 +299,10 @@ class DistributedDataset(Distributed):
             shapes=Shapes(self._spec, self._padding, *self._checks),
             warnings=self._warnings,
             cp_dim=options.cp_dim,
+            log=self._measurement and self._measurement.open(record.steps),
         )
-        return DistributedIterator(
-            self._session,
-            run,
-            fetch_to_device=options.fetch_to_device,
-            buffer_size=options.per_replica_buffer_size,
-        )
+        fetch, size = options.fetch_to_device, options.per_replica_buffer_size
+        return DistributedIterator(self._session, run, fetch_to_device=fetch, buffer_size=size)
 
     def _shake_hands(
         self, iteration: Iteration, position: Position
@@ -321,8 +324,7 @@ class DistributedDataset(Distributed):
         self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
     ) -> Audit:
         def expected() -> IdSum | None:
-            reading = read_counter.reading
-            return self._input.expected_ids(record.before, record.position, reading)
+            return self._input.expected_ids(record.before, record.position, read_counter.reading)
 
         return iteration.audit(read_counter, expected)
 
@@ -331,9 +333,8 @@ class DistributedDataset(Distributed):
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
         example: dict[str, object] = {}
-        sliced: dict[str, object] = {}
-        if self._slices is not None:
-            sliced = {"cp_dim": self._options.cp_dim, "cp_columns": self._slices.columns}
+        cut = self._slices
+        sliced = {"cp_dim": self._options.cp_dim, "cp_columns": cut.columns} if cut else {}
         if self._options.audit:
             reads = self._session.is_reader
             example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}

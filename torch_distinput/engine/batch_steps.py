@@ -12,6 +12,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
+from torch_distinput.data.steps.step_tally import NOTHING_COUNTED, StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.engine.steps import (
     Steps,
@@ -23,6 +24,7 @@ from torch_distinput.engine.steps import (
     sum_running_numbers,
 )
 from torch_distinput.errors import UsageError
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
@@ -53,6 +55,11 @@ class ReadySteps(Steps):
     @property
     def num_parts(self) -> None:
         """No files are split."""
+
+    @property
+    def tally(self) -> StepTally:
+        """Nothing is counted in batches that were made elsewhere."""
+        return NOTHING_COUNTED
 
     def recipe(self) -> Recipe:
         """The shards."""
@@ -89,6 +96,7 @@ class ReadySteps(Steps):
         self,
         position: Position,
         known: Schedule | None,  # noqa: ARG002
+        clock: WorkClock | None = None,  # noqa: ARG002
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
@@ -156,6 +164,11 @@ class PlayedSteps(Steps):
     def num_parts(self) -> None:
         """No files are split."""
 
+    @property
+    def tally(self) -> StepTally:
+        """Nothing is counted in batches that were made elsewhere."""
+        return NOTHING_COUNTED
+
     def recipe(self) -> Recipe:
         """The number of datasets."""
         return self.facts()
@@ -184,7 +197,12 @@ class PlayedSteps(Steps):
     def schedule(self, position: Position) -> None:
         """Unknown: each batch has a size of its own."""
 
-    def start(self, position: Position, known: Schedule | None) -> Iterator[LocalStep]:  # noqa: ARG002
+    def start(
+        self,
+        position: Position,
+        known: Schedule | None,  # noqa: ARG002
+        clock: WorkClock | None = None,  # noqa: ARG002
+    ) -> Iterator[LocalStep]:
         """Start the datasets; a loader process, if any, is their own affair."""
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
         splitter = self.route.splitter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -15,15 +15,14 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.indexed import (
-    FetchTask,
     PlannedStep,
     StepFetch,
     fetch_steps,
+    make_loader,
     pad_to,
     plan_steps,
-    with_num_tokens,
-    with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.data.user_sources.epochs import tell_epoch
@@ -70,8 +69,8 @@ class IndexedInput:
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
         self._dealer = dealer
-        fetch = StepFetch(source.fetch, copies=source.copies_batches)
-        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
+        self._loader = make_loader(source)
+        self.clock = source.clock
         self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -146,14 +145,14 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
-        mixture = self._source.counted_mixture
-        if mixture is not None and self._splitter.shared:
-            fetched = with_source_counts(fetched, mixture, position.examples)
+        num_tokens = None
         if isinstance(batches, BudgetBatches):
-            fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
-        steps = (Delivery(step, total, None) for step, total in fetched)
+            num_tokens = self._count_tokens(batches, position)
+        fetched = step_facts.with_facts(
+            fetched, self._source, batches, self._splitter, position, num_tokens=num_tokens
+        )
         return PlannedFeed(
-            steps,
+            starmap(Delivery, fetched),
             opening.monitor,
             origin=origin,
             worker=self._splitter.topology.worker_index,
@@ -179,6 +178,7 @@ class IndexedInput:
                 epoch=position.epoch,
                 owned=self._source.owns_batches,
                 check=check,
+                is_timed=self.clock is not None,
             )
         except SourceError as error:  # a loader process was lost: told to all at the first step
             found, fetched = [], FailedSteps(error)

@@ -18,9 +18,11 @@ from typing import Any
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.sources.source import ReadySource, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.user_sources.stream_settings import settings_of
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.sharding import check_enough_shards
 from torch_distinput.plan.assignment.topology import Topology
@@ -45,6 +47,11 @@ class Steps(ABC):
     @abstractmethod
     def num_parts(self) -> int | None:
         """Parts of files that are dealt out instead of files; None where there are none."""
+
+    @property
+    @abstractmethod
+    def tally(self) -> StepTally:
+        """Which numbers of a step the workers join where they vote, and whether they must."""
 
     @abstractmethod
     def recipe(self) -> Recipe:
@@ -80,9 +87,12 @@ class Steps(ABC):
 
     @abstractmethod
     def start(
-        self, position: Position, known: Schedule | None
+        self, position: Position, known: Schedule | None, clock: WorkClock | None = None
     ) -> Iterator[LocalStep | ReadReport]:
-        """Start an epoch, or go on in it."""
+        """Start an epoch, or go on in it.
+
+        ``clock``: what making the steps takes is measured, where it can be told apart.
+        """
 
     @abstractmethod
     def spec(self) -> Any:

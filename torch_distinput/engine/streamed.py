@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.steps.indexed import ended_early
@@ -22,14 +22,17 @@ from torch_distinput.engine.feeds import (
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.voted_feed import VotedFeed
+from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.batching import Idle, Splitter
-from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.position import Position, begin_epoch, make_layout
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
+
+if TYPE_CHECKING:
+    from torch_distinput.cluster.agreement.agreement_queue import NoteVote
 
 
 @final
@@ -40,12 +43,18 @@ class StreamedInput:
     """
 
     def __init__(
-        self, find: Callable[[], Steps], splitter: Splitter, *, read_version_1: ReadFlat
+        self,
+        find: Callable[[], Steps],
+        splitter: Splitter,
+        *,
+        read_version_1: ReadFlat,
+        clock: WorkClock | None = None,
     ) -> None:
         """Take what finds files or shards, which is done late and once."""
         self._find = find
         self._splitter = splitter
         self.read_version_1 = read_version_1
+        self.clock = clock
         self._found: Steps | None = None
         self._prepared: PreparedStream | None = None
 
@@ -63,7 +72,7 @@ class StreamedInput:
         """Find the files or shards, unless they were found before."""
         steps = self._known_steps or self._find()
         steps.check(position)
-        self._prepared = PreparedStream(steps, position, self._splitter)
+        self._prepared = PreparedStream(steps, position, self._splitter, self.clock)
         return self._prepared
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -78,7 +87,7 @@ class StreamedInput:
             steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
             if any(part.count for part in steps):
                 if number == step:
-                    return steps
+                    return workers[0].tally.join(steps)
                 number += 1
         return None
 
@@ -129,11 +138,14 @@ class PreparedStream:
         steps: this worker's; once it is open, with what all workers have found out.
     """
 
-    def __init__(self, steps: Steps, position: Position, splitter: Splitter) -> None:
+    def __init__(
+        self, steps: Steps, position: Position, splitter: Splitter, clock: WorkClock | None
+    ) -> None:
         """Made by :meth:`StreamedInput.prepare`."""
         self.steps = steps
         self._position = position
         self._splitter = splitter
+        self._clock = clock
         self._notes: ReadReport | None = None
 
     @property
@@ -172,7 +184,7 @@ class PreparedStream:
         if shares[0] is not None:
             self.steps = self.steps.with_shares(shares)
         position = self.steps.resume(self._position)
-        known = self.steps.schedule(position)
+        known = None if self.steps.tally.is_needed else self.steps.schedule(position)
         return Origin(position=position, shared=self._splitter.shared, known=known)
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
@@ -186,6 +198,11 @@ class PreparedStream:
         )
         if topology.num_workers == 1:
             return OwnFeed(steps, counter, origin=origin)
+        note_vote: NoteVote[LocalStep] = None
+        if self._clock is not None:
+            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+
+            steps, note_vote = timed.time_steps(steps, self._clock), timed.note_vote
         try:
             agreement = opening.agreement_channel.start(
                 steps,
@@ -193,9 +210,8 @@ class PreparedStream:
                 introduce=introduce,
                 counter=counter,
                 timeout=opening.timeout,
-                # Of a stream that all of them read each worker knows the whole batch.
-                sums_tokens=not shared
-                and isinstance(self._splitter.global_batch_size, BatchBudget),
+                tallied=self.steps.tally.size,
+                note_vote=note_vote,
             )
         except ChannelBrokenError as error:
             opening.monitor.call_roll(error)
@@ -205,12 +221,14 @@ class PreparedStream:
             origin=origin,
             worker=topology.worker_index,
             timeout=opening.timeout,
+            tally=self.steps.tally,
         )
 
     def _start(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
-            return read_counter.sift(self.steps.start(origin.position, origin.known))
+            started = self.steps.start(origin.position, origin.known, self._clock)
+            return read_counter.sift(started)
         except Exception as error:
             if self._splitter.topology.num_workers == 1:
                 raise

@@ -12,6 +12,10 @@ _SUBCOMMANDS: dict[str, tuple[str, str]] = {
         "torch_distinput.inspect.doctor.command:add_doctor_arguments",
         "run a script for some steps, and say what its DataLoaders do",
     ),
+    "plan": (
+        "torch_distinput.inspect.planner.plan_command:add_plan_arguments",
+        "what an epoch will be on a number of workers: steps, rows, bytes, requests",
+    ),
 }
 """Name: a function, and what the list of subcommands says of it.
 

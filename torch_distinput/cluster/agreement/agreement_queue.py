@@ -35,6 +35,7 @@ from torch_distinput.cluster.agreement.vote_pace import VotePace
 from torch_distinput.plan.progress.delivered import Progress
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.tally import Tally
 from torch_distinput.threads import new_condition, new_rlock
 
 
@@ -46,8 +47,8 @@ class Votable(Protocol):
         """Examples of this worker in the step."""
 
     @property
-    def own_tokens(self) -> int:
-        """Tokens of this worker in the step; asked only where they are summed."""
+    def tally(self) -> Tally:
+        """Numbers of this worker in the step; asked only where they are joined."""
 
     @property
     def mark(self) -> int:
@@ -67,8 +68,10 @@ class Votable(Protocol):
 
 
 S = TypeVar("S", bound=Votable)
-SumTokens = Callable[[list[int]], list[int]] | None
-"""From this worker's tokens of each step, as far as it has steps, to those of all workers."""
+JoinTallies = Callable[[list[Tally]], list[Tally]] | None
+"""From this worker's numbers of each step, as far as it has steps, to those of all workers."""
+NoteVote = Callable[[list[S]], None] | None
+"""Told the steps on which this worker is about to vote, by who measures what it waits for."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -81,22 +84,23 @@ _BURST = 32
 _NEVER = sys.maxsize
 
 
-class Agreed(NamedTuple, Generic[S]):
+class Agreed(NamedTuple):
     """A step that all workers play.
 
     Attributes:
-        step: this worker's part; None if it has ended.
+        step: this worker's part, a :class:`Votable`; None if it has ended. (A tuple with names has
+            no type parameter before Python 3.11.)
         num_bytes: what it holds.
         num_examples: examples over all replicas in sync.
         progress: where all workers stand after it.
-        num_tokens: over all replicas in sync, where they are summed.
+        tally: numbers of the step over all workers, where they are joined.
     """
 
-    step: S | None
+    step: Any
     num_bytes: int
     num_examples: int
     progress: Progress
-    num_tokens: int | None = None
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +134,7 @@ class AgreementQueue(Generic[S]):
         self._votable = new_condition(self._lock)
         self._news = new_condition(self._lock)
         self._ready: deque[tuple[S, int]] = deque()  # with the bytes that a step holds
-        self._agreed: deque[Agreed[S]] = deque()
+        self._agreed: deque[Agreed] = deque()
         self._state = VoterState.RUNNING
         self._failure: BaseException | None = None
         self._introduced: list[Any] | None = None
@@ -181,29 +185,30 @@ class AgreementQueue(Generic[S]):
             self._introduced = introduced
             self._news.notify_all()
 
-    def wait_for_vote(self) -> tuple[Vote, News]:
+    def wait_for_vote(self, note_vote: NoteVote[S] = None) -> tuple[Vote, News]:
         """Return what this worker has to say, as soon as it may vote."""
         with self._lock:
             self._wait_until_due()
+            if note_vote is not None:
+                note_vote(self._first(WINDOW))
             news = self._news_to_tell()
-            if news:
-                self._told = news[-1]
+            self._told = news[-1] if news else self._told
             return self._vote(has_news=bool(news)), news
 
     def agree(
-        self, totals: Sequence[int], after_steps: Sequence[Progress], sum_tokens: SumTokens = None
+        self, totals: Sequence[int], after_steps: Sequence[Progress], join: JoinTallies = None
     ) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
-        tokens: Iterable[int | None] = repeat(None)
-        if sum_tokens is not None:
+        tallies: Iterable[Tally | None] = repeat(None)
+        if join is not None:
             with self._lock:
-                own = [step.own_tokens for step, _ in islice(self._ready, len(totals))]
-            tokens = sum_tokens(own)
+                own = [step.tally for step in self._first(len(totals))]
+            tallies = join(own)
         with self._lock:
-            for total, progress, num_tokens in zip(totals, after_steps, tokens, strict=False):
+            for total, progress, tally in zip(totals, after_steps, tallies, strict=False):
                 step, num_bytes = self._ready.popleft() if self._ready else (None, 0)
                 if total:
-                    self._agreed.append(Agreed(step, num_bytes, total, progress, num_tokens))
+                    self._agreed.append(Agreed(step, num_bytes, total, progress, tally))
                 else:
                     self._kept_bytes -= num_bytes
                     self._room.notify()
@@ -223,7 +228,7 @@ class AgreementQueue(Generic[S]):
 
     # ------------------------------------------------------------------ the consumer
 
-    def get(self, timeout: float) -> Agreed[S] | Ending | None:
+    def get(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         if not self._agreed:
             with self._lock:
@@ -278,7 +283,7 @@ class AgreementQueue(Generic[S]):
             self._wake_all()
 
     def _vote(self, *, has_news: bool) -> Vote:
-        steps = [step for step, _ in islice(self._ready, WINDOW)]
+        steps = self._first(WINDOW)
         # An end is told only when all that comes before it fits into the window.
         known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
         return Vote(
@@ -294,10 +299,12 @@ class AgreementQueue(Generic[S]):
 
         At first also the first one, so that a state of an early step has one.
         """
-        steps = islice(self._ready, WINDOW)
-        known = [step.resume_point for step, _ in steps if step.resume_point]
+        known = [step.resume_point for step in self._first(WINDOW) if step.resume_point]
         told = [known[0], known[-1]] if known and self._told is None else known[-1:]
         return tuple(dict.fromkeys(point for point in told if point != self._told))
+
+    def _first(self, num_steps: int) -> list[S]:
+        return [step for step, _ in islice(self._ready, num_steps)]
 
     def _can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
@@ -329,7 +336,8 @@ class AgreementQueue(Generic[S]):
     def _has_room(self) -> bool:
         """Something is always read ahead; more only within the limits."""
         held = len(self._ready) + len(self._agreed)
-        return not held or (held < _HELD_STEPS and self._held_bytes < _HELD_BYTES)
+        held_bytes = self._kept_bytes - self._taken_bytes
+        return not held or (held < _HELD_STEPS and held_bytes < _HELD_BYTES)
 
     def _may_read_on(self) -> bool:
         held = len(self._ready) + len(self._agreed)
@@ -338,10 +346,6 @@ class AgreementQueue(Generic[S]):
     def _is_over(self) -> bool:
         """Nobody will play what is read from now on."""
         return self._state is VoterState.CLOSED or self._ending is not None
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._kept_bytes - self._taken_bytes
 
     def _wake_all(self) -> None:
         for condition in (self._room, self._votable, self._news):

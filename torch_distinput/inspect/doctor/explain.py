@@ -10,7 +10,7 @@ from torch_distinput.inspect.doctor.loader_facts import LoaderFacts, has_own_ite
 from torch_distinput.inspect.doctor.stream_parts import compare_parts
 from torch_distinput.inspect.doctor.verdicts import (
     find_by_arithmetic,
-    list_facts,
+    list_loader_facts,
     list_unseen,
     with_trainer,
 )
@@ -69,7 +69,7 @@ def explain(
     return Explanation(
         title=f"{facts}, on {num_ranks} rank{'s' * (num_ranks > 1)}",
         findings=tuple(findings),
-        facts=tuple(list_facts(facts, num_ranks)),
+        facts=tuple(list_loader_facts(facts, num_ranks)),
         unseen=tuple(unseen),
     )
 

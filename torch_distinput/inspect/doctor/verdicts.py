@@ -17,6 +17,7 @@ from torch_distinput.inspect.doctor.shares import (
     share_split,
     share_whole,
 )
+from torch_distinput.rendering.units import show_bytes
 
 LARGE_BYTES = 256 << 20
 """Copies of Python objects below this, on one rank, are not worth a word."""
@@ -160,7 +161,7 @@ def _find_copies(facts: LoaderFacts) -> Iterator[Finding]:
     yield Finding(kind="memory copied", number=each * processes, text=text, code=code)
 
 
-def list_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
+def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
     """Yield what was counted."""
     if facts.is_ours:
         yield f"{facts.dataset} of torch_distinput divides itself: each example once, all in step."
@@ -250,12 +251,3 @@ def with_trainer(facts: LoaderFacts, trainer: str | None, num_ranks: int) -> Loa
     else:
         division = Division(divider="DistributedSampler", num_ranks=num_ranks)
     return replace(facts, division=division)
-
-
-def show_bytes(size: float) -> str:
-    """Return a size as people write it."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"

@@ -15,7 +15,7 @@ from torch_distinput.inspect.doctor.stream_parts import are_the_same, read_sever
 from torch_distinput.inspect.doctor.verdicts import (
     count_shares,
     find_by_arithmetic,
-    list_facts,
+    list_loader_facts,
     not_divided,
 )
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, RankRecord, SeenEpoch
@@ -87,7 +87,11 @@ def _explain(seen: Seen) -> Explanation:
         title=f"{seen.loaders[0].place}: {facts}, on {len(seen.ranks)} rank"
         + "s" * (len(seen.ranks) > 1),
         findings=tuple(findings),
-        facts=(*_list_seen(seen), *list_facts(facts, num), *list_times(seen.ranks, seen.loaders)),
+        facts=(
+            *_list_seen(seen),
+            *list_loader_facts(facts, num),
+            *list_times(seen.ranks, seen.loaders),
+        ),
         unseen=tuple(_list_unseen(seen)),
     )
 

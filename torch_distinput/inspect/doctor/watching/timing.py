@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch_distinput.inspect.doctor.verdicts import show_bytes
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord
+from torch_distinput.rendering.units import show_bytes
 
 
 def list_times(ranks: Sequence[int], loaders: Sequence[LoaderRecord]) -> Iterator[str]:
