@@ -9,9 +9,8 @@ epoch, divided by what a rank costs on average. So 1 is the best there is, unles
 costs more than the average rank. *Tokens* cost a rank the sum of its lengths, as if documents were
 packed; *attention* the sum of their squares. *Padded* is the cost by which `BatchRebalanceSampler`
 groups: each document of a rank is as long as the longest, and costs length + length² / 1000; the
-average is without padding. Each round has another order. A *stream* gives one document after
-another, and what it costs is found when it is read; the peers need all lengths before. What
-`LengthGroupedSampler` gives is cut as Trainer cuts it, 16 for each rank.
+average is without padding. Each round has another order. What `LengthGroupedSampler` gives is cut
+as Trainer cuts it, 16 for each rank.
 
 *Dealing*: one batch of 1,024 documents on 64 ranks.
 """
@@ -79,7 +78,10 @@ def ours(balance: Any, num_examples: int, seed: int) -> Iterator[Step]:
 
 
 def ours_of_stream(costs: Numbers, seed: int, *, is_padded: bool) -> Iterator[Step]:
-    """The same where documents have no index, in an order of its own."""
+    """The same of a stream, in an order of its own: costs are found when documents are read.
+
+    The peers need all lengths before.
+    """
 
     def read() -> Iterator[int]:
         yield from np.random.default_rng(seed).permutation(len(costs)).tolist()

@@ -7,10 +7,8 @@ rows of 2,048 tokens; each round has another order. *Planned*: from the lengths 
 documents to rows. *Waste*: padding, and tokens that never come, for each million tokens. *Cut*: of
 each million documents that would fit into a row, those that are not whole in one. *A token*: the
 time of an epoch in batches of 8 rows, for each token; ours reads a nested tensor, or a table of
-Hugging Face as torchtitan and transformers do, grain a list of arrays. grain's best fit fills as
-many rows at once as our windows make, and takes documents that are cut into whole rows and a rest
-already: it refuses longer ones. torchtitan's dataset gives rows one by one, cuts documents where a
-row is full, and leaves out what fills no row. ``DataCollatorWithFlattening`` makes one row of any
+Hugging Face as the peers do. torchtitan's dataset gives rows one by one, cuts documents where a row
+is full, and leaves out what fills no row. ``DataCollatorWithFlattening`` makes one row of any
 length of 8 documents, so it is measured by its time alone.
 """
 
@@ -118,7 +116,11 @@ def torchtitan(documents: list[Document]) -> Epoch:
 
 
 def grain_best_fit(documents: list[Document]) -> Epoch:
-    """Rows are filled a few hundred at a time, each document going where least space is left."""
+    """As many rows are filled at a time as one of our windows makes; out of a list of arrays.
+
+    It refuses longer documents, so they are cut beforehand, as ours are: into whole rows and a
+    rest.
+    """
     import grain
 
     pieces = [each[first : first + LENGTH] for each in documents for first in starts_in(each)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
-from tests.distribute.street import one, options, stream_of, write_files
+from tests.distribute.street import one, options, play, stream_of, write_files
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.assignment.mixing import TokenTurns, make_order
 from torch_distinput.plan.assignment.shares import Shares, make_shares
@@ -254,3 +254,11 @@ def test_weights_of_tokens_follow_a_schedule():
     played = itertools.islice(one().distribute_dataset(source, global_batch_size=50), 4)
     counts = [Counter(step.tolist()) for step in played]
     assert [{3: 50}, {3: 50}, {109: 50}] == counts[:2] + counts[3:]
+
+
+@pytest.mark.long  # to start the processes takes a second
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_loader_processes_change_nothing(num_workers):
+    sources = {"a": stream_of([11, 12, 13, 14, 15]), "b": stream_of([29, 28, 27, 26])}
+    source = tdi.mix(sources, weights=(1, 2), stop="repeat", length=length_of)
+    assert play(source, 3, 2) == play(source, 3, 2, num_workers=num_workers)

@@ -64,20 +64,28 @@ def find_interpreter(version: str) -> str | None:
     return None
 
 
+def install(python: Path, wanted: list[str]) -> str | None:
+    """Let pip install what is wanted; why it did not, if so."""
+    pip = [str(python), "-m", "pip", "install", "--no-input", "--quiet"]
+    done = subprocess.run([*pip, *wanted], check=False, capture_output=True, text=True)
+    if not done.returncode:
+        return None
+    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return (lines or ["pip failed"])[-1].removeprefix("ERROR: ")
+
+
 def run_pair(python: str, torch: str, folder: Path) -> dict[str, str]:
-    """Make an environment, run the tests in it, and say how that ended."""
+    """Run the tests in the environment of a folder, made if need be; say how that ended."""
     interpreter = find_interpreter(python)
     if interpreter is None:
         return {"ended": "not run", "why": f"no interpreter python{python} on this machine"}
-    bin_folder = folder / "bin"
-    subprocess.run([interpreter, "-m", "venv", folder], check=True, capture_output=True)
-    pip = [str(bin_folder / "python"), "-m", "pip", "install", "--no-input", "--quiet"]
-    wanted = [f"torch=={torch}", "torchdata", "numpy", "fsspec", *NEEDED]
-    installed = subprocess.run([*pip, *wanted], check=False, capture_output=True, text=True)
-    if installed.returncode:
-        lines = [line for line in installed.stderr.splitlines() if line.startswith("ERROR")]
-        return {"ended": "not run", "why": (lines or ["pip failed"])[-1].removeprefix("ERROR: ")}
-    command = [str(bin_folder / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    made = folder / "bin" / "python"
+    if not made.exists():
+        subprocess.run([interpreter, "-m", "venv", folder], check=True, capture_output=True)
+        wanted = [f"torch=={torch}", "torchdata", "numpy", "fsspec", *NEEDED]
+        if (refused := install(made, wanted)) is not None:
+            return {"ended": "not run", "why": refused}
+    command = [str(made), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-k", "not version_of_an_installed_package"]  # it is not installed, but seen
     command += [*(f"-W{warning}" for warning in WARNINGS), *TESTS]
     done = subprocess.run(
@@ -117,12 +125,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("pairs", nargs="*", help="PYTHON:TORCH, as 3.11:2.9.1; default: all")
     parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--folder", type=Path, help="keeps environments, to use them again")
     args = parser.parse_args()
     asked = [tuple(pair.split(":")) for pair in args.pairs] or PAIRS
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for python, torch in [] if args.page else asked:
         with tempfile.TemporaryDirectory() as folder:
-            result = run_pair(python, torch, Path(folder))
+            place = Path(folder) if args.folder is None else args.folder / f"{python}-{torch}"
+            result = run_pair(python, torch, place)
         print(python, torch, result, flush=True)
         day = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
         results[f"{python}:{torch}"] = {**result, "day": day}

@@ -15,7 +15,6 @@ from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import StepTally
@@ -31,6 +30,7 @@ from torch_distinput.engine.steps import (
     make_routes,
     sum_running_numbers,
 )
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.budget_batches import make_no_lengths_error
@@ -96,13 +96,6 @@ class ExampleSteps(Steps):
         )
 
     @property
-    def has_votes(self) -> bool:
-        """Where workers find an order by what they measure, or tell how long their rows are."""
-        splitter = self.route.splitter
-        is_compared = splitter.shared and is_order_measured(self._stream)
-        return splitter.topology.num_workers > 1 and (is_compared or self._padding is not None)
-
-    @property
     def _padding(self) -> StepPadding | None:
         """Makes rows as long as the longest of their step, where that was asked for."""
         collate = self.source.step_padding
@@ -165,7 +158,7 @@ class ExampleSteps(Steps):
         )
 
     def start(
-        self, position: Position, known: Schedule | None
+        self, position: Position, known: Schedule | None, clock: WorkClock | None = None
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         splitter = self.route.splitter
@@ -173,11 +166,17 @@ class ExampleSteps(Steps):
         if known is not None and self._counted is not None:
             read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
         shard = self.route.make_shard(position, Segment())
+        stream = self._stream
+        if clock is not None:
+            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+
+            stream = timed.time_stream(stream, clock)
         if isinstance(splitter.global_batch_size, BatchBudget):
-            dataset: Any = self._cut_by_budget(splitter.global_batch_size, position, read_plan)
+            size = splitter.global_batch_size
+            dataset: Any = self._cut_by_budget(stream, size, position, read_plan)
         else:
             dataset = RebatchDataset(
-                self._stream,
+                stream,
                 read_plan,
                 splitter=splitter,
                 drop_last=self.source.request.drop_last,
@@ -189,13 +188,18 @@ class ExampleSteps(Steps):
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         ahead = options.num_threads > 0
-        finish = Finish(
-            self._stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
+        finish: Any = Finish(
+            stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
         )
+        if clock is not None:
+            finish = timed.count_finish(finish, stream, clock)
+            if options.num_workers or options.num_threads:
+                dataset = timed.TimedCuts(dataset, clock)
+                finish = timed.TimedFinish(finish, clock)
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(
-        self, size: BatchBudget, position: Position, read_plan: ReadPlan
+        self, stream: Stream, size: BatchBudget, position: Position, read_plan: ReadPlan
     ) -> BudgetedDataset:
         """Cut this worker's part by the lengths of the rows; ``size``: of the layout."""
         budget, splitter = self.source.request.budget, self.route.splitter
@@ -204,11 +208,11 @@ class ExampleSteps(Steps):
         worker = 0 if splitter.shared else splitter.topology.worker_index
         shard = self.route.make_shard(position, Segment())
         return BudgetedDataset(
-            self._stream,
+            stream,
             read_plan,
             reader_of=partial(
                 BudgetReader,
-                stream=self._stream,
+                stream=stream,
                 shard=shard,
                 length=budget.length,
                 size=size,

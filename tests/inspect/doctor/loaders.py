@@ -68,6 +68,26 @@ class Augmented(Numbers):
         return super().__getitem__(index) + self.rng.normal()
 
 
+class AugmentedByExample(Augmented):
+    """Draws what depends on the example alone."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.rng = np.random.default_rng(index)
+        return torch.tensor([index]) + self.rng.normal()
+
+
+class ReseededByExample(Numbers):
+    """Seeds its generator for each example."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.generator = torch.Generator()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.generator.manual_seed(index)
+        return torch.rand(1, generator=self.generator)
+
+
 class MadeAtRandom(Numbers):
     """Has a generator that only its constructor has drawn from."""
 

@@ -84,10 +84,20 @@ def test_a_script_without_loaders_says_so(tmp_path, capsys) -> None:
     assert "No DataLoader delivered a batch" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("options", [("--steps", "0"), ("--patience", "0")])
-def test_counts_that_are_none_are_refused(options, tmp_path) -> None:
-    with pytest.raises(ValueError, match="Expected --steps of 1 or more and --patience above 0"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--steps", "0"), "expected a number of steps, 1 or more, got '0'; leave it out for 50"),
+        (("--steps", "two"), "expected a number of steps, 1 or more, got 'two'"),
+        (("--patience", "0"), "expected seconds, more than 0, got '0'; leave it out for 60"),
+        (("--patience", "nan"), "expected seconds, more than 0, got 'nan'"),
+        (("--patience", "long"), "expected seconds, more than 0, got 'long'"),
+    ],
+)
+def test_counts_that_are_none_are_refused(options, message, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit):
         run(tmp_path, DIVIDED, "1", options=options)
+    assert message in capsys.readouterr().err
 
 
 def record(rank: int, outcome: str = "ran to the end") -> RankRecord:

@@ -111,14 +111,18 @@ class Noisy(IterableDataset):
 
     read = 0
 
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
     def __iter__(self):
         self.read += 1
         while True:
-            yield torch.rand(3) + random.random()
+            yield self.draw()
 
 
-def test_a_stream_that_is_read_is_a_copy_and_random_states_are_put_back() -> None:
-    loader: Any = DataLoader(Noisy(), 8, num_workers=2)
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: torch.rand(1).item()])
+def test_a_stream_that_is_read_is_a_copy_and_random_states_are_put_back(draw) -> None:
+    loader: Any = DataLoader(Noisy(draw), 8, num_workers=2)
     before = states()
     assert () == explain(loader, num_workers=2, read_examples=9).findings
     assert before == states()

@@ -21,6 +21,8 @@ from torch.utils.data import (
 )
 
 from tests.inspect.doctor.loaders import (
+    Augmented,
+    AugmentedByExample,
     DataLoaderDispatcher,
     DataLoaderShard,
     DistributedSamplerWrapper,
@@ -30,6 +32,7 @@ from tests.inspect.doctor.loaders import (
     MadeAtRandom,
     Numbers,
     OwnLoader,
+    ReseededByExample,
     Stream,
     Texts,
     UnrepeatedDistributedSampler,
@@ -71,6 +74,11 @@ ALONE: dict[str, Callable[[], Any]] = {
     "a list": lambda: DataLoader(cast(Any, list(range(61))), 8, num_workers=2),
     "few texts": lambda: DataLoader(Texts(100), 8, num_workers=2),
     "a generator for its data": lambda: DataLoader(MadeAtRandom(61), 8, num_workers=2),
+    "a generator by example": lambda: DataLoader(AugmentedByExample(61), 8, num_workers=2),
+    "a seed by example": lambda: DataLoader(ReseededByExample(61), 8, num_workers=2),
+    "a generator that is seeded": lambda: DataLoader(
+        Augmented(61), 8, num_workers=2, worker_init_fn=print
+    ),
     "evaluation of one rank": lambda: DataLoader(EVEN, 8, sampler=SequentialSampler(EVEN)),
     "sampler of one rank": lambda: sampled(Numbers(61), 1),
 }

@@ -79,6 +79,15 @@ def test_what_a_run_would_refuse_is_said_in_one_line(pattern, capsys, arguments,
     assert 1 == error.count("\n")
 
 
+def test_a_file_that_cannot_be_counted_is_named_in_one_line(tmp_path, capsys):
+    (tmp_path / "a.npy").write_bytes(b"no array")
+    size = ["--workers", "1", "--global-batch-size", "6", "--count"]
+    assert 1 == main(["plan", str(tmp_path / "*.npy"), *size])
+    error = capsys.readouterr().err
+    assert "a.npy" in error
+    assert 1 == error.count("\n")
+
+
 def test_a_path_that_is_not_there_is_said_in_one_line(tmp_path, capsys):
     arguments = [str(tmp_path / "*.csv"), *["--workers", "2", "--global-batch-size", "60"]]
     assert 1 == main(["plan", *arguments])

@@ -155,6 +155,14 @@ def test_many_workers_are_drawn_together():
     assert ("15872 to 16383", 15873 / 16384, 1.0) == (rows[-1].name, rows[-1].least, rows[-1].most)
 
 
+def test_rows_of_a_shared_stream_do_not_end_one_after_another():
+    """The rows of worker 39 are in the last step only: nothing of it is a time."""
+    found = plan(1000, workers=40, size=64)._repr_html_()
+    assert ">examples 31<" in found
+    assert "step 16" not in found
+    assert "none left" not in found
+
+
 def test_a_notebook_shows_the_picture_and_a_page_has_the_same(tmp_path):
     found = plan(bytes_per_example=10)
     found.save(tmp_path / "plan.html")

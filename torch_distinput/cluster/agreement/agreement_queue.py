@@ -70,6 +70,8 @@ class Votable(Protocol):
 S = TypeVar("S", bound=Votable)
 JoinTallies = Callable[[list[Tally]], list[Tally]] | None
 """From this worker's numbers of each step, as far as it has steps, to those of all workers."""
+NoteVote = Callable[[list[S]], None] | None
+"""Told the steps on which this worker is about to vote, by who measures what it waits for."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -183,13 +185,14 @@ class AgreementQueue(Generic[S]):
             self._introduced = introduced
             self._news.notify_all()
 
-    def wait_for_vote(self) -> tuple[Vote, News]:
+    def wait_for_vote(self, note_vote: NoteVote[S] = None) -> tuple[Vote, News]:
         """Return what this worker has to say, as soon as it may vote."""
         with self._lock:
             self._wait_until_due()
+            if note_vote is not None:
+                note_vote(self._first(WINDOW))
             news = self._news_to_tell()
-            if news:
-                self._told = news[-1]
+            self._told = news[-1] if news else self._told
             return self._vote(has_news=bool(news)), news
 
     def agree(
@@ -199,7 +202,7 @@ class AgreementQueue(Generic[S]):
         tallies: Iterable[Tally | None] = repeat(None)
         if join is not None:
             with self._lock:
-                own = [step.tally for step, _ in islice(self._ready, len(totals))]
+                own = [step.tally for step in self._first(len(totals))]
             tallies = join(own)
         with self._lock:
             for total, progress, tally in zip(totals, after_steps, tallies, strict=False):
@@ -280,7 +283,7 @@ class AgreementQueue(Generic[S]):
             self._wake_all()
 
     def _vote(self, *, has_news: bool) -> Vote:
-        steps = [step for step, _ in islice(self._ready, WINDOW)]
+        steps = self._first(WINDOW)
         # An end is told only when all that comes before it fits into the window.
         known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
         return Vote(
@@ -296,10 +299,12 @@ class AgreementQueue(Generic[S]):
 
         At first also the first one, so that a state of an early step has one.
         """
-        steps = islice(self._ready, WINDOW)
-        known = [step.resume_point for step, _ in steps if step.resume_point]
+        known = [step.resume_point for step in self._first(WINDOW) if step.resume_point]
         told = [known[0], known[-1]] if known and self._told is None else known[-1:]
         return tuple(dict.fromkeys(point for point in told if point != self._told))
+
+    def _first(self, num_steps: int) -> list[S]:
+        return [step for step, _ in islice(self._ready, num_steps)]
 
     def _can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
@@ -331,7 +336,8 @@ class AgreementQueue(Generic[S]):
     def _has_room(self) -> bool:
         """Something is always read ahead; more only within the limits."""
         held = len(self._ready) + len(self._agreed)
-        return not held or (held < _HELD_STEPS and self._held_bytes < _HELD_BYTES)
+        held_bytes = self._kept_bytes - self._taken_bytes
+        return not held or (held < _HELD_STEPS and held_bytes < _HELD_BYTES)
 
     def _may_read_on(self) -> bool:
         held = len(self._ready) + len(self._agreed)
@@ -340,10 +346,6 @@ class AgreementQueue(Generic[S]):
     def _is_over(self) -> bool:
         """Nobody will play what is read from now on."""
         return self._state is VoterState.CLOSED or self._ending is not None
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._kept_bytes - self._taken_bytes
 
     def _wake_all(self) -> None:
         for condition in (self._room, self._votable, self._news):

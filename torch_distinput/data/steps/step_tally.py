@@ -17,6 +17,7 @@ import numpy as np
 
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.steps.local_step import LocalStep, SourceCounts, Trace
+from torch_distinput.data.steps.order_marks import is_order_measured
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
@@ -33,11 +34,14 @@ class StepTally:
         counts_tokens: whether batches are filled by tokens.
         sources: names of those of a mixture.
         padding: fills up rows to the longest of the step.
+        is_needed: workers vote also where the number of steps is known: to join these numbers, or
+            to compare an order that each of them finds by what it measures.
     """
 
     counts_tokens: bool = False
     sources: tuple[str, ...] = ()
     padding: StepPadding | None = None
+    is_needed: bool = False
 
     @staticmethod
     def of(
@@ -48,10 +52,14 @@ class StepTally:
         padding: StepPadding | None = None,
     ) -> StepTally:
         """What workers count that do not know the whole of a step."""
+        is_compared = splitter.shared and is_order_measured(stream)
+        is_needed = splitter.topology.num_workers > 1 and (is_compared or padding is not None)
         if splitter.shared:
-            return StepTally(padding=padding)
+            return StepTally(padding=padding, is_needed=is_needed)
         names = stream.names if isinstance(stream, MixedStream) else ()
-        return StepTally(counts_tokens=counts_tokens, sources=names, padding=padding)
+        return StepTally(
+            counts_tokens=counts_tokens, sources=names, padding=padding, is_needed=is_needed
+        )
 
     @property
     def size(self) -> TallySize:
@@ -100,14 +108,13 @@ def count_own(
     trace: Trace, chunk: Chunk, stream: Stream, splitter: Splitter, *, num_tokens: int = 0
 ) -> Trace:
     """The trace of a step with what this worker has in it, and of the whole if that is all."""
-    if splitter.shared:
+    if splitter.shared or not chunk.num_rows:
         return trace
-    counts = None
-    if isinstance(stream, MixedStream) and chunk.num_rows:
-        counts = SourceCounts(*stream.count_sources(chunk))
-    if splitter.topology.num_workers == 1:
+    is_alone = splitter.topology.num_workers == 1
+    if not isinstance(stream, MixedStream):
+        return trace._replace(own=Tally((num_tokens,))) if num_tokens and not is_alone else trace
+    counts = SourceCounts(*stream.count_sources(chunk))
+    if is_alone:
         return trace._replace(source_counts=counts)
-    if counts is None:
-        return trace._replace(own=Tally((num_tokens,)))
     sums = (num_tokens, *counts.examples.values())
     return trace._replace(own=Tally(sums, tuple(counts.repeats.values())))

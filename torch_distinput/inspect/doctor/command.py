@@ -36,7 +36,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         "and how long the script waits for them."
     )
     parser.add_argument(
-        "--steps", type=int, default=50, metavar="N",
+        "--steps", type=_count, default=50, metavar="N",
         help="stop when a loader has delivered so many batches on this rank (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
@@ -44,7 +44,7 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
         help="where ranks leave what they saw: a shared folder, if there are several machines",
     )  # fmt: skip
     parser.add_argument(
-        "--patience", type=float, default=60.0, metavar="SECONDS",
+        "--patience", type=_seconds, default=60.0, metavar="SECONDS",
         help="end a rank that fetches nothing for so long after others have ended (%(default)s)",
     )  # fmt: skip
     parser.add_argument("-m", dest="is_module", action="store_true", help="SCRIPT is a module")
@@ -55,18 +55,26 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_doctor)
 
 
-def run_doctor(arguments: argparse.Namespace) -> int:
-    """Run the script, report on rank 0, and return the script's exit status.
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"expected a number of steps, 1 or more, got {text!r}; leave it out for 50"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
-    Raises:
-        ValueError: for counts that are none.
-    """
-    if arguments.steps < 1 or arguments.patience <= 0:
-        msg = (
-            f"Expected --steps of 1 or more and --patience above 0, got {arguments.steps} and "
-            f"{arguments.patience}. Leave them out for 50 steps and 60 seconds."
-        )
-        raise ValueError(msg)
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        msg = f"expected seconds, more than 0, got {text!r}; leave it out for 60"
+        raise argparse.ArgumentTypeError(msg)
+    return seconds
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Run the script, report on rank 0, and return the script's exit status."""
     session = DoctorSession(
         rank=int(os.environ.get("RANK", "0")),
         num_ranks=int(os.environ.get("WORLD_SIZE", "1")),

@@ -6,13 +6,17 @@ import random
 import sys
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
+from dis import get_instructions
 from itertools import islice
+from types import CodeType
 from typing import Any, final
 
 import numpy as np
 import torch
 
 _DEPTH = 4
+_RESEEDS = {"manual_seed", "seed", "set_state", "setstate"}
+"""A function that calls one of these may well seed the generator by the example."""
 _SAMPLE = 100
 """Of a list or dict, so many elements are looked at; the others are taken to be like them."""
 
@@ -113,11 +117,25 @@ def _used_generators(dataset: Any) -> Iterator[str]:
     if not _is_plain_object(dataset):
         return
     codes = [
-        getattr(getattr(type(dataset), name, None), "__code__", None)
+        code
         for name in ("__getitem__", "__getitems__")
+        if (code := getattr(getattr(type(dataset), name, None), "__code__", None)) is not None
     ]
-    named = {name for code in codes if code is not None for name in code.co_names}
+    named = {name for code in codes for name in code.co_names}
+    if named & _RESEEDS:
+        return
     for name, value in vars(dataset).items():
         kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-        if isinstance(value, kinds) and name in named:
+        if (
+            isinstance(value, kinds)
+            and name in named
+            and not any(_sets(code, name) for code in codes)
+        ):
             yield name
+
+
+def _sets(code: CodeType, name: str) -> bool:
+    """Whether a function gives an attribute another value: then a new generator, by example."""
+    return any(
+        step.opname == "STORE_ATTR" and step.argval == name for step in get_instructions(code)
+    )

@@ -45,8 +45,11 @@ def compare_parts(
 
 
 def _copied(dataset: Any) -> Any:
+    # A stream may hold np.random.rand, say: global generators stay what they are, and are seeded.
+    methods: list[Any] = [np.random.rand, random.random]
+    shared = [*(method.__self__ for method in methods), torch.default_generator]
     try:
-        return copy.deepcopy(dataset)
+        return copy.deepcopy(dataset, {id(generator): generator for generator in shared})
     except (pickle.PicklingError, copy.Error, TypeError, AttributeError) as error:
         msg = (
             f"Expected a dataset that can be copied, of which explain(read_examples=) reads a "

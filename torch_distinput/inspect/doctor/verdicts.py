@@ -55,7 +55,7 @@ def find_by_arithmetic(facts: LoaderFacts, num_ranks: int) -> Iterator[Finding]:
     shares = count_shares(facts, num_ranks)
     if shares is not None and num_ranks > 1:
         yield from _find_in_shares(facts, num_ranks, shares)
-    yield from _find_shared_generators(facts, num_ranks)
+    yield from _find_shared_generators(facts)
     yield from _find_copies(facts)
 
 
@@ -69,8 +69,7 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
         text = (
             f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
             f"{shares.repeated:,} {'comes' if shares.repeated == 1 else 'come'} again, because "
-            f"{by} fills up until {num_ranks} ranks have the same number. Training and metrics "
-            "count these twice."
+            f"{by} fills up until {num_ranks} ranks have the same number. {_who_counts_again(by)}"
         )
         yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
     if shares.dropped:
@@ -98,6 +97,12 @@ def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Find
     return Finding(kind="not divided", number=num_ranks, text=text, code=code)
 
 
+def _who_counts_again(divider: str) -> str:
+    if divider == "DistributedSampler":
+        return "Training and metrics count these twice."
+    return "Training counts these twice, and so do metrics without gather_for_metrics."
+
+
 def _name_of(division: Division) -> str:
     if division.divider == "BatchSamplerShard":
         return "Accelerate (even_batches=True)"
@@ -115,28 +120,22 @@ def _full(facts: LoaderFacts, num_ranks: int) -> str:
     return f"a batch on each of {num_ranks} ranks"
 
 
-def _find_shared_generators(facts: LoaderFacts, num_ranks: int) -> Iterator[Finding]:
-    names = facts.contents.generators
-    if not names or facts.loader_processes < 2 or facts.has_init_fn:
+def _find_shared_generators(facts: LoaderFacts) -> Iterator[Finding]:
+    names, processes = facts.contents.generators, facts.loader_processes
+    if not names or processes < 2 or facts.has_init_fn:
         return
-    copies = facts.loader_processes * num_ranks
     text = (
         f"{facts.dataset}.{names[0]} is a random generator of the dataset's own, from which "
-        f"fetching an example draws. Each of {_processes(facts, num_ranks)} begins with a copy of "
-        f"it, so {copies} processes draw the same numbers"
-        + ("." if facts.persistent else ", and those of every epoch are the same.")
+        f"fetching an example draws. Each of {processes} loader processes begins with a copy of "
+        "it, so they draw the same numbers"
+        + ("." if facts.persistent else ", and the same again in every epoch.")
     )
     yield Finding(
         kind="shared random numbers",
-        number=copies,
+        number=processes,
         text=text,
         code=changed_lines.write_drawing(),
     )
-
-
-def _processes(facts: LoaderFacts, num_ranks: int) -> str:
-    per_rank = f"{facts.loader_processes} loader processes"
-    return per_rank if num_ranks == 1 else f"{num_ranks} x {per_rank}"
 
 
 def _find_copies(facts: LoaderFacts) -> Iterator[Finding]:

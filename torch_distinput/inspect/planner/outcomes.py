@@ -95,7 +95,8 @@ def _play_dealt(
 ) -> PolicyOutcome:
     if not split:
         cure = f"write {pieces.num_workers} files or more, or pass split_files=True"
-        check_enough_shards(files.num_files, pieces.num_workers, what=files.name, cure=cure)
+        what = f"the plan of {files.name}"
+        check_enough_shards(files.num_files, pieces.num_workers, what=what, cure=cure)
     reads = read_dealt(files, pieces.num_workers, split=split)
     lengths = None if reads.examples is None else _count_through(files, reads.examples)
     totals = None

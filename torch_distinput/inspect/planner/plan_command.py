@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from torch_distinput.errors import DistinputError
 from torch_distinput.inspect.planner.planner import plan_epoch
 from torch_distinput.options import AutoShardPolicy, InputOptions, Rebatch
 
@@ -64,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
             storage_options=arguments.storage_options,
             options=InputOptions(auto_shard_policy=arguments.policy, rebatch=arguments.rebatch),
         )
-    except (ValueError, OSError) as error:
+    except (DistinputError, ImportError, OSError, TypeError, ValueError) as error:
         sys.stderr.write(f"torch-distinput plan: {error}\n")
         return 1
     shown = json.dumps(plan.to_dict(), indent=2) if arguments.json else str(plan)

@@ -34,7 +34,7 @@ def make_fragment(plan: EpochNumbers) -> str:
     ]
     rows = list_rows(plan)
     if rows:
-        parts.append(draw_epoch_grid(rows, steps=plan.steps, title=_describe_picture(plan)))
+        parts.append(_draw(plan, rows))
     if plan.costs:
         costs = table(*plan_text.list_costs(plan))
         parts.append(f'<div style="overflow-x:auto">{costs}</div>')
@@ -62,15 +62,18 @@ def list_rows(plan: EpochNumbers) -> list[GridRow]:
             )
             for worker, value in enumerate(values.tolist())
         ]
-    bounds = np.linspace(0, plan.num_workers, _MOST_ROWS + 1).astype(int)
-    return [
-        GridRow(
-            name=f"{start} to {stop - 1}" if stop - start > 1 else f"worker {start}",
-            least=int(values[start:stop].min()) / longest,
-            most=int(values[start:stop].max()) / longest,
+    together = -(-plan.num_workers // _MOST_ROWS)
+    found = []
+    for start in range(0, plan.num_workers, together):
+        some = values[start : start + together]
+        found.append(
+            GridRow(
+                name=f"{start} to {start + len(some) - 1}" if len(some) > 1 else f"worker {start}",
+                least=int(some.min()) / longest,
+                most=int(some.max()) / longest,
+            )
         )
-        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-    ]
+    return found
 
 
 def _find_borders(plan: EpochNumbers, worker: int) -> tuple[float, ...]:
@@ -86,15 +89,21 @@ def _find_borders(plan: EpochNumbers, worker: int) -> tuple[float, ...]:
     return tuple(float(end) for end in ends[:-1])
 
 
-def _describe_picture(plan: EpochNumbers) -> str:
-    row = "a worker" if plan.num_workers <= _MOST_ROWS else "some workers"
+def _draw(plan: EpochNumbers, rows: list[GridRow]) -> str:
+    """Under FILE rows end one after another; under DATA each has some of every batch."""
+    are_alone = plan.num_workers <= _MOST_ROWS
     if plan.policy is AutoShardPolicy.DATA:
-        return f"Each row is the share of {row} in the one stream that all of them read."
-    if plan.policy is AutoShardPolicy.OFF:
-        return f"Each row is {row}; each plays everything."
-    has = "has" if plan.num_workers <= _MOST_ROWS else "have"
-    boxes = ", one box a file" if plan.num_workers <= _MOST_ROWS else " together"
-    return (
-        f"Each row is what {row} {has} of files{boxes}. Who has ended while others have not "
-        "gets zero-row batches."
-    )
+        spread = plan.examples or plan.bytes
+        whose = "each worker gets" if are_alone else "workers get: pale where some get more"
+        what = "examples" if plan.examples else "bytes"
+        title = f"How many {what} of the one stream {whose}."
+        total = spread.most if spread else None
+        return draw_epoch_grid(rows, unit=what, total=total, left="", title=title)
+    title = "Each row is a worker; each plays everything."
+    if plan.policy is AutoShardPolicy.FILE:
+        has = "what a worker has of files, one box a file"
+        if not are_alone:
+            has = "what some workers have of files, pale where some of them have ended"
+        title = f"Each row is {has}. Who has ended while others have not gets zero-row batches."
+    left = "none left: zero rows"
+    return draw_epoch_grid(rows, unit="step", total=plan.steps, left=left, title=title)

@@ -102,6 +102,16 @@ class OnTwoRanks(Sampler):
         return len(self.indices)
 
 
+class Drawn(Sampler):
+    """A sampler of the user's, which draws with replacement."""
+
+    def __iter__(self):
+        return iter([3, 3, 7, 9])
+
+    def __len__(self) -> int:
+        return 4
+
+
 def without_gradients(loader: DataLoader) -> object:
     with torch.no_grad():
         return list(loader)
@@ -238,6 +248,9 @@ ORDINARY: dict[str, tuple[Script, int]] = {
     ),
     "an own sampler": (
         lambda rank, _: list(DataLoader(Numbers(20), 4, sampler=OnTwoRanks(rank, overlap=0))), 2,
+    ),
+    "an own sampler, with replacement": (
+        lambda *_: list(DataLoader(Numbers(20), 4, sampler=Drawn())), 2,
     ),
     "Accelerate's batches": (lambda rank, num: list(shard(rank, num, 64)), 2),
     "two trainings, each of an epoch": (

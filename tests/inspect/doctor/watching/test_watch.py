@@ -164,3 +164,27 @@ def test_a_record_can_be_written_and_read() -> None:
     assert 3 == len(loaders)
     record = RankRecord(rank=1, num_ranks=2, outcome="ran to the end", loaders=loaders)
     assert record == RankRecord.from_json(record.to_json())
+
+
+def test_a_loader_that_cannot_be_looked_at_delivers_as_before(caplog) -> None:
+    loader = DataLoader(Numbers(4))
+    batches: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch_distinput.inspect.doctor.watching.loader_watch.look_at", fail)
+        assert () == watched(lambda: batches.extend(loader))
+    assert 4 == len(batches)
+    assert "DataLoader is not watched: ZeroDivisionError" in caplog.text
+
+
+def fail(_: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_batches_that_cannot_be_taken_apart_have_no_digests() -> None:
+    class Odd:
+        keys = None
+
+    (epoch,) = watched(
+        lambda: list(DataLoader(Stream(4), 2, collate_fn=lambda _: Odd())), num_ranks=2
+    )[0].epochs
+    assert ((), ()) == epoch.digests

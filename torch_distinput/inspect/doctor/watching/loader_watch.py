@@ -12,10 +12,10 @@ import logging
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 from unittest import mock
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,7 @@ from torch_distinput.inspect.doctor.row_digests import count_rows, digest_rows
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, SeenEpoch
 from torch_distinput.inspect.doctor.watching.stages import Stages, TimedCollate, fetches_timed
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _ROWS_NOTED = 512
 _INDICES_NOTED = 1_000_000
@@ -72,9 +73,9 @@ class EpochWatch:
         self.trains = self.trains or torch.is_grad_enabled()
         index = self.drawn.popleft() if self.drawn else None
         rows = self._take_indices(index)
-        self.rows += count_rows(batch) if rows is None else rows
+        self.rows += _ask_safely(count_rows, batch, 1) if rows is None else rows
         if self._digests_rows and self.rows_noted < _ROWS_NOTED:
-            self._digests.append(tuple(_digests_of(batch)))
+            self._digests.append(tuple(_ask_safely(digest_rows, batch, [])))
             self.rows_noted += len(self._digests[-1])
         self._had_batch = time.perf_counter()  # what was noted above is neither wait nor step
 
@@ -213,12 +214,12 @@ def watching(watch: LoaderWatch) -> Iterator[None]:
         yield
 
 
-def _digests_of(batch: Any) -> list[str]:
-    """None where a batch is of a kind that cannot be taken apart: the report says so."""
+def _ask_safely(function: Callable[[Any], T], batch: Any, otherwise: T) -> T:
+    """Ask a batch; one of a kind that cannot be taken apart has no digests, as the report says."""
     try:
-        return digest_rows(batch)
+        return function(batch)
     except Exception:  # noqa: BLE001 - a batch may be anything, and the script is to go on
-        return []
+        return otherwise
 
 
 def _time_stages(iterator: Any) -> None:
