@@ -115,6 +115,45 @@ def torchtitan(documents: list[Document]) -> Epoch:
     return play
 
 
+def grain_best_fit(documents: list[Document]) -> Epoch:
+    """As many rows are filled at a time as one of our windows makes; out of a list of arrays.
+
+    It refuses longer documents, so they are cut beforehand, as ours are: into whole rows and a
+    rest.
+    """
+    import grain
+
+    pieces = [each[first : first + LENGTH] for each in documents for first in starts_in(each)]
+    num_rows = WINDOW * sum(map(len, documents)) // (LENGTH * len(documents))
+    read = grain.MapDataset.source([{"input_ids": piece} for piece in pieces]).to_iter_dataset()
+    packed = grain.experimental.BestFitPackIterDataset(
+        read, length_struct={"input_ids": LENGTH}, num_packing_bins=max(1, num_rows)
+    )
+    return partial(grain_rows, packed)
+
+
+def grain_concatenate(documents: list[Document]) -> Epoch:
+    """Cut where a row is full."""
+    import grain
+
+    read = grain.MapDataset.source([{"input_ids": each} for each in documents]).to_iter_dataset()
+    return partial(
+        grain_rows,
+        grain.experimental.ConcatThenSplitIterDataset(read, length_struct={"input_ids": LENGTH}),
+    )
+
+
+def starts_in(document: Document) -> range:
+    """Where a document is cut, if it is longer than a row."""
+    return range(0, len(document), LENGTH)
+
+
+def grain_rows(packed: Any) -> Iterator[Document]:
+    """In batches."""
+    for batch in packed.batch(ROWS):
+        yield batch["input_ids"]
+
+
 def transformers(documents: list[Document]) -> Epoch:
     """Batches that are one row of any length."""
     from transformers import DataCollatorWithFlattening
@@ -191,7 +230,7 @@ def judge(epoch: Epoch, documents: list[Document]) -> tuple[float, float]:
 
 def pad(documents: list[Document]) -> tuple[float, float]:
     """As they are batched without packing: a document a row, but for those that are longer."""
-    counted = ((len(each), first) for each in documents for first in range(0, len(each), LENGTH))
+    counted = ((len(each), first) for each in documents for first in starts_in(each))
     lengths = np.array([min(LENGTH, length - first) for length, first in counted])
     batches = [lengths[first : first + ROWS] for first in range(0, len(lengths), ROWS)]
     places = sum(len(batch) * batch.max() for batch in batches)
@@ -240,9 +279,11 @@ OUR_CASES = tuple(f"{OURS}, {how}" for how in HOWS)
 OF_TABLES = {
     f"{OURS}, best_fit, a table": ours_of_table,
     "torchtitan": torchtitan,
+    "grain, best fit": grain_best_fit,
+    "grain, concatenate": grain_concatenate,
     "DataCollatorWithFlattening": transformers,
 }
-MAKES_ROWS = (*OUR_CASES, "torchtitan")
+MAKES_ROWS = (*OUR_CASES, "torchtitan", "grain, best fit", "grain, concatenate")
 
 
 def measure(arguments: argparse.Namespace) -> list[Figure]:

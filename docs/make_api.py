@@ -24,6 +24,7 @@ Named = tuple[str, ModuleType]
 RETURNED = {
     "DistributedDataset",
     "DistributedIterator",
+    "EpochPlan",
     "OptionalStep",
     "Parameters",
     "PerWorkerDataset",

@@ -163,7 +163,7 @@ def train(strategy: tdi.Strategy, folder: Path, args: argparse.Namespace) -> Non
     first = len(rows)
 
     parallel = DistributedDataParallel(model) if strategy.num_workers > 1 else model
-    for step in data.steps():
+    for step in tdi.progress(data).steps():  # a bar, on rank 0
         loss = step.average(parallel(step.batch), weights=step.batch["loss_mask"])
         optimizer.zero_grad()
         (loss * strategy.num_workers).backward()  # DDP divides by the number of workers

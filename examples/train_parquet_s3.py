@@ -72,7 +72,7 @@ def train(files: str, epochs: int) -> None:
 
     for epoch in range(epochs):
         hits = torch.zeros((), dtype=torch.int64, device=strategy.device)
-        with iter(batches) as iterator:
+        with iter(tdi.progress(batches)) as iterator:  # a bar, on rank 0
             for batch in iterator:
                 scores = model(batch["pixels"])
                 losses = functional.cross_entropy(scores, batch["label"], reduction="none")

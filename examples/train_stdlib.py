@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +29,6 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_distinput as tdi
-
-try:
-    from tqdm import tqdm
-except ImportError:
-    tqdm = None
 
 LINE_BYTES = 128  # longer lines are cut: a few of 100,000
 PADDING = 0
@@ -124,13 +118,12 @@ def train_epoch(
 ) -> Delivered:
     """Train on every line once and keep the ids of the examples that came."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    num_steps = num_lines // args.global_batch_size  # a few more where the files are uneven
+    num_steps = math.ceil(num_lines / args.global_batch_size)  # more where files are uneven
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=num_steps)
-    bar = progress_bar(num_lines) if strategy.worker_index == 0 else None
     ids = [np.empty((0, 2), dtype=np.int64)]
 
     started = time.perf_counter()
-    steps = iter(data)
+    steps = iter(tdi.progress(data, total=num_steps))  # a bar, on rank 0
     for lines in steps:
         loss = tdi.compute_average_loss(model(lines))  # nats per line of the global batch
         optimizer.zero_grad()
@@ -138,12 +131,8 @@ def train_epoch(
         optimizer.step()
         schedule.step()
         ids.append(steps.last_step.ids)
-        if bar:
-            bar.update(steps.last_step.num_examples)
     seconds = time.perf_counter() - started
 
-    if bar:
-        bar.close()
     return Delivered(
         ids=torch.from_numpy(np.concatenate(ids)),
         steps=steps.stats().steps,
@@ -199,31 +188,6 @@ def report(strategy: tdi.Strategy, delivered: Delivered, expected: dict[Path, in
     if len(set(steps)) > 1:
         wrong.append(f"the ranks made different numbers of steps: {steps}")
     return wrong
-
-
-class PlainBar:
-    """Stands in for tqdm where it is not installed."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._percent = total, 0, -1
-
-    def update(self, count: int) -> None:
-        """Redraw the bar if it has grown."""
-        self._done += count
-        percent = 100 * self._done // self._total
-        if percent > self._percent:
-            self._percent = percent
-            sys.stderr.write(f"\r[{'#' * (percent // 2):50}] {percent} %")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        """End the line."""
-        sys.stderr.write("\n")
-
-
-def progress_bar(total: int) -> Any:
-    """Return tqdm's bar where it is installed, else a plain one."""
-    return tqdm(total=total, unit=" lines", unit_scale=True) if tqdm else PlainBar(total)
 
 
 # ---- all together ------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ GROUND = {
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {
     **dict.fromkeys(GROUND, GROUND),
-    "plan": {*GROUND, "plan"},
+    # What notebooks show of a value is drawn from plain numbers: that file knows no value of ours.
+    "values": {*GROUND, "rendering.notebook"},
+    "plan": {*GROUND, "plan", "rendering.notebook"},
     "data": {*GROUND, "plan", "data"},
     "cluster": {*GROUND, "plan", "cluster"},
     "device": {*GROUND, "device"},
@@ -34,7 +36,11 @@ FLOORS = {
 BESIDE = {
     "__main__": {"inspect"},
     "coordinator": {*GROUND, "data.batch.serialized"},
-    "inspect": {*GROUND, "plan", "rendering"},
+    # A plan lists files without torch, counts them as readers do, and cuts the order of an epoch.
+    "inspect": {
+        *(*GROUND, "plan", "rendering", "data.storage", "data.files", "data.sources"),
+        "engine.epoch_batches",
+    },
 }
 # The floors inside of rooms, from below. A file that lies in none of them sees all of its room.
 FLOORS_INSIDE = {
@@ -62,6 +68,7 @@ OWNERS = {
     "DataLoader": (
         *("data/loader/processes.py", "data/sources/dataloader.py"),
         *("data/user_sources/loader_start.py", "integrations/transformers/sources.py"),
+        "inspect/doctor/",  # which looks at those that users have, and starts none
     ),
     "StatefulDataLoader": ("data/loader/processes.py", "data/sources/dataloader.py"),
     "torch.distributed": ("cluster/", "testing/", "preprocessing/__main__.py"),
@@ -86,6 +93,7 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
+    "fcntl": ("data/storage/file_locks.py",),
     "signal.signal": (
         *("cluster/liveness/coordinated_stop.py", "coordinator/engines/local_process.py"),
     ),

@@ -28,8 +28,8 @@ PUBLIC = {
         " per_replica_buffer_size rebatch replication_mode timeout"
     ),
     "InputStats": (
-        "balance examples num_tokens repeats retries skipped sources steps wait_seconds"
-        " zero_row_batches"
+        "balance examples num_tokens packing repeats retries skipped sources steps"
+        " wait_seconds zero_row_batches"
     ),
     "OptionalStep": "get_value has_value",
     "PerReplica": "count index values",

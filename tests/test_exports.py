@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import pickle
 import subprocess
 import sys
 import types
@@ -83,6 +85,7 @@ PROMISED = {
     # what a step yields, and what is done with it
     "OptionalStep",
     "PackedStrings",
+    "PackingStats",
     "PerReplica",
     "ReplayedStep",
     "ReplicaContext",
@@ -109,17 +112,45 @@ PROMISED = {
     "TooFewFilesError",
     "UsageError",
     "WorkerLostError",
+    # what an input does
+    "Explanation",
+    "Finding",
+    "explain",
     # layers
     "preprocessing",
     # other libraries
     "coordinator",
     "integrations",
+    # what an input does
+    "EpochPlan",
+    "plan_epoch",
+    "progress",
     # the test kit
     "testing",
 }
 
 
 _LATE = {"integrations", "preprocessing", "readers", "testing"}
+THREADS = """
+import sys, threading
+import torch_distinput as tdi
+
+names = [name for name in tdi.__all__ if name not in tdi._LATE_MODULES]
+start, found = threading.Barrier(4), {name: [] for name in names}
+
+def ask(own):
+    start.wait()
+    for name in own:
+        found[name].append(id(getattr(tdi, name)))
+
+orders = names, names[::-1], names[1::2] + names[::2], names[::2] + names[1::2]
+threads = [threading.Thread(target=ask, args=(own,)) for own in orders]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert all(len(ids) == 4 and len(set(ids)) == 1 for ids in found.values()), found
+"""
 
 
 def is_room(value: object) -> bool:
@@ -145,6 +176,44 @@ def test_all_holds_what_is_public() -> None:
     assert public | rooms | set(torch_distinput._LATE) == set(torch_distinput.__all__)
 
 
+def test_the_front_door_imports_no_more_than_itself() -> None:
+    """No torch: who plans an epoch has none to wait for."""
+    script = "import sys, torch_distinput; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not {"torch", "numpy", "fsspec"} & loaded
+    assert "torch_distinput" in loaded
+
+
+def test_type_checkers_are_told_of_every_name_from_where_it_comes() -> None:
+    tree = ast.parse(Path(torch_distinput.__file__).read_text())
+    (told,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "not" not in ast.unparse(node.test)
+    )
+    imported = {
+        alias.name: f"{node.module}"
+        for node in told.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    late = {name: f"torch_distinput.{module}" for name, module in torch_distinput._LATE.items()}
+    rooms = dict.fromkeys(torch_distinput._LATE_MODULES, "torch_distinput")
+    assert {**late, **rooms} == imported
+
+
+def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'distribute_datasets'"):
+        getattr(torch_distinput, "distribute_datasets")  # noqa: B009 - or mypy sees it first
+
+
+def test_a_public_object_is_pickled_by_where_it_comes_from() -> None:
+    kind = torch_distinput.FileDataset
+    assert kind is pickle.loads(pickle.dumps(kind))
+
+
 def test_a_script_of_tensors_imports_no_more_than_it_uses() -> None:
     """Nothing optional, and no room that is for files, votes or tests."""
     script = """
@@ -163,7 +232,10 @@ print(*(name for name in sys.modules))
 
 
 def test_no_framework_is_looked_for_before_its_integration_is_imported() -> None:
-    """Whether it is installed or not; by any module of the package, and by a dataset that plays."""
+    """Whether it is installed or not; by any module of the package, and by a dataset that plays.
+
+    First threads ask the front door for all names at once.
+    """
     script = """
 import importlib, pathlib, sys
 
@@ -175,7 +247,8 @@ class Watch:
         assert name not in FRAMEWORKS, name
 
 sys.meta_path.insert(0, Watch)
-import torch, torch_distinput as tdi
+{threads}
+import torch
 top = pathlib.Path(tdi.__path__[0])
 for path in top.rglob("*.py"):
     parts = path.relative_to(top).with_suffix("").parts
@@ -185,7 +258,7 @@ dir(tdi.integrations)
 dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.ones(4, 2), global_batch_size=2)
 print(len(list(dataset)))
 """
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-c", script.replace("{threads}", THREADS)]
     done = subprocess.run(command, capture_output=True, check=False, text=True)
     assert "2\n" == done.stdout, done.stderr
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch_distinput.errors import PeerFailedError, UsageError
+from torch_distinput.errors import PeerFailedError, UsageError, refer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -174,7 +174,7 @@ def check_process(maker: int) -> None:
             f"call in its child {os.getpid()}: the two would share connections to the other "
             "workers. Call it in the parent, or let the child do its work without the strategy."
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), "docs/errors.md#forks")
 
 
 def check_company(

@@ -14,17 +14,40 @@
       ServerLostError (RuntimeError)       a parameter server: it died, and what it held is gone
 
 Plain ``ValueError`` and ``TypeError`` are raised for single arguments that are wrong by themselves.
-A message has three parts: what was expected, what came (with numbers), what to do.
+A message has three parts: what was expected, what came (with numbers), what to do. A note below it
+(Python 3.11 and later print it with the traceback) names the section that explains it.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import traceback
+from typing import ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class DistinputError(Exception):
     """The root of all errors that torch_distinput defines."""
+
+    explained_in: ClassVar[str | None] = None
+
+    def __init__(self, *args: object) -> None:
+        """Note where errors of this class are explained."""
+        super().__init__(*args)
+        if self.explained_in is not None:
+            refer(self, self.explained_in)
+
+
+def refer(error: E, section: str) -> E:
+    """Note with an error which section of the documentation explains it: a page and its anchor.
+
+    It replaces an earlier note of ours, and is no part of the text: a peer quotes what was said,
+    and tests compare it.
+    """
+    error.__notes__ = [f"See {section}"]
+    return error
 
 
 class ConfigurationError(DistinputError, ValueError):
@@ -34,6 +57,8 @@ class ConfigurationError(DistinputError, ValueError):
 class TooFewFilesError(ConfigurationError):
     """``AutoShardPolicy.FILE`` has fewer files or shards than workers; raised on every rank."""
 
+    explained_in = "docs/errors.md#fewer-files-than-workers"
+
 
 class UsageError(DistinputError, RuntimeError):
     """A call at the wrong time or in the wrong place, such as ``next`` inside ``Strategy.run``."""
@@ -42,9 +67,13 @@ class UsageError(DistinputError, RuntimeError):
 class MismatchError(DistinputError, RuntimeError):
     """The ranks do not run the same thing; the message names ranks, dataset and difference."""
 
+    explained_in = "docs/errors.md#the-ranks-differ"
+
 
 class PeerFailedError(DistinputError, RuntimeError):
     """Another rank raised, died or left its loop; the message has its rank and its words."""
+
+    explained_in = "docs/errors.md#one-rank-fails"
 
 
 class PeerTimeoutError(DistinputError, RuntimeError):
@@ -53,6 +82,8 @@ class PeerTimeoutError(DistinputError, RuntimeError):
     Attributes:
         workers: the workers that did not answer, where they are known.
     """
+
+    explained_in = "docs/errors.md#a-rank-is-late-stopped-or-gone"
 
     def __init__(self, message: str, workers: tuple[int, ...] = ()) -> None:
         """Keep the workers beside the message."""
@@ -66,6 +97,8 @@ class SourceError(DistinputError, RuntimeError):
     Raised on the rank that read; its peers get a :class:`PeerFailedError` with the same words.
     """
 
+    explained_in = "docs/errors.md#one-rank-fails"
+
 
 class AuditError(DistinputError, RuntimeError):
     """``InputOptions(audit=True)``: an epoch was not delivered as it should be; on all ranks.
@@ -73,9 +106,13 @@ class AuditError(DistinputError, RuntimeError):
     Examples were lost or came twice, or a worker read another stream than the others.
     """
 
+    explained_in = "docs/checkpoints.md#auditing-an-epoch"
+
 
 class ClosureCancelledError(DistinputError, RuntimeError):
     """The value of a closure that was never run, because one before it failed."""
+
+    explained_in = "docs/parameter-servers.md#closures"
 
 
 class WorkerLostError(DistinputError, RuntimeError):
@@ -85,13 +122,29 @@ class WorkerLostError(DistinputError, RuntimeError):
     the value asked for was in the process that died. The message has the history.
     """
 
+    explained_in = "docs/parameter-servers.md#when-a-process-dies"
+
 
 class ServerLostError(DistinputError, RuntimeError):
     """A parameter server died, and the parameters it held with it: restore from a checkpoint."""
 
+    explained_in = "docs/parameter-servers.md#when-a-process-dies"
+
 
 PEER_ERRORS = (PeerFailedError, PeerTimeoutError)
 """Errors that are about another rank: what happened there comes first."""
+
+
+def make_system_error(what: str, needs: str, cure: str) -> ConfigurationError:
+    """For what this operating system has not.
+
+    Args:
+        what: was asked for.
+        needs: what it takes.
+        cure: what to do here instead.
+    """
+    msg = f"Expected a system with {needs} for {what}, got {sys.platform}. {cure}"
+    return ConfigurationError(msg)
 
 
 def again(error: BaseException) -> BaseException:

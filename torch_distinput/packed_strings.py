@@ -115,7 +115,7 @@ class PackedStrings:
             contents.append(part.data[start:stop])
             ends.append(part.offsets[1:] + (num_bytes - start))
             num_bytes += stop - start
-        return PackedStrings(torch.cat(contents), torch.cat(ends), missing, dtype)
+        return PackedStrings(_join(contents), _join(ends), missing, dtype)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -260,6 +260,13 @@ class PackedStrings:
         ends = _ends(torch.from_numpy(stops - starts))
         device = self.data.device
         return PackedStrings(data.to(device), ends.to(device), missing, self.dtype)
+
+
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    """As ``torch.cat``, which has threads copy even a batch, beside those of the training step."""
+    if parts[0].device.type != "cpu":
+        return torch.cat(parts)
+    return torch.from_numpy(np.concatenate([part.numpy() for part in parts]))
 
 
 def _trust(

@@ -220,7 +220,8 @@ def num_forks() -> int:
 def _register() -> None:
     """Register with the process, once."""
     atexit.register(_end_all)
-    os.register_at_fork(before=_count_fork, after_in_child=_begin_as_child)
+    if hasattr(os, "register_at_fork"):  # Windows never forks
+        os.register_at_fork(before=_count_fork, after_in_child=_begin_as_child)
 
 
 def _count_fork() -> None:

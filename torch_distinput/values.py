@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -37,6 +37,12 @@ class PerReplica(tuple[T_co, ...], Generic[T_co]):
         """Show each replica's value on a line of its own, as TensorFlow does."""
         rows = "\n".join(f"  {replica}: {value!r}" for replica, value in enumerate(self))
         return f"PerReplica:{{\n{rows}\n}}"
+
+    def _repr_html_(self) -> str:
+        """Draw the rows of each replica, for notebooks."""
+        from torch_distinput.rendering.notebook import show_per_replica  # noqa: PLC0415 - if shown
+
+        return show_per_replica(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the class and its values."""
@@ -108,7 +114,7 @@ class StepInfo:
             was played before, and its own ids.
         padded_rows: rows that each batch was filled up to (``partial_batch="pad"``), the examples
             first; None where the rows are the examples.
-        sources: of a :func:`mix` that all workers share, the examples in sync by source; else None.
+        sources: of a :func:`mix`, the examples in sync by source; else None.
         num_tokens: tokens in this step over all replicas in sync, by the lengths of its examples;
             None where they are not known beforehand.
         cp_dim: the dimension of the mesh over whose ranks its sequences are cut, as
@@ -132,6 +138,31 @@ class StepInfo:
         metric.update(...)``. A step of the model must not be left out where DDP or FSDP wait.
         """
         return not any(self.local_counts)
+
+    def _repr_html_(self) -> str:
+        """Draw which rows this rank has, for notebooks."""
+        return self._show(None)
+
+    def _show(self, first_replica: int | None) -> str:
+        from torch_distinput.rendering.notebook import show_step  # noqa: PLC0415 - if shown
+
+        several = self.ids if isinstance(self.ids, PerReplica) else (self.ids,)
+        return show_step(
+            f"Step {self.index}",
+            {
+                "examples, all ranks": self.num_examples,
+                "examples, this rank": sum(self.local_counts),
+                "tokens, all ranks": self.num_tokens,
+                "rows of a padded batch": self.padded_rows,
+                **{f"from {name}": count for name, count in (self.sources or {}).items()},
+            },
+            lambda: [
+                tuple(":".join(map(str, row.ravel())) for row in ids[:count])
+                for ids, count in zip(several, self.local_counts, strict=True)
+            ],
+            num_examples=self.num_examples,
+            first_replica=first_replica,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +203,26 @@ class BalanceStats:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PackingStats:
+    """What packed rows (:func:`pack`) were filled with, from :class:`InputStats`.
+
+    Counted are the rows that this worker's replicas got since the iterator was made. So the counts
+    of all workers add up to those of all replicas in sync.
+
+    Attributes:
+        rows: how many there were.
+        documents: how many documents they held; one that is cut counts in each of its rows.
+        tokens: of these documents, without padding.
+        waste: the share of padding in the rows; jagged ones leave it out, and count alike.
+    """
+
+    rows: int
+    documents: int
+    tokens: int
+    waste: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InputStats:
     """Counters of one iterator, from ``DistributedIterator.stats``.
 
@@ -184,13 +235,14 @@ class InputStats:
             or what follows it in its part of the file where a format cannot go on. Also for steps
             that are read and not delivered yet. Under DATA every worker meets all of it.
         retries: requests to a storage that were made again after a failure.
-        sources: of a :func:`mix` that all workers share, the examples in sync by source; else
-            empty.
+        sources: of a :func:`mix`, the examples in sync by source; else empty.
         repeats: likewise how often each source has begun again since the epoch began
-            (``stop="repeat"``).
+            (``stop="repeat"``); where each worker mixes its own, on the one that did most often.
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
         balance: with ``balance=``, how evenly the work was dealt; else None.
+        packing: of packed rows, what they were filled with; None as long as there are none, and for
+            a :func:`mix` of packed rows and others.
     """
 
     steps: int
@@ -203,6 +255,13 @@ class InputStats:
     repeats: Mapping[str, int] = field(default_factory=dict)
     num_tokens: int | None = None
     balance: BalanceStats | None = None
+    packing: PackingStats | None = None
+
+    def _repr_html_(self) -> str:
+        """List what was counted, for notebooks."""
+        from torch_distinput.rendering.notebook import show_stats  # noqa: PLC0415 - if shown
+
+        return show_stats({one.name: getattr(self, one.name) for one in fields(self)})
 
 
 class OptionalStep(Generic[T_co]):

@@ -134,8 +134,8 @@ def test_columns_whose_ranks_torch_would_number_differently():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"replicate_input": "broadcast"}, "which a device_mesh tells.*Pass device_mesh="),
-        ({"data_dims": ["dp"]}, "no device_mesh came with it"),
+        ({"replicate_input": "broadcast"}, "which a device_mesh defines.*Pass device_mesh="),
+        ({"data_dims": ["dp"]}, "no device_mesh was passed"),
     ],
 )
 def test_what_needs_a_mesh(arguments, words):

@@ -78,7 +78,7 @@ def test_a_killed_process_is_named_by_those_of_its_machine(town, victim):
     town.alive.discard(victim)
     town.live(5)
     for words in town.all_words().values():
-        assert f"the process of rank {10 * victim} has ended without a word" in words
+        assert f"the process of rank {10 * victim} has ended without an error" in words
 
 
 def test_one_of_the_others_takes_the_place_of_a_watcher_that_died(town):

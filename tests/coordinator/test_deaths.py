@@ -78,7 +78,7 @@ class TestGivenBack:
         with pytest.raises(
             tdi.WorkerLostError,
             match=r"closure 0 \(die\).*3 times(.|\n)*\n  \d\d:\d\d:\d\d worker \d: killed by"
-            r" signal 9\n.*\n.*killed by signal 9$",
+            r" signal 9\n.*\n.*killed by signal 9(\n|$)",
         ):
             coordinator.join()
         with pytest.raises(tdi.WorkerLostError, match=r"closure 0 \(die\)"):

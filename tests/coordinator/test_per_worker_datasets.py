@@ -252,7 +252,7 @@ class TestEnd:
         with pytest.raises(
             tdi.UsageError,
             match=r"Expected take to find data on worker 0, got the end of dataset 0 "
-            r"\(count_up_to_three\) of worker 0, which has 3 elements.*repeat for ever",
+            r"\(count_up_to_three\) of worker 0, which has 3 elements.*repeat forever",
         ):
             alone.join()
 

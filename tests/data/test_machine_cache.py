@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage import file_locks, filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.machine_cache import kept_folder, key_of
 
@@ -98,3 +98,17 @@ def test_many_write_one_file(tmp_path):
         thread.join()
     assert not failed
     assert [tmp_path / "a"] == list(tmp_path.iterdir())
+
+
+def test_without_locks_the_first_to_finish_keeps_its_folder(root, monkeypatch):
+    """As on Windows: what another process has made meanwhile is taken, and nothing else is left."""
+    monkeypatch.setattr(file_locks, "HAS_LOCKS", False)
+    monkeypatch.setattr(file_locks, "lock", None)
+
+    def make(aside):
+        (aside / "name").write_text("second")
+        (root / "key").mkdir()
+        (root / "key" / "name").write_text("first")
+
+    assert "first" == (kept_folder("key", make) / "name").read_text()
+    assert ["key"] == [path.name for path in root.iterdir()]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import torch_distinput as tdi
-from torch_distinput.data.storage import shared_listing
+from torch_distinput.data.storage import file_locks, shared_listing
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.shared_listing import share_listing
 
@@ -161,3 +161,13 @@ def test_a_dataset_reads_by_a_shared_list(tmp_path, root):
     read = [row for batch in dataset for row in batch]
     assert [str(number) for number in range(4) for _ in range(3)] == read
     assert 1 == len(kept(root))
+
+
+def test_without_locks_a_listing_stays_in_its_process_and_a_warning_says_so(
+    root, monkeypatch, caplog
+):
+    monkeypatch.setattr(file_locks, "HAS_LOCKS", False)
+    listing = FileListing(FILES)
+    assert listing is share_listing(listing)
+    assert "this system has no locks on files" in caplog.text
+    assert [] == kept(root)

@@ -128,4 +128,4 @@ def test_costs_that_differ_between_workers_are_an_error_on_all(step):
     for said in simulate(partial(work, source=INDEXED["tensor"]), num_workers=2):
         assert "costs of examples" in said
     for said in simulate(partial(work, source=STREAMS["stream"]), num_workers=2):
-        assert "the data of worker 1 is not that of the others" in said
+        assert "the data of worker 1 differs from that of the others" in said

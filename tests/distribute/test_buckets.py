@@ -238,17 +238,32 @@ def test_an_audit_finds_each_example_once(tmp_path, policy):
         assert Counter(dict.fromkeys(range(23), times)) == examples_of(head) + examples_of(tail)
 
 
-def test_lengths_that_differ_between_workers_are_found_in_any_batch():
+@pytest.mark.parametrize("kind", ["stream", "counted files", "mixture"])
+def test_lengths_that_differ_between_workers_are_found_in_any_batch(tmp_path, kind):
     """Examples would be lost, and others come twice."""
+    np.save(tmp_path / "a.npy", np.arange(60))
+    source = stream_of(range(60))
+    if kind == "counted files":
+        source = tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy")
 
     def work(strategy):
-        worker = strategy.worker_index
-        source = tdi.bucket(
-            stream_of(range(60)), length=lambda n: 1 + n % 2 * (n < 40 or worker), boundaries=(1,),
-            window=20,
-        )  # fmt: skip
+        def measure(number):
+            number = int(number)
+            return 1 + (number + strategy.worker_index * (number >= 40)) % 2
+
+        def make_tokens():
+            for number in range(60):
+                yield [number] * measure(number)
+
+        own = tdi.bucket(source, length=measure, boundaries=(1,), window=20)
+        if kind == "mixture":
+            packed = tdi.pack(make_tokens, length=2, tokens=None, window=20)
+            own = tdi.mix({"packed": packed}, weights=(1,))
+        chosen = options(auto_shard_policy="data")
+        dataset = strategy.distribute_dataset(own, global_batch_size=4, options=chosen)
         with pytest.raises(tdi.MismatchError, match="read the same stream"):
-            list(strategy.distribute_dataset(source, global_batch_size=4))
+            list(dataset)
+        assert kind != "counted files" or 15 == len(dataset)
         return True
 
     assert [True, True] == simulate(work, num_workers=2)

@@ -134,7 +134,6 @@ def test_repeats_are_those_since_the_epoch_began(kind):
 
 
 def test_steps_of_one_source_tell_nothing():
-    """Nor do those of workers that each mix files of their own."""
     iterator = iter(one().distribute_dataset(torch.arange(4), global_batch_size=2))
     next(iterator)
     assert iterator.last_step.sources is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from tests.distribute.street import one, stream_of
+from tests.distribute.street import one
 from torch_distinput.testing import simulate
 
 SHORT = [{"ids": [1] * (1 + i % 7)} for i in range(700)]
@@ -66,7 +66,6 @@ def test_workers_with_other_lengths_hear_of_it():
 @pytest.mark.parametrize(
     ("sources", "length", "message"),
     [
-        ({"a": stream_of(SHORT), "b": LONG}, "ids", "sources with an index .*'a'"),
         ({"a": [{"ids": []}], "b": LONG}, "ids", "Expected tokens in each source .*'a'"),
         ({"a": [], "b": LONG}, "ids", "got none in 'a'"),
         ({"a": SHORT, "b": LONG}, "text", "a column 'text'"),

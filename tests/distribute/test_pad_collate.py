@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
-from tests.distribute.street import one, stream_of
+from tests.distribute.street import one
 from torch_distinput.testing import simulate
 
 
@@ -159,8 +159,6 @@ def test_a_step_is_looked_at_again_in_its_width():
     "source",
     [
         rows(1, 2),
-        stream_of(rows(1, 2)),
-        tdi.bucket(stream_of(rows(1, 2)), length=len, boundaries=(1,), window=2),
         tdi.mix({"a": rows(1, 2)}, weights=(1,)),
     ],
 )

@@ -141,12 +141,18 @@ def test_a_batch_size_is_needed():
         distribute(bucketed(torch.arange(4)), global_batch_size=None)
 
 
-@pytest.mark.parametrize("source", [torch.arange(4), stream_of(range(4))], ids=["index", "stream"])
-def test_batches_have_one_number_of_examples(source):
+def test_batches_of_a_stream_have_one_number_of_examples():
     """Those of a budget would begin elsewhere than the batches that were sorted."""
     budget = tdi.TokenBudget(8, length=int)
     with pytest.raises(tdi.ConfigurationError, match="Expected a number of examples .*TokenBudget"):
-        one().distribute_dataset(bucketed(source), global_batch_size=budget)
+        one().distribute_dataset(bucketed(stream_of(range(4))), global_batch_size=budget)
+
+
+def test_an_example_that_fits_into_no_batch():
+    """Found when the source is distributed, as its lengths are."""
+    budget = tdi.TokenBudget(8, length=int)
+    with pytest.raises(tdi.ConfigurationError, match="at most 8 tokens.* got 9 in example 9"):
+        one().distribute_dataset(bucketed(torch.arange(10)), global_batch_size=budget)
 
 
 def test_a_stream_is_not_shuffled():

@@ -177,7 +177,7 @@ class TestRefused:
             raise kind(msg)
 
         dataset = one().distribute_dataset(stream)
-        words = rf"step 1: The source raised {kind.__name__} at batch 1: bad weather$"
+        words = rf"(?m)step 1: The source raised {kind.__name__} at batch 1: bad weather$"
         with pytest.raises(tdi.SourceError, match=words) as caught:
             list(dataset)
         assert isinstance(caught.value.__cause__, kind)

@@ -180,7 +180,7 @@ class TestAlike:
         """Which rows are padding is known of one step; with a mask, of both."""
         padded = [iter(distributed(strategy, partial_batch="pad")) for _ in range(2)]
         (batch, mask), _ = map(next, padded)
-        with pytest.raises(ValueError, match=r"Pass mask=, as of the step"):
+        with pytest.raises(ValueError, match=r"Pass mask=, of the step"):
             tdi.compute_average_loss(losses_of(batch), weights=is_counted(batch))
         tdi.compute_average_loss(losses_of(batch), weights=is_counted(batch), mask=mask)
 

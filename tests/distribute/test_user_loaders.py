@@ -82,7 +82,7 @@ class TestLoaders:
             )
         )  # fmt: skip
         for _ in range(2):
-            words = r"step 0: worker_init_fn\(0\) raised ValueError: out of order$"
+            words = r"(?m)step 0: worker_init_fn\(0\) raised ValueError: out of order$"
             with pytest.raises(tdi.SourceError, match=words):
                 list(dataset)
 

@@ -90,6 +90,16 @@ class TestZeroRows:
         assert [] == names
         assert 0 == tensor.untyped_storage().nbytes()
 
+    def test_each_is_new(self):
+        """Whoever makes one larger in place changes no other."""
+        source = [(torch.ones(2), "a"), (torch.ones(2), "b"), (torch.ones(2), "c")]
+        rows, names = zip(*one(2).distribute_dataset(source, global_batch_size=1), strict=True)
+        rows[0][1].resize_(4, 2).fill_(7)
+        names[0][1].append("more")
+        assert [0, 0] == [len(own) for _, own in rows[1:]]
+        assert [[], []] == [own for _, own in names[1:]]
+        assert {0} == {own.untyped_storage().nbytes() for _, own in rows[1:]}
+
     def test_jagged(self):
         """Jagged tensors are cut by rows, down to none."""
         rows = [torch.ones(2, 3), torch.ones(1, 3), torch.ones(4, 3)]

@@ -22,7 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("*/*.md"))]
 
 FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([a-z_]+\.py)$", re.MULTILINE)
@@ -67,3 +68,9 @@ def blocks_of(page: str) -> list[Block]:
         printed = found[number + 1][2] if shows else None
         blocks.append(Block(code=fence[2], line=line, printed=printed))
     return blocks
+
+
+def headings(file: Path, level: str = "#+") -> set[str]:
+    """The names by which GitHub links to the headings of a page."""
+    lines = re.findall(rf"^{level} (.*)$", FENCED.sub("", file.read_text()), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-") for line in lines}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import FENCED, PAGES, ROOT, Block, blocks_of
+from tests.docs.pages import FENCED, PAGES, ROOT, Block, blocks_of, headings
 from torch_distinput.testing import run_ranks
 
 
@@ -58,12 +58,6 @@ def run_tests(file: Path) -> None:
         assert tests
         for test in tests:
             test()
-
-
-def headings(file: Path) -> set[str]:
-    """The names by which GitHub links to the headings of a page."""
-    lines = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-    return {re.sub(r"[^a-z0-9_ -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 def run_block(block: Block, name: str, folder: Path, namespace: dict[str, Any]) -> None:

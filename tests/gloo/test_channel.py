@@ -103,7 +103,7 @@ def test_a_rank_that_dies_in_a_round_is_named_and_not_its_neighbour(victim, at):
     assert 3 == outcomes.pop(victim).exitcode
     for outcome in outcomes:
         words, seconds = outcome.result
-        assert f"worker {victim}: its process has ended without a word" in words
+        assert f"worker {victim}: its process has ended without an error" in words
         assert seconds < SOON
 
 

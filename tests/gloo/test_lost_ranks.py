@@ -44,7 +44,7 @@ def test_a_killed_rank_is_named(ranks):
     for survivor in (outcomes[0], *outcomes[2:]):
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
-        assert "worker 1: its process has ended without a word" in text
+        assert "worker 1: its process has ended without an error" in text
         assert seconds < SOON
 
 
@@ -65,7 +65,7 @@ def test_a_killed_rank_is_named_where_one_watches_all(victim):
     for survivor in outcomes:
         kind, text, seconds = survivor.result
         assert "PeerFailedError" == kind
-        assert f"worker {victim}: its process has ended without a word" in text
+        assert f"worker {victim}: its process has ended without an error" in text
         assert seconds < SOON
 
 

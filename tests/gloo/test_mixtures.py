@@ -82,13 +82,16 @@ def test_one_order_on_all_ranks(tmp_path, stop):
 
 
 def test_files_of_each_rank(tmp_path):
-    """Each rank mixes its own; a resume on other ranks delivers the rest."""
+    """Each rank mixes its own, and all know what is in a step; a resume elsewhere has the rest."""
     pattern = write_files(tmp_path, [range(2 * n, 2 * n + 2) for n in range(7)])
     make = partial(mix_kinds, pattern, "all", "file")
     everything = sorted([*range(14), *range(300, 314)])
     whole, sources, _ = play_on(make, 2)
     assert everything == sorted(x for step in whole for x in step)
-    assert {None} == set(sources)
+    assert [
+        {"files": sum(x < 300 for x in step), "more": sum(x >= 300 for x in step)}
+        for step in whole
+    ] == sources
     head, _, state = play_on(make, 2, steps=2)
     tail, _, _ = play_on(make, 3, state)
     assert everything == sorted(x for step in head + tail for x in step)

@@ -15,6 +15,8 @@ import pytest
 
 PACKAGES = {
     "comparison": ["accelerate", "lightning"],
+    "doctor": ["accelerate", "lightning"],
+    "published": ["packaging"],
     "ray": ["ray", "pyarrow"],
     "transformers": ["transformers", "accelerate"],
     "versions": [],

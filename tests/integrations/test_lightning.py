@@ -59,7 +59,7 @@ def test_a_limit_ends_an_epoch_and_says_what_it_leaves_out(source, tmp_path, cap
     known = " of 3" if source == "indexed" else ""
     assert f"ended epoch 0 after 2{known} steps" in told
     assert f"its source ({SOURCES[source].__name__})" in told
-    assert "in another order with shuffle=True, else with the same examples again" in told
+    assert "in another order with shuffle=True, otherwise with the same examples again" in told
     for _, count, file in saver.saved:
         second = Model()
         fit(second, data(source, 4), ckpt_path=file, **limits)

@@ -75,7 +75,7 @@ class TestWhatIsRefused:
         def train():
             return outside
 
-        with pytest.raises(TypeError, match="its ranks and threads do not travel"):
+        with pytest.raises(TypeError, match="its ranks and threads cannot be copied"):
             ray.cloudpickle.dumps(train)
 
 

@@ -32,7 +32,7 @@ def test_a_node_is_not_distributed_again(wrap):
 def test_a_dataset_that_another_integration_plays():
     dataset = distribute()
     claim(dataset, "Accelerate")
-    with pytest.raises(tdi.UsageError, match="torchdata alone plays, got one.*Accelerate"):
+    with pytest.raises(tdi.UsageError, match="only torchdata uses, got one.*Accelerate"):
         DistributedNode(dataset)
 
 

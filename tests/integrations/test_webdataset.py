@@ -176,4 +176,4 @@ def test_functions_whose_pipelines_take_no_part(tars, caplog):
         strategy.distribute_dataset(of_function(tars, None))
 
     simulate(work, num_workers=2)
-    assert "every worker plays all examples" in caplog.text
+    assert "every worker delivers all examples" in caplog.text

@@ -27,7 +27,7 @@ def make_order(lengths, size, *, batches=3, shuffle=True, epoch=0, boundaries=(3
     bucketing = Bucketing(
         buckets=find_buckets(np.array(lengths, dtype=np.int64), boundaries),
         window=batches * size,
-        global_batch_size=size,
+        size=size,
         shuffle=shuffle,
     )
     return order, bucketing.apply(order, seed=1, epoch=epoch)
@@ -118,7 +118,7 @@ def test_no_epoch_runs_from_short_to_long():
     bucketing = Bucketing(
         buckets=find_buckets(lengths, tuple(range(1, 9))),
         window=500,
-        global_batch_size=10,
+        size=10,
         shuffle=True,
     )
     turns = []

@@ -103,6 +103,22 @@ def test_best_fit_is_what_it_is_called(lengths, row_length, window):
     )
 
 
+@given(st.lists(st.sampled_from([0, 1, 2, 3, 8, 9]), max_size=60), st.integers(10, 16), windows)
+def test_runs_of_documents_of_one_length_are_no_other_case(lengths, row_length, window):
+    """They are packed together, into the rows in which they would be one by one."""
+    assert fit_best(lengths, row_length, window) == rows_of(
+        plan(lengths, row_length, BEST_FIT, window)
+    )
+
+
+@given(documents, row_lengths, ways, windows)
+def test_contents_are_counted(lengths, row_length, how, window):
+    """Of each row its pieces, their tokens, and its places."""
+    found = plan(lengths, row_length, how, window)
+    expected = [[len(row), len(tokens_of(row)), row_length] for row in rows_of(found)]
+    assert expected == found.count_contents().tolist()
+
+
 @given(documents, row_lengths, windows)
 def test_documents_that_fit_are_whole(lengths, row_length, window):
     """And others are cut into whole rows and a rest."""

@@ -19,7 +19,7 @@ class Cells(HTMLParser):
         self.tags.append(tag)
 
     def handle_data(self, data: str) -> None:
-        if self.tags[-1] in {"td", "th"}:
+        if self.tags and self.tags[-1] in {"td", "th"}:
             self.cells.append(data)
 
 

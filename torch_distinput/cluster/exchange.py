@@ -51,8 +51,8 @@ class Exchange:
             msg = (
                 f"Expected the first example of {self._name} from all workers within "
                 f"{self._timeout:g} s, but {named_workers(error.workers)} did not have it "
-                f"({peers.describe(error.workers)}). Raise InputOptions.timeout if a dataset "
-                "takes so long to begin."
+                f"({peers.describe(error.workers)}). Raise InputOptions.timeout if the dataset "
+                "takes that long to start."
             )
             raise PeerTimeoutError(msg, error.workers) from error
         values = {text: json.loads(text) for text in set(texts)}

@@ -17,7 +17,7 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.communicator import Meeting, named_workers
-from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError
+from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, refer
 
 Facts = Mapping[str, object]
 NOT_KNOWN = "not known"
@@ -139,13 +139,13 @@ def _late(
     error: PeerTimeoutError, peers: Peers, late: list[int], what: str
 ) -> PeerTimeoutError:
     msg = (
-        f"Expected all workers to {what}, but "
-        f"{named_workers(late, peers.names)} did not come ({peers.describe(late)}). Every "
-        "worker must call iter() on the same datasets in the same order, and leave a loop at the "
-        "same step (did this worker break out of its loop alone?); raise InputOptions.timeout if "
-        "it is only slow, in an evaluation, say."
+        f"Expected all workers to {what}, but {named_workers(late, peers.names)} did not come "
+        f"({peers.describe(late)}). Every worker must call iter() on the same datasets in the "
+        "same order, and leave a loop at the same step (did this worker break out of its loop "
+        "alone?); raise InputOptions.timeout if it is only slow, for example in an evaluation."
     )
-    return PeerTimeoutError(msg, error.workers)
+    error = PeerTimeoutError(msg, error.workers)
+    return refer(error, "docs/errors.md#a-rank-that-does-not-come")
 
 
 def _check_prepared(verdict: dict[str, Any], names: Sequence[str]) -> None:

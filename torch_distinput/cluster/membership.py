@@ -19,11 +19,13 @@ from torch_distinput.cluster.mesh import (
 from torch_distinput.cluster.partners import Partners, find_partners
 from torch_distinput.cluster.process_group import ProcessGroupCommunicator
 from torch_distinput.communicator import Alone, Communicator
-from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.errors import ConfigurationError, UsageError, refer
 from torch_distinput.options import AutoShardPolicy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+_EXPLAINED_IN = "docs/errors.md#the-strategy-does-not-know-the-other-ranks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,7 @@ def find_cluster(
         msg = "Expected process_group or device_mesh, got both. Pass the one that holds the data."
         raise ConfigurationError(msg)
     if data_dims is not None and device_mesh is None:
-        msg = "data_dims names dimensions of a mesh, but no device_mesh came with it."
+        msg = "data_dims names dimensions of a mesh, but no device_mesh was passed."
         raise ConfigurationError(msg)
     broadcasts = _check_replicate_input(replicate_input, device_mesh)
     if not (dist.is_available() and dist.is_initialized()):
@@ -77,9 +79,9 @@ def _check_replicate_input(replicate_input: str, device_mesh: DeviceMesh | None)
         raise ValueError(msg)
     if replicate_input == "broadcast" and device_mesh is None:
         msg = (
-            'replicate_input="broadcast" is for ranks that share data, which a device_mesh tells, '
-            "but none came with it. Pass device_mesh= (and data_dims=, unless its dimensions have "
-            "known names), or leave replicate_input out."
+            'replicate_input="broadcast" is for ranks that share data, which a device_mesh '
+            "defines, but none was passed. Pass device_mesh= (and data_dims=, unless its "
+            "dimensions have known names), or leave replicate_input out."
         )
         raise ConfigurationError(msg)
     return replicate_input == "broadcast"
@@ -110,19 +112,19 @@ def check_alone(
     num_ranks = dist.get_world_size()
     if num_ranks > 1 and not communicator.on_purpose:
         msg = (
-            f"Expected a strategy of all {num_ranks} ranks of the process group, got one that was "
-            "made before the group and knows of one worker only. Make the strategy after "
+            f"Expected a strategy of all {num_ranks} ranks of the process group, got one that "
+            "was made before the group and knows only one worker. Make the strategy after "
             "init_process_group (init_distributed), in the function that the ranks run."
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
     if num_ranks > 1 and policy is not AutoShardPolicy.OFF:
         msg = (
             "Expected MultiWorkerMirroredStrategy, because there is a process group of "
-            f"{num_ranks} ranks, got a strategy of this process alone, with which each rank would "
-            "read all of the data. If that is meant, say so: "
+            f"{num_ranks} ranks, got a strategy of this process alone, with which each rank "
+            "would read all of the data. If you want that, say so: "
             'InputOptions(auto_shard_policy="off").'
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
 
 
 def _outside(argument: str) -> ConfigurationError:
@@ -143,7 +145,7 @@ def _alone() -> Alone:
             "torch.distributed is not initialized. Call torch_distinput.init_distributed() first; "
             "a trainer makes the group itself: let its integration make the strategy."
         )
-        raise UsageError(msg)
+        raise refer(UsageError(msg), _EXPLAINED_IN)
     return Alone(on_purpose=False)
 
 

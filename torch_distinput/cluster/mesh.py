@@ -143,7 +143,7 @@ def _names_of(data_dims: DataDims) -> tuple[str, ...]:
         return tuple(data_dims)
     msg = (
         "data_dims must be names of the mesh's dimensions, or torch's DataParallelMeshDims, got "
-        f'{data_dims!r}. Pass data_dims=("dp_replicate", "dp_shard"), say.'
+        f'{data_dims!r}. Pass data_dims=("dp_replicate", "dp_shard"), for example.'
     )
     raise ConfigurationError(msg)
 

@@ -94,6 +94,13 @@ class DistributedDataset(Distributed):
         shown = ", ".join(f"{k}={v!r}" for k, v in self._facts.items() if k.isidentifier())
         return f"DistributedDataset({self._name}, {shown})"
 
+    def _repr_html_(self) -> str:
+        """Draw who gets which rows of a full step, for notebooks."""
+        from torch_distinput.distribute.notebook.dataset_html import show_dataset  # noqa: PLC0415
+
+        topology, start = self._session.topology, self._next
+        return show_dataset(self._name, self._facts, topology, lambda: start.position)
+
     def __iter__(self) -> DistributedIterator:
         """Start the next epoch on all ranks.
 
@@ -138,9 +145,9 @@ class DistributedDataset(Distributed):
         if steps is None:
             msg = (
                 f"{self._name} has no length before it is read: only indexable sources know how "
-                "many examples they have (those with a sampler, if it has a len()), and files that "
-                "tell, once iter() has looked into them, and with a token budget sources with an "
-                "index and no sampler. Iterate it; the end is the same step on all ranks."
+                "many examples they have (with a sampler, if it has a len()), and counted "
+                "files, once iter() has opened them. With a token budget, only sources with an "
+                "index and no sampler do. Iterate it; all ranks end at the same step."
             )
             raise TypeError(msg)
         return steps
@@ -256,10 +263,8 @@ class DistributedDataset(Distributed):
         check_alone(self._session.communicator, self._options.auto_shard_policy)
         earlier = self._running() if self._running else None
         if earlier is not None:
-            earlier._close_because(
-                "a newer iter() of its dataset",
-                "Distribute a dataset twice to have two iterators at once.",
-            )
+            cure = "Distribute a dataset twice to have two iterators at once."
+            earlier._close_because("a newer iter() of its dataset", cure)
         iteration = Iteration(self._session, self._title, timeout=self._options.timeout)
         try:
             iterator = self._open(iteration, record)
@@ -296,12 +301,8 @@ class DistributedDataset(Distributed):
             cp_dim=options.cp_dim,
             log=self._measurement and self._measurement.open(record.steps),
         )
-        return DistributedIterator(
-            self._session,
-            run,
-            fetch_to_device=options.fetch_to_device,
-            buffer_size=options.per_replica_buffer_size,
-        )
+        fetch, size = options.fetch_to_device, options.per_replica_buffer_size
+        return DistributedIterator(self._session, run, fetch_to_device=fetch, buffer_size=size)
 
     def _shake_hands(
         self, iteration: Iteration, position: Position
@@ -323,8 +324,7 @@ class DistributedDataset(Distributed):
         self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
     ) -> Audit:
         def expected() -> IdSum | None:
-            reading = read_counter.reading
-            return self._input.expected_ids(record.before, record.position, reading)
+            return self._input.expected_ids(record.before, record.position, read_counter.reading)
 
         return iteration.audit(read_counter, expected)
 

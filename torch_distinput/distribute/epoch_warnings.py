@@ -45,9 +45,10 @@ class EpochWarnings:
         elif idle.steps:
             _log.warning(
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
-                "batches of zero rows (%d of them). Layers of torch, the average of a step and our "
-                "integrations take them; a model or metric of yours that does not needs "
-                'InputOptions(partial_batch="pad"), drop_last=True, or a look at step.is_empty.',
+                "batches of zero rows (%d of them). torch's layers, step.average and our "
+                "integrations accept them. If your model or metric does not, use "
+                'InputOptions(partial_batch="pad") or drop_last=True, or skip steps with '
+                "step.is_empty.",
                 self._name,
                 idle.steps,
                 self._input.num_steps(self._input.first(epoch)),

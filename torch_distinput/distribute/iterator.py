@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_distinput import meter
-from torch_distinput.data.steps.local_step import CostTotals, SourceTotals
+from torch_distinput.data.steps.local_step import NO_TRACE, TraceTotals
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
 from torch_distinput.distribute.steps.host_steps import make_host_steps
 from torch_distinput.distribute.steps.step import Step
 from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
-from torch_distinput.errors import UsageError, again, let_go
+from torch_distinput.errors import UsageError, again, let_go, refer
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
 from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
@@ -104,7 +104,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
         self._waited = 0.0
-        self._source_totals, self._cost_totals = SourceTotals(), CostTotals()
+        self._totals = TraceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
@@ -120,6 +120,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
+
+    def __repr__(self) -> str:
+        """Show where the epoch stands."""
+        record, state = self._run.record, "open" if self._ending is None else "ended"
+        return f"DistributedIterator(epoch={record.before.epoch}, steps={record.steps}, {state})"
 
     def __iter__(self) -> DistributedIterator:
         """Return itself."""
@@ -146,11 +151,9 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress, source_counts, costs, pull = step.note
-        if source_counts is not None:
-            self._source_totals.add(source_counts)
-        if costs is not None:
-            self._cost_totals.add(costs)
+        info, structures, progress, trace, pull = step.note
+        if trace is not NO_TRACE:
+            self._totals.add(trace)
         had = meter.now()
         self._waited += had - asked
         if self._run.log is not None:
@@ -241,10 +244,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
             wait_seconds=self._waited,
             retries=self._run.read_counter.retries,
             skipped=self._run.read_counter.skipped,
-            sources=dict(self._source_totals.examples),
-            repeats=dict(self._source_totals.repeats),
+            sources=dict(self._totals.sources.examples),
+            repeats=dict(self._totals.sources.repeats),
             num_tokens=self._num_tokens,
-            balance=self._cost_totals.balance,
+            balance=self._totals.costs.balance,
+            packing=self._totals.packed.packing,
         )
 
     def report(self) -> RunReport:
@@ -268,8 +272,8 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Refuse: an epoch under way reads ahead. Load into the dataset, before ``iter()``."""
         del state
         msg = (
-            "A state is loaded into the dataset, and its next iter() goes on from there: "
-            "dataset.load_state_dict(state). This iterator has begun already."
+            "A state is loaded into the dataset, and its next iter() continues from there: "
+            "dataset.load_state_dict(state). This iterator has already begun."
         )
         raise UsageError(msg)
 
@@ -277,11 +281,13 @@ class DistributedIterator(Distributed, Iterator[Any]):
         """Stop reading ahead and let threads and loader processes go; further calls raise."""
         self._close_because("close()", "Call iter() again for the next epoch.")
 
-    def _close_because(self, what: str, cure: str) -> None:
+    def _close_because(self, what: str, cure: str, explained_in: str | None = None) -> None:
         """Close; further calls say what closed it."""
         if self._ending is None:
             msg = f"Expected an open iterator, got one that was closed by {what}. {cure}"
             self._ending = UsageError(msg)
+            if explained_in is not None:
+                refer(self._ending, explained_in)
             self._loss_steps.is_open = False
             self._flush()
         self._finalizer()
@@ -296,6 +302,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._close_because(
             "a fork: this process is a child of the one that iterates",
             "Iterate in the parent, and hand the child what it needs.",
+            "docs/errors.md#forks",
         )
 
     def __enter__(self) -> Self:

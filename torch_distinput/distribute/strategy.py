@@ -77,7 +77,7 @@ class Strategy(ABC):
         name = type(self).__name__
         msg = (
             f"Expected a {name} to be used where it was made, got a pickle or a copy of it: its "
-            f"ranks and threads do not travel. Make a {name} in the process that needs one."
+            f"ranks and threads cannot be copied. Make a {name} in the process that needs one."
         )
         raise TypeError(msg)
 

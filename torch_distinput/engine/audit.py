@@ -119,10 +119,10 @@ class Audit:
             if not error.workers:  # it is the store that does not answer
                 raise
             msg = (
-                f"The audit expected all workers at the end of the epoch within {self._timeout:g} "
-                f"s, but {named_workers(error.workers)} did not come. Every worker must play an "
-                "audited epoch to its end, or leave it at the same step (did one break out of its "
-                "loop alone?)."
+                "The audit expected all workers at the end of the epoch within "
+                f"{self._timeout:g} s, but {named_workers(error.workers)} did not come. Every "
+                "worker must run an audited epoch to its end, or leave it at the same step (did "
+                "one break out of its loop alone?)."
             )
             raise PeerTimeoutError(msg, error.workers) from error
 

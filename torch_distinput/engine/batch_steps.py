@@ -12,6 +12,7 @@ from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
+from torch_distinput.data.steps.step_tally import NOTHING_COUNTED, StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.engine.steps import (
     Steps,
@@ -54,6 +55,11 @@ class ReadySteps(Steps):
     @property
     def num_parts(self) -> None:
         """No files are split."""
+
+    @property
+    def tally(self) -> StepTally:
+        """Nothing is counted in batches that were made elsewhere."""
+        return NOTHING_COUNTED
 
     def recipe(self) -> Recipe:
         """The shards."""
@@ -157,6 +163,11 @@ class PlayedSteps(Steps):
     @property
     def num_parts(self) -> None:
         """No files are split."""
+
+    @property
+    def tally(self) -> StepTally:
+        """Nothing is counted in batches that were made elsewhere."""
+        return NOTHING_COUNTED
 
     def recipe(self) -> Recipe:
         """The number of datasets."""

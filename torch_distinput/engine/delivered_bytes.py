@@ -19,6 +19,8 @@ from torch_distinput.plan.progress.delivered import Progress
 if TYPE_CHECKING:
     from torch_distinput.data.batch.structure import Structure
 
+_NOTHING = (None, None, None, None)
+
 
 @final
 class DeliveryWriter:
@@ -69,8 +71,10 @@ class DeliveryReader:
         parts, sizes, num_examples, progress, spec, told = deserialize(content)
         step = None
         if parts is not None:
-            counts, num_tokens, costs = told or (None, None, None)
-            trace = Trace(source_counts=counts, num_tokens=num_tokens, costs=costs)
+            counts, num_tokens, costs, packed = told or _NOTHING
+            trace = Trace(
+                source_counts=counts, num_tokens=num_tokens, costs=costs, packed=packed
+            )
             own = tuple(map(self._part, parts))
             step = LocalStep(parts=own, sizes=sizes, trace=trace, owned=True)
         if isinstance(progress, tuple):  # what an int is not
@@ -90,5 +94,5 @@ class DeliveryReader:
 
 def _facts_of(trace: Trace) -> tuple[Any, ...] | None:
     """What is told of a whole step; None if that is nothing, as almost always."""
-    facts = (trace.source_counts, trace.num_tokens, trace.costs)
-    return None if facts == (None, None, None) else facts
+    facts = (trace.source_counts, trace.num_tokens, trace.costs, trace.packed)
+    return None if facts == _NOTHING else facts

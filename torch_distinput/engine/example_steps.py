@@ -16,6 +16,8 @@ from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
+from torch_distinput.data.steps.step_padding import StepPadding
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.segments import locate_segments
@@ -82,6 +84,22 @@ class ExampleSteps(Steps):
         if self._counted is None or not assigns_shards(self.route):
             return None
         return self._counted.num_parts
+
+    @property
+    def tally(self) -> StepTally:
+        """Tokens of a budget, and examples by source, of what is this worker's own."""
+        return StepTally.of(
+            self._stream,
+            self.route.splitter,
+            counts_tokens=self._is_budgeted,
+            padding=self._padding,
+        )
+
+    @property
+    def _padding(self) -> StepPadding | None:
+        """Makes rows as long as the longest of their step, where that was asked for."""
+        collate = self.source.step_padding
+        return None if collate is None else StepPadding(collate=collate)
 
     def recipe(self) -> Recipe:
         """The files or shards that were found, and what is done with them."""
@@ -150,7 +168,7 @@ class ExampleSteps(Steps):
         shard = self.route.make_shard(position, Segment())
         stream = self._stream
         if clock is not None:
-            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+            from torch_distinput.data.steps.timing import streams as timed  # noqa: PLC0415 - most do not measure
 
             stream = timed.time_stream(stream, clock)
         if isinstance(splitter.global_batch_size, BatchBudget):
@@ -170,7 +188,9 @@ class ExampleSteps(Steps):
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         ahead = options.num_threads > 0
-        finish: Any = Finish(stream, shard, splitter, lent=lent, ahead=ahead)
+        finish: Any = Finish(
+            stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
+        )
         if clock is not None:
             finish = timed.count_finish(finish, stream, clock)
             if options.num_workers or options.num_threads:

@@ -42,7 +42,7 @@ class Delivery(NamedTuple):
 
     step: LocalStep | None
     num_examples: int
-    progress: Progress | int | None
+    progress: Progress | int | None = None
 
 
 class Feed(Protocol):

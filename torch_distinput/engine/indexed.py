@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
+from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.indexed import (
     PlannedStep,
     StepFetch,
@@ -22,8 +23,6 @@ from torch_distinput.data.steps.indexed import (
     make_loader,
     pad_to,
     plan_steps,
-    with_num_tokens,
-    with_source_counts,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.data.user_sources.epochs import tell_epoch
@@ -146,14 +145,14 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
-        mixture = self._source.counted_mixture
-        if mixture is not None and self._splitter.shared:
-            fetched = with_source_counts(fetched, mixture, position.examples)
+        num_tokens = None
         if isinstance(batches, BudgetBatches):
-            fetched = with_num_tokens(fetched, self._count_tokens(batches, position))
-        steps = (Delivery(step, total, None) for step, total in fetched)
+            num_tokens = self._count_tokens(batches, position)
+        fetched = step_facts.with_facts(
+            fetched, self._source, batches, self._splitter, position, num_tokens=num_tokens
+        )
         return PlannedFeed(
-            steps,
+            starmap(Delivery, fetched),
             opening.monitor,
             origin=origin,
             worker=self._splitter.topology.worker_index,

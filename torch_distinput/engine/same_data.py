@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.sources.spot_check import UNKNOWN, Prints
-from torch_distinput.errors import MismatchError
+from torch_distinput.errors import MismatchError, refer
 
 
 def find_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
@@ -51,7 +51,7 @@ def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
     """
     found = find_difference(shown)
     if found is not None:
-        raise MismatchError(
+        msg = (
             "Expected the same data on all workers, because under AutoShardPolicy.DATA each "
             f"delivers its own part of the whole, but example {index} of {name} on "
             f"{named_workers(found[1])} is not that of worker 0. Was the dataset split by rank "
@@ -61,3 +61,4 @@ def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
             "each rank should play by itself goes into distribute_datasets_from_function, or "
             'auto_shard_policy="off".'
         )
+        raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")

@@ -18,6 +18,7 @@ from typing import Any
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.sources.source import ReadySource, StreamSource
 from torch_distinput.data.steps.local_step import LocalStep
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.user_sources.stream_settings import settings_of
@@ -46,6 +47,11 @@ class Steps(ABC):
     @abstractmethod
     def num_parts(self) -> int | None:
         """Parts of files that are dealt out instead of files; None where there are none."""
+
+    @property
+    @abstractmethod
+    def tally(self) -> StepTally:
+        """Which numbers of a step the workers join where they vote, and whether they must."""
 
     @abstractmethod
     def recipe(self) -> Recipe:

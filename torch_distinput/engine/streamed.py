@@ -24,7 +24,6 @@ from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.voted_feed import VotedFeed
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.batching import Idle, Splitter
-from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.position import Position, begin_epoch, make_layout
@@ -88,7 +87,7 @@ class StreamedInput:
             steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
             if any(part.count for part in steps):
                 if number == step:
-                    return steps
+                    return workers[0].tally.join(steps)
                 number += 1
         return None
 
@@ -185,7 +184,7 @@ class PreparedStream:
         if shares[0] is not None:
             self.steps = self.steps.with_shares(shares)
         position = self.steps.resume(self._position)
-        known = self.steps.schedule(position)
+        known = None if self.steps.tally.is_needed else self.steps.schedule(position)
         return Origin(position=position, shared=self._splitter.shared, known=known)
 
     def _agree(self, opening: Opening, origin: Origin, steps: Iterator[LocalStep]) -> Feed:
@@ -201,7 +200,7 @@ class PreparedStream:
             return OwnFeed(steps, counter, origin=origin)
         note_vote: NoteVote[LocalStep] = None
         if self._clock is not None:
-            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+            from torch_distinput.data.steps.timing import streams as timed  # noqa: PLC0415 - most do not measure
 
             steps, note_vote = timed.time_steps(steps, self._clock), timed.note_vote
         try:
@@ -211,9 +210,7 @@ class PreparedStream:
                 introduce=introduce,
                 counter=counter,
                 timeout=opening.timeout,
-                # Of a stream that all of them read each worker knows the whole batch.
-                sums_tokens=not shared
-                and isinstance(self._splitter.global_batch_size, BatchBudget),
+                tallied=self.steps.tally.size,
                 note_vote=note_vote,
             )
         except ChannelBrokenError as error:
@@ -224,6 +221,7 @@ class PreparedStream:
             origin=origin,
             worker=topology.worker_index,
             timeout=opening.timeout,
+            tally=self.steps.tally,
         )
 
     def _start(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, final
 
 from torch_distinput.cluster.agreement.agreement import Agreement
@@ -12,10 +11,12 @@ from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
 from torch_distinput.data.batch.spec import merge_specs, name_difference, same_kinds
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
+from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.plan.progress.end_of_data import Outcome
+from torch_distinput.plan.progress.tally import Tally
 
 _LEAVE_SECONDS = 1.0
 _POLL_SECONDS = 0.2
@@ -34,8 +35,10 @@ class VotedFeed:
         origin: Origin,
         worker: int,
         timeout: float,
+        tally: StepTally,
     ) -> None:
-        """Take a running agreement."""
+        """Take a running agreement; ``tally``: what is joined in it."""
+        self._tally = tally
         self.origin = origin
         self._agreement = agreement
         self._compared = False
@@ -54,18 +57,18 @@ class VotedFeed:
             if not self._compared:
                 self._compared = True
                 self._check_kinds()
-            step = taken.step if taken.num_tokens is None else self._with_tokens(taken)
+            step = taken.step if taken.tally is None else self._complete(taken.step, taken.tally)
             return Delivery(step, taken.num_examples, taken.progress)
         self._end(taken)
         return None
 
-    def _with_tokens(self, taken: Agreed[LocalStep]) -> LocalStep:
-        """The step with the tokens in sync, also for a worker that has ended."""
+    def _complete(self, own: LocalStep | None, tally: Tally) -> LocalStep:
+        """The step with what all have counted, also for a worker that has ended."""
         num_replicas = self.origin.position.layout.replicas_per_worker
-        step = empty_step(num_replicas) if taken.step is None else taken.step
-        return replace(step, trace=step.trace._replace(num_tokens=taken.num_tokens))
+        step = empty_step(num_replicas) if own is None else own
+        return self._tally.complete(step, tally)
 
-    def _wait(self) -> Agreed[LocalStep] | Ending:
+    def _wait(self) -> Agreed | Ending:
         wait_limit = WaitLimit(self._timeout)
         self._note_wait()
         while (taken := self._take(_POLL_SECONDS)) is None:
@@ -107,9 +110,10 @@ class VotedFeed:
             first, expected = known[0]
             one, other = name_difference(expected[0], introduced[odd[0]][0])
             msg = (
-                f"Expected batches of one structure and dtype on all workers, got {one} on worker "
-                f"{first} and {other} on {named_workers(odd)}. Give the files or the sources of "
-                "all workers the same columns and types; look for values that are of another."
+                f"Expected batches of one structure and dtype on all workers, got {one} on "
+                f"worker {first} and {other} on {named_workers(odd)}. Give the files or the "
+                "sources of all workers the same columns and types; look for values of another "
+                "type."
             )
             raise MismatchError(msg)
 
@@ -122,8 +126,8 @@ class VotedFeed:
         if ending.outcome is Outcome.DIFFER:
             msg = (
                 "Expected all workers to read the same stream under AutoShardPolicy.DATA, but "
-                f"after step {self._index} the data of {named_workers(ending.workers)} is not "
-                "that of the others, or has ended while theirs goes on. Shuffle by a seed that is "
+                f"after step {self._index} the data of {named_workers(ending.workers)} differs "
+                "from that of the others, or has ended before theirs. Shuffle by a seed that is "
                 "the same on all ranks, let nothing depend on the process, or deal out files "
                 "(FILE)."
             )
@@ -142,7 +146,7 @@ class VotedFeed:
         msg = f"Expected step {self._index} from every worker, but a worker failed. {words}"
         raise PeerFailedError(msg)
 
-    def _take(self, timeout: float) -> Agreed[LocalStep] | Ending | None:
+    def _take(self, timeout: float) -> Agreed | Ending | None:
         try:
             return self._agreement.next(timeout)
         except Exception as error:  # noqa: BLE001 - torch raises the death of a loader process here

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from torch_distinput.data.batch.leaf_kind import Order
-from torch_distinput.data.batch.leaf_kinds import kind_of
+from torch_distinput.data.batch.leaf_kinds import zero_row_maker
 from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
+from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names
-from torch_distinput.data.steps.local_step import ReplicaBatch, take_apart
+from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import (
     Padding,
     make_blank,
@@ -19,9 +20,18 @@ from torch_distinput.data.steps.padding import (
     pad_batch,
     pad_spec,
 )
+from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.errors import SourceError
 
 _NUMBERS = {torch.bool, torch.int64, torch.float64}
+
+
+class _EmptyBatch(NamedTuple):
+    """What batches without rows are made of: functions that make leaves, and what they share."""
+
+    makers: list[Callable[[], Any]]
+    structure: Structure
+    ids: Ids
 
 
 class Shapes:
@@ -39,17 +49,16 @@ class Shapes:
         self._check = check
         self._look: Any = None
         self._last: Any = None
-        self._empty: ReplicaBatch | None = None
+        self._empty: _EmptyBatch | None = None
         self._orders: list[Order] | None = None
 
-    def complete(
-        self, parts: Sequence[ReplicaBatch | None], ask: Callable[[], Any]
-    ) -> list[ReplicaBatch]:
+    def complete(self, step: LocalStep, ask: Callable[[], Any]) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
-        for part in parts:
-            if part is not None:
-                self.observe(part)
-        return [self.empty(ask) if part is None else part for part in parts]
+        if not step.is_alike or self._look is None:
+            for part in step.parts:
+                if part is not None:
+                    self.observe(part)
+        return [self.empty(ask) if part is None else part for part in step.parts]
 
     def observe(self, part: ReplicaBatch) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
@@ -73,8 +82,8 @@ class Shapes:
         """
         if self._empty is None:
             self._empty = self._make(ask)
-        leaves, structure, ids = self._empty
-        return ReplicaBatch([kind_of(leaf).empty_like(leaf) for leaf in leaves], structure, ids)
+        makers, structure, ids = self._empty
+        return ReplicaBatch([make() for make in makers], structure, ids)
 
     def fill(
         self, parts: Sequence[ReplicaBatch]
@@ -94,13 +103,14 @@ class Shapes:
     def _latest(self) -> Any:
         return self.spec if self._last is None else self._last
 
-    def _make(self, ask: Callable[[], Any]) -> ReplicaBatch:
+    def _make(self, ask: Callable[[], Any]) -> _EmptyBatch:
         if self._latest is None:
             self.spec = ask()
         if self._latest is None:
             raise make_spec_error()
         self._check(self._latest[0])
-        return take_apart(*zero_rows(self._latest))
+        leaves, structure, ids = take_apart(*zero_rows(self._latest))
+        return _EmptyBatch(list(map(zero_row_maker, leaves)), structure, ids)
 
 
 def _check_numbers(before: Any, now: Any) -> None:

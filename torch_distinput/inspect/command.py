@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Sequence
 
-_SUBCOMMANDS: dict[str, tuple[str, str]] = {}
-"""Name: the module, and what the list of subcommands says of it.
+_SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": (
+        "torch_distinput.inspect.doctor.command:add_doctor_arguments",
+        "run a script for some steps, and say what its DataLoaders do",
+    ),
+    "plan": (
+        "torch_distinput.inspect.planner.plan_command:add_plan_arguments",
+        "what an epoch will be on a number of workers: steps, rows, bytes, requests",
+    ),
+}
+"""Name: a function, and what the list of subcommands says of it.
 
-A module has ``add_arguments(parser)`` and ``run(arguments)``, which returns the exit status.
+The function adds arguments to a parser, and sets its default ``run`` to a function of the parsed
+arguments that returns the exit status.
 """
 
 
@@ -19,10 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="torch-distinput", description="Shows what the input of a training run does."
     )
     subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
-    given = list(argv) if argv is not None else None
-    modules = {}
-    for name, (module, summary) in _SUBCOMMANDS.items():
-        modules[name] = importlib.import_module(module)
-        modules[name].add_arguments(subparsers.add_parser(name, help=summary))
+    given = list(sys.argv[1:] if argv is None else argv)
+    for name, (function, summary) in _SUBCOMMANDS.items():
+        own = subparsers.add_parser(name, help=summary)
+        if name in given[:1]:  # nobody waits for the imports of the others
+            module, _, add_arguments = function.partition(":")
+            getattr(importlib.import_module(module), add_arguments)(own)
     arguments = parser.parse_args(given)
-    return int(modules[arguments.subcommand].run(arguments))
+    return int(arguments.run(arguments))

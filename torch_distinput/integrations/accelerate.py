@@ -291,8 +291,8 @@ class DistributedLoader:
         self._has_told = True
         _log.warning(
             "A state was taken between two updates of the optimizer: a checkpoint holds no "
-            "gradients, so the %d examples since the last update come again after a restart. Save "
-            "where accelerator.sync_gradients is True, and none does. (Told once.)",
+            "gradients, so the %d examples since the last update come again after a restart. "
+            "Save where accelerator.sync_gradients is True, and none does. (Logged once.)",
             num_examples,
         )
 
@@ -310,8 +310,8 @@ class DistributedLoader:
     def sampler(self) -> NoReturn:
         """Not there, as ``accelerator.skip_first_batches`` finds out."""
         msg = (
-            "Expected a DataLoader with a sampler, got a distributed dataset: nothing is skipped "
-            "here, it goes on from a state. Leave skip_first_batches out, and load the state by "
-            "accelerator.load_state() or loader.load_state_dict()."
+            "Expected a DataLoader with a sampler, got a distributed dataset: nothing needs to "
+            "be skipped, because it resumes from a state. Leave skip_first_batches out, and "
+            "load the state with accelerator.load_state() or loader.load_state_dict()."
         )
         raise AttributeError(msg)

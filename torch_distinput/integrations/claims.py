@@ -22,8 +22,8 @@ def claim(dataset: tdi.DistributedDataset, owner: str) -> None:
     known = _owners.setdefault(dataset, owner)
     if known != owner:
         msg = (
-            f"Expected a dataset that {owner} alone plays, got one that was handed to {known} "
-            "before: each would get the steps that the other leaves. Distribute the source twice, "
-            "once for each of them."
+            f"Expected a dataset that only {owner} uses, got one that was passed to {known} "
+            "before: each would get the steps that the other leaves. Distribute the source "
+            "twice, once for each of them."
         )
         raise tdi.UsageError(msg)

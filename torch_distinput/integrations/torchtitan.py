@@ -106,9 +106,9 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
         self._group_size = _group_size(config.global_batch_size, micro_batch_size, dp_world_size)
         if self._group_size is None and not self._is_endless:
             msg = (
-                "Expected global_batch_size for data that ends, got None: torchtitan gives up an "
-                "optimizer step whose micro-batches run out, and the last step can be filled up "
-                "only if its size is known. Say what training.global_batch_size says."
+                "Expected global_batch_size for data that ends, got None: torchtitan abandons "
+                "an optimizer step whose micro-batches run out, and the last step can be filled "
+                "up only if its size is known. Say what training.global_batch_size says."
             )
             raise tdi.ConfigurationError(msg)
         options = config.options or tdi.InputOptions()

@@ -21,7 +21,7 @@ import torch_distinput as tdi
 from torch_distinput.preprocessing.analysis.analyze import analyze
 
 
-def main() -> None:
+def _main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_distinput.preprocessing",
@@ -71,4 +71,4 @@ def _is_function(value: Any) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    _main()

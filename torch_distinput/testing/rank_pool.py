@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
+from torch_distinput.errors import make_system_error
 from torch_distinput.testing import rank_process
 from torch_distinput.testing.rank_process import Answer, Job
 
@@ -71,6 +72,9 @@ class _Rank:
     """The parent's end of one rank process."""
 
     def __init__(self, index: int, folder: Path) -> None:
+        if "forkserver" not in multiprocessing.get_all_start_methods():
+            cure = "Test with torch_distinput.testing.simulate, whose workers are threads."
+            raise make_system_error("run_ranks", "a fork server", cure)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
         self.index = index

@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -78,6 +77,8 @@ def _settle(dump_path: str) -> None:
     os.setpgid(0, 0)  # so that loader processes can be ended too
     watch = functools.partial(_end_with_parent, Path(dump_path).parent)
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+    import resource  # noqa: PLC0415 - not on Windows, which has no ranks
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Fatal signals, and the SIGABRT that a late rank gets, leave all threads' stacks in this file.
     # Its descriptor is never closed: the handler writes to it.

@@ -68,7 +68,7 @@ def test_the_beginning_of_a_file_decides(monkeypatch):
     assert batch["a"].dtype == torch.int64
     assert batch["b"] == ["x", "y", "w"]
     assert [where for where, _ in reported] == ["line 4", "line 6"]
-    expected = "expected torch.int64 in column 'a', got '3.5'. Mend the file, or give the type"
+    expected = "expected torch.int64 in column 'a', got '3.5'. Fix the file, or give the type"
     assert reported[0][1].startswith(expected)
 
 

@@ -57,7 +57,7 @@ def record(i):
 
 @pytest.mark.parametrize(("suffix", "end"), [("", "\n"), (".gz", "\r\n"), ("", "\n\n \n")])
 def test_keeps_the_promises(tmp_path, monkeypatch, parser, suffix, end):
-    count = 60
+    count = 30
     keys = ("id", "x", "yes", "text", "day", "in", "pair")
     rows = [{key: record(i)[key] for key in keys} for i in range(count)]
     content = "".join(json.dumps(row) + end for row in rows).encode()

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
-import numpy as np
-
 from torch_distinput.cluster.agreement.agreement_queue import (
     Agreed,
     AgreementQueue,
@@ -35,6 +33,7 @@ from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import Outcome, Vote, decide
+from torch_distinput.plan.progress.tally import NOTHING_TALLIED, Tally, TallySize
 from torch_distinput.threads import start_thread
 
 
@@ -47,7 +46,7 @@ class Agreement(Generic[S]):
         shared: all workers read one stream, so they must end together.
         introduce: from a worker's first step with examples to what all workers should know of it.
         counter: adds up what is agreed on; used by the voter's thread.
-        sums_tokens: the steps have tokens, of which all workers are told the sum.
+        tallied: which numbers of the steps the workers join.
         note_vote: called in the voter's thread, with the queue's lock.
     """
 
@@ -59,24 +58,24 @@ class Agreement(Generic[S]):
         shared: bool,
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
-        sums_tokens: bool = False,
+        tallied: TallySize = NOTHING_TALLIED,
         note_vote: NoteVote[S] = None,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
         stop = queue.close
-        self._threads = (
-            start_thread(_read, queue, steps, name="step-reader", stop=stop),
-            start_thread(
-                partial(
-                    _vote, shared=shared, introduce=introduce, counter=counter,
-                    sums_tokens=sums_tokens, note_vote=note_vote,
-                ),
-                queue, channel, name="voter", stop=stop, give_up=channel.abandon,
+        # To start a thread is to wait until it runs: behind a reader at work, which keeps the
+        # interpreter's lock for its 5 ms, so the reader comes last.
+        self._voter = start_thread(
+            partial(
+                _vote, shared=shared, introduce=introduce, counter=counter, tallied=tallied,
+                note_vote=note_vote,
             ),
+            queue, channel, name="voter", stop=stop, give_up=channel.abandon,
         )  # fmt: skip
+        self._reader = start_thread(_read, queue, steps, name="step-reader", stop=stop)
 
-    def next(self, timeout: float) -> Agreed[S] | Ending | None:
+    def next(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         return self._queue.get(timeout)
 
@@ -115,7 +114,7 @@ class Agreement(Generic[S]):
     @property
     def is_reading(self) -> bool:
         """Whether the reader is there, perhaps inside the source."""
-        return self._threads[0].is_alive()
+        return self._reader.is_alive()
 
     def join(self, timeout: float) -> bool:
         """Wait until the threads have left; whether they have.
@@ -124,10 +123,11 @@ class Agreement(Generic[S]):
         or need steps.
         """
         deadline = time.monotonic() + timeout
-        for thread in self._threads:
+        threads = (self._reader, self._voter)
+        for thread in threads:
             if thread is not threading.current_thread():  # where the last reference was dropped
                 thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in threads)
 
 
 def _read(queue: AgreementQueue[S], steps: Iterator[S]) -> None:
@@ -153,7 +153,7 @@ def _vote(
     shared: bool,
     introduce: Callable[[S], Any],
     counter: DeliveryCounter,
-    sums_tokens: bool,
+    tallied: TallySize,
     note_vote: NoteVote[S],
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
@@ -161,9 +161,8 @@ def _vote(
         going_on = _introduce(queue, channel, introduce)
         while going_on:
             going_on = _vote_once(
-                queue, channel, counter,
-                shared=shared, sums_tokens=sums_tokens, note_vote=note_vote,
-            )  # fmt: skip
+                queue, channel, counter, shared=shared, tallied=tallied, note_vote=note_vote
+            )
     except ChannelBrokenError as error:
         queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
@@ -198,7 +197,7 @@ def _vote_once(
     counter: DeliveryCounter,
     *,
     shared: bool,
-    sums_tokens: bool,
+    tallied: TallySize,
     note_vote: NoteVote[S],
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
@@ -211,9 +210,9 @@ def _vote_once(
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
     after_steps = counter.add_round(votes, told, len(verdict.totals))
-    num_steps = len(verdict.totals) if sums_tokens else 0
-    sum_tokens = partial(_sum_tokens, channel, num_steps) if num_steps else None
-    queue.agree(verdict.totals, after_steps, sum_tokens)
+    num_steps = len(verdict.totals) if any(tallied) else 0
+    join = partial(_join, channel, tallied, num_steps) if num_steps else None
+    queue.agree(verdict.totals, after_steps, join)
     if verdict.outcome is Outcome.GO_ON:
         return True
     error = queue.failure if failed else None
@@ -221,12 +220,9 @@ def _vote_once(
     return False
 
 
-def _sum_tokens(channel: Channel, num_steps: int, own: list[int]) -> list[int]:
-    """The tokens in sync of each step; a worker that has ended has none."""
-    vector = np.zeros(num_steps, dtype=np.int64)
-    vector[: len(own)] = own
-    summed: list[int] = channel.gather_ints(vector).sum(axis=0).tolist()
-    return summed
+def _join(channel: Channel, size: TallySize, num_steps: int, own: list[Tally]) -> list[Tally]:
+    """The numbers of each step, of all workers."""
+    return size.join(channel.gather_ints(size.encode(own, num_steps)))
 
 
 def _gather_words(queue: AgreementQueue[S], channel: Channel) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import Channel, Communicator, Gone, check_company
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
+from torch_distinput.plan.progress.tally import NOTHING_TALLIED, TallySize
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
@@ -41,7 +42,7 @@ class AgreementChannel:
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
         timeout: float,
-        sums_tokens: bool = False,
+        tallied: TallySize = NOTHING_TALLIED,
         note_vote: NoteVote[S] = None,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
@@ -61,14 +62,14 @@ class AgreementChannel:
                 else f"another worker is still in it ({peers.describe(late)}). Every "
                 "worker must leave the loop at one step"
             )
-            msg = f"Expected the epoch before to end within {timeout:g} s, but {why}."
+            msg = f"Expected the previous epoch to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg, () if self._last.is_reading else late)
         if self._last is not None and (error := self._last.breach) is not None:
             # The others may be waiting for a vote still: they would take the next message for it.
             msg = (
-                "Expected to vote on steps where the epoch before ended, but there this worker "
-                f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart the "
-                "job."
+                "Expected to go on voting where the previous epoch ended, but there this worker "
+                f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart "
+                "the job."
             )
             raise PeerFailedError(msg) from error
         if self._channel is None:
@@ -79,7 +80,7 @@ class AgreementChannel:
             shared=shared,
             introduce=introduce,
             counter=counter,
-            sums_tokens=sums_tokens,
+            tallied=tallied,
             note_vote=note_vote,
         )
         return self._last

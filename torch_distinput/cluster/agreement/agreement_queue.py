@@ -35,6 +35,7 @@ from torch_distinput.cluster.agreement.vote_pace import VotePace
 from torch_distinput.plan.progress.delivered import Progress
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
+from torch_distinput.plan.progress.tally import Tally
 from torch_distinput.threads import new_condition, new_rlock
 
 
@@ -46,8 +47,8 @@ class Votable(Protocol):
         """Examples of this worker in the step."""
 
     @property
-    def own_tokens(self) -> int:
-        """Tokens of this worker in the step; asked only where they are summed."""
+    def tally(self) -> Tally:
+        """Numbers of this worker in the step; asked only where they are joined."""
 
     @property
     def mark(self) -> int:
@@ -67,10 +68,9 @@ class Votable(Protocol):
 
 
 S = TypeVar("S", bound=Votable)
-SumTokens = Callable[[list[int]], list[int]] | None
-"""From this worker's tokens of each step, as far as it has steps, to those of all workers."""
-NoteVote = Callable[[list[S]], None] | None
-"""Told the steps on which this worker is about to vote, by who measures what it waits for."""
+JoinTallies = Callable[[list[Tally]], list[Tally]] | None
+"""From this worker's numbers of each step, as far as it has steps, to those of all workers."""
+NoteVote = Callable[[list[S]], None] | None  # told the steps on which this worker is about to vote
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -83,22 +83,23 @@ _BURST = 32
 _NEVER = sys.maxsize
 
 
-class Agreed(NamedTuple, Generic[S]):
+class Agreed(NamedTuple):
     """A step that all workers play.
 
     Attributes:
-        step: this worker's part; None if it has ended.
+        step: this worker's part, a :class:`Votable`; None if it has ended. (A tuple with names has
+            no type parameter before Python 3.11.)
         num_bytes: what it holds.
         num_examples: examples over all replicas in sync.
         progress: where all workers stand after it.
-        num_tokens: over all replicas in sync, where they are summed.
+        tally: numbers of the step over all workers, where they are joined.
     """
 
-    step: S | None
+    step: Any
     num_bytes: int
     num_examples: int
     progress: Progress
-    num_tokens: int | None = None
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +133,7 @@ class AgreementQueue(Generic[S]):
         self._votable = new_condition(self._lock)
         self._news = new_condition(self._lock)
         self._ready: deque[tuple[S, int]] = deque()  # with the bytes that a step holds
-        self._agreed: deque[Agreed[S]] = deque()
+        self._agreed: deque[Agreed] = deque()
         self._state = VoterState.RUNNING
         self._failure: BaseException | None = None
         self._introduced: list[Any] | None = None
@@ -194,19 +195,19 @@ class AgreementQueue(Generic[S]):
             return self._vote(has_news=bool(news)), news
 
     def agree(
-        self, totals: Sequence[int], after_steps: Sequence[Progress], sum_tokens: SumTokens = None
+        self, totals: Sequence[int], after_steps: Sequence[Progress], join: JoinTallies = None
     ) -> None:
         """Move agreed steps on; one without any example in sync is not delivered."""
-        tokens: Iterable[int | None] = repeat(None)
-        if sum_tokens is not None:
+        tallies: Iterable[Tally | None] = repeat(None)
+        if join is not None:
             with self._lock:
-                own = [step.own_tokens for step in self._first(len(totals))]
-            tokens = sum_tokens(own)
+                own = [step.tally for step in self._first(len(totals))]
+            tallies = join(own)
         with self._lock:
-            for total, progress, num_tokens in zip(totals, after_steps, tokens, strict=False):
+            for total, progress, tally in zip(totals, after_steps, tallies, strict=False):
                 step, num_bytes = self._ready.popleft() if self._ready else (None, 0)
                 if total:
-                    self._agreed.append(Agreed(step, num_bytes, total, progress, num_tokens))
+                    self._agreed.append(Agreed(step, num_bytes, total, progress, tally))
                 else:
                     self._kept_bytes -= num_bytes
                     self._room.notify()
@@ -226,7 +227,7 @@ class AgreementQueue(Generic[S]):
 
     # ------------------------------------------------------------------ the consumer
 
-    def get(self, timeout: float) -> Agreed[S] | Ending | None:
+    def get(self, timeout: float) -> Agreed | Ending | None:
         """Take the next agreed step, or learn why there is none; None after ``timeout`` seconds."""
         if not self._agreed:
             with self._lock:
@@ -257,9 +258,8 @@ class AgreementQueue(Generic[S]):
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         with self._lock:
-            if self._agreed or self._state is not VoterState.RUNNING:
-                return False
-            return not (self._ready if self._introduced else self._can_introduce())
+            is_running = self._state is VoterState.RUNNING and not self._agreed
+            return is_running and not (self._ready if self._introduced else self._can_introduce())
 
     # ------------------------------------------------------------------ any thread
 

@@ -12,7 +12,7 @@ from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.cluster.liveness.store_board import store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
-from torch_distinput.errors import PeerFailedError, PeerTimeoutError
+from torch_distinput.errors import PeerFailedError, PeerTimeoutError, refer
 
 _WAITING = "waiting for the others at"
 _POLL_SECONDS = 0.05
@@ -104,11 +104,12 @@ class PeerMonitor:
         if died := [w for w in late if peers.has_died(w)]:
             msg = (
                 "Expected a step from every worker, but the process of "
-                f"{named_workers(died, peers.names)} has ended without a word: it was "
-                f"killed, or it crashed. {peers.describe(died)}. "
-                "Its own output, and the system's log, say why; restart the job."
+                f"{named_workers(died, peers.names)} has ended without an error: it was killed, "
+                f"or it crashed. {peers.describe(died)}. Its own output, and the system's log, "
+                "say why; restart the job."
             )
-            raise PeerFailedError(msg)
+            section = "docs/errors.md#a-process-ends-without-a-python-error"
+            raise refer(PeerFailedError(msg), section)
         silent = [w for w in late if peers.silence(w) > self._timeout]
         if silent:
             msg = (

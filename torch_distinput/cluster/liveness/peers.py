@@ -116,7 +116,7 @@ class Peers:
         if status.has_left:
             return self._said_of(worker)
         if self.has_died(worker):
-            return f"its process has ended without a word ({self._said_of(worker)})"
+            return f"its process has ended without an error ({self._said_of(worker)})"
         if self.silence(worker) > wait_limit:
             return f"no sign of life within {wait_limit:g} s ({self._said_of(worker)})"
         if status.failed is None:

@@ -71,7 +71,7 @@ def check_owner(owner: object, what: str, cure: str) -> None:
         refuse(
             UsageError(
                 f"Expected handles of the coordinator that schedules the closure, got {what} of "
-                f"another coordinator, of whom its workers know nothing. Call {cure}."
+                f"another coordinator, which its workers do not know. Call {cure}."
             )
         )
 

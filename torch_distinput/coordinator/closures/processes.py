@@ -109,7 +109,7 @@ class Processes:
     def _end(self) -> None:
         msg = (
             "Expected an open ParameterServerStrategy, got one that was closed: its workers are "
-            "gone. Make a strategy and a ClusterCoordinator anew."
+            "gone. Make a new strategy and a new ClusterCoordinator."
         )
         self.queue.end(UsageError(msg))
         self._engine.close()

@@ -300,6 +300,7 @@ def raise_unless_saving_helps(end_reason: BaseException | None) -> None:
 def _no_worker_left(lost: dict[int, list[Death]]) -> WorkerLostError:
     history = write_history([death for worker in sorted(lost) for death in lost[worker]])
     return WorkerLostError(
-        f"Expected a worker that can run closures, got none: all {len(lost)} could not be started "
-        f"again. Find out what ends their processes (memory, a crash), and run anew:{history}"
+        f"Expected a worker that can run closures, got none: all {len(lost)} could not be "
+        "started again. Find out what ends their processes (memory, a crash), and start "
+        f"again:{history}"
     )

@@ -235,7 +235,7 @@ class WorkerThread:
             kind = ConfigurationError if isinstance(error, ConfigurationError) else SourceError
             msg = (
                 f"Expected every worker to make {record}; on {self._remote.name} it raised "
-                f"{describe(error)} Mend the function, or the data it finds there."
+                f"{describe(error)} Fix the function, or the data it reads there."
             )
             raise kind(msg) from error
         self._made.add(record.number)

@@ -25,7 +25,7 @@ from torch_distinput.coordinator.engines.child_process import ChildProcess
 from torch_distinput.coordinator.engines.engine import ProcessDiedError, RemoteObject
 from torch_distinput.coordinator.engines.local_object import LocalObject
 from torch_distinput.coordinator.engines.local_process import ProcessStart
-from torch_distinput.errors import UsageError
+from torch_distinput.errors import UsageError, make_system_error
 
 _GRACE_SECONDS = 2.0
 """For processes that were asked to end, before they are killed."""
@@ -57,6 +57,9 @@ class LocalEngine:
     """
 
     def __init__(self, *, timeout: float = 120.0) -> None:
+        if not hasattr(os, "pidfd_open"):
+            cure = 'Use engine="ray", or train without a coordinator.'
+            raise make_system_error("LocalEngine", "os.pidfd_open (Linux)", cure)
         self._timeout = timeout
         self._objects: dict[RemoteObject, _Started] = {}
         self._closed = False

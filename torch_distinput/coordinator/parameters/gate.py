@@ -327,7 +327,7 @@ class Gate:
         worker = caller.worker
         if worker is not None and self._registered.get(worker) != caller.nonce:
             msg = (
-                f"Expected a call of {worker}, got one of a process of it that was released, "
-                "as it is thought to be dead. Nothing is to be done: its closure runs again."
+                f"Expected a call of {worker}, got one of a process of it that was released, as "
+                "it is thought to be dead. You need not do anything: its closure runs again."
             )
             raise UsageError(msg)

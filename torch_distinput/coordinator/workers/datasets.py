@@ -54,7 +54,7 @@ class WorkerDataset:
             except Exception as error:
                 msg = (
                     f"Expected iter() of {self.name} to return an iterator, got "
-                    f"{type(error).__name__}: {error}. Mend the dataset, or the data it reads."
+                    f"{type(error).__name__}: {error}. Fix the dataset, or the data it reads."
                 )
                 raise tdi.SourceError(msg) from error
         return self._iterators[number]

@@ -90,9 +90,9 @@ class Worker:
             ended = ", ".join(self._datasets.ended()) or "an iterator of its own"
             msg = (
                 f"Expected {request.name} to find data on {self._place.name}, got the end of "
-                f"{ended}. Workers take closures as they are free, so nobody knows how much each "
-                "needs: let the dataset repeat for ever, and schedule as many closures as wanted; "
-                "or catch StopIteration in the function."
+                f"{ended}. Workers take closures as they are free, so nobody knows how much data "
+                "each needs: let the dataset repeat forever, and schedule as many closures as "
+                "you want; or catch StopIteration in the function."
             )
             raise tdi.UsageError(msg) from end
         finally:
@@ -106,9 +106,9 @@ class Worker:
             raise  # of a handle among them
         except Exception as error:
             msg = (
-                f"Expected {request.name} and its arguments to be there on {self._place.name}, got "
-                f"{type(error).__name__}: {error}. What they are of must be importable there: put "
-                "it into a module, or pip install 'torch_distinput[coordinator]'."
+                f"Expected {request.name} and its arguments to load on {self._place.name}, got "
+                f"{type(error).__name__}: {error}. Their modules must be importable there: put "
+                "them into a module, or pip install 'torch_distinput[coordinator]'."
             )
             raise tdi.ConfigurationError(msg) from error
 

@@ -52,7 +52,7 @@ class Buffers:
         count = prod(shape)
         with self._lock:
             array = self._free(count * dtype.itemsize)
-            return torch.frombuffer(array, dtype=dtype, count=count).view(shape)
+            return torch.frombuffer(array, dtype=dtype, count=count).view(*shape)
 
     def __reduce__(self) -> Any:
         """Go to another process without the memory."""

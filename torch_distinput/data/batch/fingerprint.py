@@ -77,9 +77,9 @@ def say_unchecked(name: str) -> None:
     own = object()
     if _said.setdefault(name, own) is own:
         _log.warning(
-            "Objects of class %s cannot be compared between workers: they are no arrays and cannot "
-            "be pickled, or are too large, or look different each time. They count by their class "
-            "only.",
+            "Objects of class %s cannot be compared between workers: they are not arrays and "
+            "cannot be pickled, or are too large, or look different each time. Only their class "
+            "is compared.",
             name,
         )
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from torch_distinput.data.batch.lazy_property import LazyProperty
 from torch_distinput.data.files import operations as file_ops
 from torch_distinput.data.files.dataset import FileDataset
-from torch_distinput.data.files.operations import Key, Map, Operation, Shuffle
+from torch_distinput.data.files.operations import Map, Operation, Shuffle
 from torch_distinput.data.files.partitions import place_in_partitions
 from torch_distinput.data.files.work_units import WHOLE, Survey, Unit
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Cursor, Ids
 from torch_distinput.plan.assignment.interleaving import count_opened
-from torch_distinput.plan.assignment.permutation import Indices, permute
+from torch_distinput.plan.assignment.permutation import Indices, permute_files
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.progress.route import Shard
 
@@ -132,8 +132,7 @@ class FileCounts:
     def _order(self, num_partitions: int, shard: Shard) -> Indices:
         if not self._dataset.shuffle_files:
             return np.arange(num_partitions)
-        key = Key(seed=shard.seed, epoch=shard.epoch, listing=self._listing)
-        return permute(num_partitions, key=key.words("files"))
+        return permute_files(num_partitions, seed=shard.seed, epoch=shard.epoch)
 
 
 def _count_through(operations: Sequence[Operation], num_records: int) -> int | None:

@@ -209,3 +209,8 @@ def find_format_read_as_text(dataset: FileDataset) -> str | None:
 def with_shuffled_files(dataset: FileDataset) -> FileDataset:
     """Return the recipe with ``shuffle_files=True``."""
     return dataset._replace(shuffle_files=True)
+
+
+def with_split_files(dataset: FileDataset) -> FileDataset:
+    """Return the recipe with ``split_files=True``."""
+    return dataset._replace(split_files=True)

@@ -182,7 +182,7 @@ class _Table:
             except (ValueError, OverflowError):
                 kind = "UTF-8 text" if dtype is str else dtype
                 reason = (
-                    f"expected {kind} in column {name!r}, got {row[number][:60]!r}. Mend the file, "
+                    f"expected {kind} in column {name!r}, got {row[number][:60]!r}. Fix the file, "
                     f"or give the type of the column: columns={{{name!r}: ...}}"
                 )
                 self._file.bad(f"line {line}", reason)

@@ -20,7 +20,13 @@ from torch_distinput.data.formats.column_types import (
     record_columns,
 )
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.text import LINE_END, find_byte, line_blocks, line_parts
+from torch_distinput.data.formats.text import (
+    LINE_END,
+    count_byte,
+    find_byte,
+    line_blocks,
+    line_parts,
+)
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, tensor_over
 
@@ -124,14 +130,14 @@ def _object(record: bytes) -> Mapping[str, Any]:
         found = json.loads(record.decode())
     except (ValueError, RecursionError) as error:
         msg = (
-            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Mend the file, "
+            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Fix the file, "
             "or skip bad records."
         )
         raise ValueError(msg) from error
     if not isinstance(found, dict):
         msg = (
             f"Expected a JSON object in each line, got {record[:60]!r}, a "
-            f"{type(found).__name__}. Mend the file, or read it with reader='text'."
+            f"{type(found).__name__}. Fix the file, or read it with reader='text'."
         )
         raise ValueError(msg)  # noqa: TRY004 - it is the data that is wrong
     return found
@@ -140,15 +146,20 @@ def _object(record: bytes) -> Mapping[str, Any]:
 def _refuse_deep(records: PackedStrings) -> None:
     """Look at lines with many brackets only, as all others are shallow."""
     own = records.narrow()
-    places = find_byte(own.data.numpy(), _OPEN_LIST, mask=_EITHER)
-    counts = np.diff(np.searchsorted(places, own.offsets.numpy()))
+    content, offsets = own.data.numpy(), own.offsets.numpy()
+    if len(own) and (content[offsets[:-1]] == _OPEN).all():
+        num_more = count_byte(content, _OPEN_LIST, mask=_EITHER) - len(own)
+        if num_more < _DEEPEST:  # even if one line has them all
+            return
+    places = find_byte(content, _OPEN_LIST, mask=_EITHER)
+    counts = np.diff(np.searchsorted(places, offsets))
     for line in own[np.flatnonzero(counts > _DEEPEST)].to_bytes():
         record = line.removesuffix(b"\n")
         depth = _depth(record) if _may_be_deep(record) else 0
         if depth > _DEEPEST:
             msg = (
-                f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which "
-                f"is {depth} deep. Mend the file, or read it with reader='text'."
+                f"Expected values nested at most {_DEEPEST} deep, got {record[:60]!r}, which is "
+                f"{depth} deep. Fix the file, or read it with reader='text'."
             )
             raise ValueError(msg)
 

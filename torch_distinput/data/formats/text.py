@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import IO
+from itertools import islice, pairwise
+from typing import IO, final
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ _PART_BYTES = 4 << 20
 _SMALLEST_PART = 1 << 6
 LINE_END = 0x0A
 _PIECE_BYTES = 1 << 18
+_DECODED_BYTES = 1 << 16
+"""A block, its text and its lines fit into a core's cache together."""
+_FEW_LINES = 1024
 _WORD = 8
 _ONE, _TOP = np.uint64(1), np.uint64(56)
 _BYTES = np.uint64(0x0001020304050607)
@@ -39,6 +43,11 @@ def line_blocks(file: InputFile, part: Part) -> Iterator[bytes]:
 
     Only the last line of the file may lack its end.
     """
+    return _blocks(file, part, CHUNK_BYTES, whole_lines=True)
+
+
+def _blocks(file: InputFile, part: Part, size: int, *, whole_lines: bool) -> Iterator[bytes]:
+    """Yield the lines that begin in a part; a block may end anywhere, or only with a line."""
     with file.open() as opened:
         if part.start:
             opened.seek(part.start - 1)
@@ -47,12 +56,13 @@ def line_blocks(file: InputFile, part: Part) -> Iterator[bytes]:
         else:
             position = 0
         while part.stop is None or position < part.stop:
-            wanted = CHUNK_BYTES if part.stop is None else min(CHUNK_BYTES, part.stop - position)
+            wanted = size if part.stop is None else min(size, part.stop - position)
             block = opened.read(wanted)
-            if not block.endswith(b"\n"):
-                block += opened.readline()
             if not block:
                 return
+            is_last = position + len(block) == part.stop
+            if (whole_lines or is_last) and not block.endswith(b"\n"):
+                block += opened.readline()
             yield block if position else block.removeprefix(codecs.BOM_UTF8)
             position += len(block)
 
@@ -85,24 +95,47 @@ class Text(Reader):
     def read(self, file: InputFile, part: Part) -> Iterator[list[str] | PackedStrings]:
         """Yield lines."""
         number = 0
-        for block in line_blocks(file, part):
-            lines: list[str] | PackedStrings
-            try:
-                lines = _pack(block) if self.packed else _split(block.decode())
-            except UnicodeDecodeError:
-                lines = _decode_one_by_one(block, file, part, number)
-                yield PackedStrings.from_list(lines, str) if self.packed else lines
-                number += block.count(b"\n")
-            else:
+        try:
+            for lines in (_read_packed if self.packed else _read_lists)(file, part):
                 yield lines
                 number += len(lines)
+        except UnicodeDecodeError:  # behind the lines so far: find those to blame
+            good = islice(_decode_one_by_one(file, part), number, None)
+            while found := list(islice(good, _FEW_LINES)):
+                yield PackedStrings.from_list(found, str) if self.packed else found
 
 
-def _split(text: str) -> list[str]:
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
+    """Python's text files find line ends eight bytes at a time, ``str.split`` one by one."""
+    blocks = _Blocks(_blocks(file, part, _DECODED_BYTES, whole_lines=False))
+    text = io.TextIOWrapper(blocks, "utf-8", newline="\n")
+    while lines := text.readlines(CHUNK_BYTES):
+        lines = [line.removesuffix("\n") for line in lines]
+        yield [line.removesuffix("\r") for line in lines] if blocks.has_returns else lines
+
+
+@final
+class _Blocks(io.BufferedIOBase):
+    """Blocks as a file, which gives a whole one however little of it is asked for."""
+
+    name = "blocks of lines"
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self.has_returns = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, _: int = -1) -> bytes:
+        block = next(self._blocks, b"")
+        self.has_returns = self.has_returns or b"\r" in block
+        return block
+
+
+def _read_packed(file: InputFile, part: Part) -> Iterator[PackedStrings]:
+    for block in line_blocks(file, part):
+        yield _pack(block)
 
 
 def _pack(block: bytes) -> PackedStrings:
@@ -155,14 +188,21 @@ def find_byte(
     return np.concatenate(places)
 
 
-def _decode_one_by_one(block: bytes, file: InputFile, part: Part, number: int) -> list[str]:
-    """Find the lines to blame."""
-    lines = []
-    for line in block.removesuffix(b"\n").split(b"\n"):
-        number += 1
-        try:
-            lines.append(line.decode().removesuffix("\r"))
-        except UnicodeDecodeError as error:
-            after = f" after byte {part.start}" if part.start else ""
-            file.bad(f"line {number}{after}", f"expected UTF-8 text, got {error}")
-    return lines
+def count_byte(content: NDArray[np.uint8], wanted: int, *, mask: int) -> int:
+    """How often a byte is there, of which only the bits of ``mask`` are looked at."""
+    pieces = range(0, len(content), _PIECE_BYTES)
+    cut = (content[start : start + _PIECE_BYTES] for start in pieces)
+    return sum(int(np.count_nonzero((piece & np.uint8(mask)) == wanted)) for piece in cut)
+
+
+def _decode_one_by_one(file: InputFile, part: Part) -> Iterator[str]:
+    """The lines of a part but for the bad ones, which are told."""
+    number = 0
+    for block in line_blocks(file, part):
+        for line in block.removesuffix(b"\n").split(b"\n"):
+            number += 1
+            try:
+                yield line.decode().removesuffix("\r")
+            except UnicodeDecodeError as error:
+                after = f" after byte {part.start}" if part.start else ""
+                file.bad(f"line {number}{after}", f"expected UTF-8 text, got {error}")

@@ -221,7 +221,7 @@ class _Column:
     def _refuse(self, number: Any, what: str) -> None:
         msg = (
             f"Expected values of feature {self._field.name!r}, got {what} in record "
-            f"{self._rows[number]} of this batch: it is damaged. Skip bad records, or mend it."
+            f"{self._rows[number]} of this batch: it is damaged. Skip bad records, or fix it."
         )
         raise ValueError(msg)
 

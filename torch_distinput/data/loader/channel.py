@@ -17,6 +17,8 @@ from typing import Any, final
 
 _LENGTH = struct.Struct("!Q")
 _READ_BYTES = 1 << 16
+CAN_POLL = hasattr(select, "poll")
+"""Whether this system has what a channel waits with; Windows has not."""
 
 
 class ChannelClosed(Exception):  # noqa: N818 - it may be the normal end

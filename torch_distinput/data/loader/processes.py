@@ -27,7 +27,7 @@ from typing import Any, Generic, NoReturn, TypeVar, final
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from torch_distinput.data.loader.channel import ChannelClosed, ProcessChannel
+from torch_distinput.data.loader.channel import CAN_POLL, ChannelClosed, ProcessChannel
 from torch_distinput.data.loader.fetch_threads import FetchThreads
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.process_datasets import (
@@ -45,7 +45,7 @@ from torch_distinput.data.loader.shared_memory import Receiver
 from torch_distinput.data.loader.task_run import Limits, TaskRun
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
-from torch_distinput.errors import SourceError
+from torch_distinput.errors import SourceError, make_system_error, refer
 from torch_distinput.threads import call_in_child, forking_loaders
 
 T = TypeVar("T")
@@ -127,6 +127,9 @@ class LoaderProcesses:
 
     def __init__(self, fetch: Callable[[Any], Any], options: LoaderOptions) -> None:
         """Start them, in the calling thread."""
+        if not CAN_POLL:
+            cure = "Pass num_threads= instead, or num_workers=0."
+            raise make_system_error(f"num_workers={options.num_workers}", "select.poll", cure)
         count, keywords = options.num_workers, options.keywords
         self._limits = Limits.of(keywords)
         self._receiver = Receiver()
@@ -299,7 +302,7 @@ def _processes_lost(number: int, error: Exception) -> SourceError:
         "Look for a crash (perhaps at a later batch, fetched ahead), the memory limit, their "
         "timeout, or, if they are spawned, for a script without if __name__ == '__main__':."
     )
-    return SourceError(msg)
+    return refer(SourceError(msg), "docs/errors.md#a-process-ends-without-a-python-error")
 
 
 def _identity(value: T) -> T:

@@ -184,11 +184,13 @@ class IndexedStream(Stream):
         fetch: returns the examples at indices.
         make_order: the order of an epoch, by a seed and the epoch.
         told: tells the dataset which epoch is read.
+        packed_contents: see :class:`IndexedSource`.
     """
 
     fetch: Callable[[Indices], Batch]
     make_order: Callable[[int, int], ExampleOrder]
     told: EpochTeller
+    packed_contents: Indices | None = None
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""

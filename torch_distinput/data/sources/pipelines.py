@@ -36,10 +36,10 @@ def check_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None
         return
     msg = (
         f"Expected the whole dataset on each of {num_workers} workers, got a WebDataset pipeline "
-        f"with nodesplitter={splitter} and AutoShardPolicy.{policy.name}: what a worker plays is "
-        "decided here. Use nodesplitter=None (every worker reads all, and plays its part); or a "
-        "FileDataset of the tar files, which deals them out; or batches with split_by_node in "
-        "distribute_datasets_from_function."
+        f"with nodesplitter={splitter} and AutoShardPolicy.{policy.name}: what a worker reads is "
+        "decided here. Use nodesplitter=None (every worker reads everything, and delivers its "
+        "part); or a FileDataset of the tar files, which deals them out; or batches with "
+        "split_by_node in distribute_datasets_from_function."
     )
     raise ConfigurationError(msg)
 
@@ -70,6 +70,7 @@ def check_replica_batches(dataset: Any, num_workers: int) -> None:
     if splitter is None:
         _log.warning(
             "dataset_fn returned a WebDataset pipeline without wds.split_by_node on %d workers: "
-            "unless its shards were chosen by the InputContext, every worker plays all examples.",
+            "unless its shards were chosen by the InputContext, every worker delivers all "
+            "examples.",
             num_workers,
         )

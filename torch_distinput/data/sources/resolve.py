@@ -68,9 +68,10 @@ def open_source(source: Any, request: Request) -> Source:
     if kind not in BATCHED:
         _need_batch_size(request, repr(source) if kind in _RECIPES else type(source).__name__)
     if request.collate_fn is not None and kind is not SourceKind.BUCKETS:
-        from torch_distinput.data.sources.sequences.bucketed import refuse_padding_of_steps  # noqa: PLC0415 - who pads has it too
+        from torch_distinput.data.sources.sequences import bucketed  # noqa: PLC0415 - who pads has it too
 
-        refuse_padding_of_steps(request, f"a {type(source).__name__}")
+        if bucketed.pads_steps(request):
+            return bucketed.open_padded_to_steps(source, request, _MAKERS[kind])
     return _MAKERS[kind](source, request)
 
 

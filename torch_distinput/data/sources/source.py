@@ -95,7 +95,8 @@ class IndexedSource:
         facts: what of a mixture, or of buckets, decides the order.
         bucketing: how the order is sorted by length.
         padded_lengths: of each index, where rows are padded to the longest of their step.
-        is_packed: examples are rows that documents were packed into.
+        packed_contents: ``(indices, 3)``: documents, tokens and places of each, where they are rows
+            that documents were packed into.
         clock: counts collating apart, where that is measured.
     """
 
@@ -109,7 +110,7 @@ class IndexedSource:
     facts: Mapping[str, Any] = field(default_factory=dict)
     bucketing: Bucketing | None = None
     padded_lengths: Indices | None = None
-    is_packed: bool = False
+    packed_contents: Indices | None = None
     clock: WorkClock | None = None
 
     has_shards = False
@@ -117,8 +118,10 @@ class IndexedSource:
     @property
     def kind(self) -> str:
         """What it is, for a state: a place in a mixture is none in as many other examples."""
-        kind = "examples by index" if self.mixture is None else "a mixture by index"
-        kind = f"{kind}, packed" if self.is_packed else kind
+        kind = "a mixture by index"
+        if self.mixture is None:
+            is_packed = self.packed_contents is not None
+            kind = "examples by index, packed" if is_packed else "examples by index"
         return kind if self.bucketing is None else f"{kind}, in buckets"
 
     def make_order(self, seed: int, epoch: int, num_examples: int | None = None) -> ExampleOrder:
@@ -199,6 +202,8 @@ class StreamSource:
         by_shard: prepares the same source, read shard by shard; None where that is not the same.
         more_shards: how to make a source with more files or shards; ``{}``: how many.
         windows: what is made of windows of it, in words; empty where nothing is.
+        step_padding: pads rows to the longest of a worker's part of a step, to be filled up to the
+            longest of the step; None where they are not.
     """
 
     name: str
@@ -211,6 +216,7 @@ class StreamSource:
     more_shards: str = "give it num_shards of {} or more"
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     windows: str = ""
+    step_padding: Any = None
 
     def __post_init__(self) -> None:
         """Refuse lengths that cannot be looked up."""

@@ -47,8 +47,8 @@ def _warn_of_listed_columns(source: Any) -> None:
     num_rows = {len(item) for item in source}
     if len(num_rows) == 1 and max(num_rows) > len(source):
         _log.warning(
-            "A list holds examples, got one of %d tensors or arrays with %d rows each, which are "
-            "played as %d examples. If they are columns, pass a tuple or a dict of them.",
+            "A list holds examples, got one of %d tensors or arrays with %d rows each, which "
+            "count as %d examples. If they are columns, pass a tuple or a dict of them.",
             len(source),
             *num_rows,
             len(source),

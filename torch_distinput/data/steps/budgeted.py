@@ -26,8 +26,10 @@ from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import SourceCounts, Trace
+from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import fingerprint_batch
 from torch_distinput.data.steps.rebatch import CutRows, deal_cut_rows, make_cut_rows
+from torch_distinput.data.steps.step_tally import count_own
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, concat_chunks
 from torch_distinput.data.stream.protocols import RowReader, Stream
@@ -194,7 +196,8 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
                 continue
             for cut in cuts[first_step:]:
                 mine = chunk.slice(cut.start, cut.stop)
-                trace = whole._replace(own_tokens=int(counted[cut.start : cut.stop].sum()))
+                tokens = int(counted[cut.start : cut.stop].sum())
+                trace = count_own(whole, mine, self._stream, self._splitter, num_tokens=tokens)
                 yield make_cut_rows(
                     mine, cut.sizes, self._splitter, mark, trace, dealer=self._dealer
                 )
@@ -207,8 +210,8 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         """Refuse to go on where what was delivered ends elsewhere than before."""
         if not least <= self._num_delivered <= most:
             msg = (
-                f"Expected steps that end after {self._num_delivered} rows, as the state says, got "
-                f"{least} rows: lengths for the token budget are not those of before. Go on with "
+                f"Expected steps that end after {self._num_delivered} rows, as the state says, "
+                f"got {least} rows: the lengths for the token budget have changed. Continue with "
                 "the same length=, or start a new epoch."
             )
             raise SourceError(msg)
@@ -221,6 +224,7 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
         if not self._splitter.shared or self._splitter.topology.num_workers == 1:
             return 0
         content = fingerprint_batch(chunk, number - self._read_plan.batch, self._splitter)
+        content ^= mark_order(chunk, self._stream, self._splitter)
         return (content ^ hash((chunk.num_rows, tokens))) & (2**63 - 1) | 1
 
     def _trace(self, chunk: Chunk, number: int, row: int, tokens: int) -> Trace:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
@@ -19,23 +19,19 @@ from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
     ReplicaBatch,
-    SourceCounts,
     Trace,
     cut_step,
     empty_step,
     take_apart,
     with_work,
 )
-from torch_distinput.data.steps.timed_fetch import TimedBatch, TimedFetch
+from torch_distinput.data.steps.timing.fetches import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
-
-if TYPE_CHECKING:
-    from torch_distinput.plan.assignment.mixed_order import MixedIndices
 
 
 class PlannedStep(NamedTuple):
@@ -103,41 +99,15 @@ def make_loader(source: IndexedSource) -> TaskLoader[FetchTask, Any]:
     return TaskLoader(fetch, options, grouped=True)
 
 
-def with_source_counts(
-    steps: Iterator[tuple[LocalStep, int]], mixture: MixedIndices, first: int
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps of a mixture with what their global batches are from; ``first``: examples before."""
-    names = [member.name for member in mixture.members]
-    before = mixture.count(first)
-    for step, num_examples in steps:
-        first += num_examples
-        after = mixture.count(first)
-        counts = (count - had for count, had in zip(after, before, strict=True))
-        found = SourceCounts(
-            dict(zip(names, counts, strict=True)),
-            dict(zip(names, mixture.count_passes(after), strict=True)),
-        )
-        before = after
-        yield replace(step, trace=step.trace._replace(source_counts=found)), num_examples
-
-
-def with_num_tokens(
-    steps: Iterator[tuple[LocalStep, int]], num_tokens: Iterable[int]
-) -> Iterator[tuple[LocalStep, int]]:
-    """Steps with the tokens of their global batches."""
-    for (step, num_examples), tokens in zip(steps, num_tokens, strict=True):
-        yield replace(step, trace=step.trace._replace(num_tokens=tokens)), num_examples
-
-
 def ended_early() -> SourceError:
     """The error for data that ends before its plan, whatever the cause.
 
     The other workers play the steps that are missing here, and would wait for this one.
     """
     return SourceError(
-        "Expected a batch for every step of the plan, but the data ended before it. Something "
-        "that it is read with ended early without an error: look for a StopIteration that passes "
-        "for an end, or for an iterator that ends where it should fail."
+        "Expected a batch for every step of the plan, but the data ended before it. Code that "
+        "reads it ended early without an error: look for a StopIteration that is taken for the "
+        "end, or for an iterator that ends where it should fail."
     )
 
 
@@ -244,7 +214,8 @@ def _fetch_here(
                 part = take_apart(pad_to(fetch, longest)(indices), indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
-        yield cut_step(part, sizes, owned=owned, trace=trace), num_examples
+        step = cut_step(part, sizes, owned=owned, trace=trace, is_alike=columns is not None)
+        yield step, num_examples
 
 
 def _tasks(planned: Iterator[PlannedStep], waiting: deque[PlannedStep]) -> Iterator[FetchTask]:

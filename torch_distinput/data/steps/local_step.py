@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
-from torch_distinput.values import BalanceStats
+from torch_distinput.plan.progress.tally import NO_TALLY, Tally
+from torch_distinput.values import BalanceStats, PackingStats
 
 
 class ReplicaBatch(NamedTuple):
@@ -58,6 +60,44 @@ class SourceCounts(NamedTuple):
 
     examples: dict[str, int]
     repeats: dict[str, int]
+
+
+class PackedCounts(NamedTuple):
+    """What packed rows of this worker are filled with.
+
+    Attributes:
+        rows: how many there are.
+        documents: documents in each of them, added up.
+        tokens: of these, without padding.
+        places: of tokens and padding.
+    """
+
+    rows: int
+    documents: int
+    tokens: int
+    places: int
+
+
+@final
+class PackedTotals:
+    """Adds up what packed rows are filled with."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._total = PackedCounts(0, 0, 0, 0)
+
+    def add(self, counts: PackedCounts) -> None:
+        """Add a step."""
+        self._total = PackedCounts(*map(operator.add, self._total, counts))
+
+    @property
+    def packing(self) -> PackingStats | None:
+        """The totals; None without a row."""
+        rows, documents, tokens, places = self._total
+        if not rows:
+            return None
+        waste = 1 - tokens / places
+        return PackingStats(rows=rows, documents=documents, tokens=tokens, waste=waste)
 
 
 @final
@@ -107,11 +147,13 @@ class Trace(NamedTuple):
     Attributes:
         resume_point: see :class:`LocalStep`.
         num_touched: see :class:`LocalStep`.
-        source_counts: of the whole step, where all workers share one mixture.
+        source_counts: of the whole step of a mixture; None where this worker does not know it.
         num_tokens: of the whole step, where batches are filled by a token budget; None where this
             worker does not know it.
-        own_tokens: of the rows of this worker likewise.
+        own: numbers of this worker's rows, to be joined with those of others: see
+            :class:`StepTally`.
         costs: of the step, where its rows were dealt by them.
+        packed: of the rows of this worker, where they are packed.
         work: what making the step took, where that is measured.
     """
 
@@ -119,8 +161,9 @@ class Trace(NamedTuple):
     num_touched: int = 0
     source_counts: SourceCounts | None = None
     num_tokens: int | None = None
-    own_tokens: int = 0
+    own: Tally = NO_TALLY
     costs: StepCosts | None = None
+    packed: PackedCounts | None = None
     work: Work | None = None
 
 
@@ -129,15 +172,25 @@ NO_TRACE = Trace()
 
 def with_work(trace: Trace, work: Work) -> Trace:
     """As ``trace._replace``, which costs more than what is measured here."""
-    return Trace(
-        trace.resume_point,
-        trace.num_touched,
-        trace.source_counts,
-        trace.num_tokens,
-        trace.own_tokens,
-        trace.costs,
-        work,
-    )
+    return Trace(*trace[:-1], work)
+
+
+@final
+class TraceTotals:
+    """Adds up what the steps of an iterator tell."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.sources, self.costs, self.packed = SourceTotals(), CostTotals(), PackedTotals()
+
+    def add(self, trace: Trace) -> None:
+        """Add a step."""
+        if trace.source_counts is not None:
+            self.sources.add(trace.source_counts)
+        if trace.costs is not None:
+            self.costs.add(trace.costs)
+        if trace.packed is not None:
+            self.packed.add(trace.packed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +205,7 @@ class LocalStep:
         trace: where it was read.
         owned: the memory of the parts is written to by nobody while anybody refers to it. Else the
             source may do so as soon as it is asked for the next step.
+        is_alike: all steps of the epoch have leaves of the same dtypes and trailing sizes.
     """
 
     parts: tuple[ReplicaBatch | None, ...]
@@ -159,6 +213,7 @@ class LocalStep:
     mark: int = 0
     trace: Trace = NO_TRACE
     owned: bool = False
+    is_alike: bool = False
 
     @property
     def resume_point(self) -> ResumePoint | None:
@@ -171,9 +226,9 @@ class LocalStep:
         return self.trace.num_touched
 
     @property
-    def own_tokens(self) -> int:
-        """Tokens of this worker in the step, where they are counted."""
-        return self.trace.own_tokens
+    def tally(self) -> Tally:
+        """Numbers of this worker in the step, where they are joined."""
+        return self.trace.own
 
     @property
     def count(self) -> int:
@@ -197,12 +252,15 @@ def cut_step(
     mark: int = 0,
     trace: Trace = NO_TRACE,
     owned: bool = False,
+    is_alike: bool = False,
 ) -> LocalStep:
     """Cut rows, which belong to the local replicas in order, into views for each."""
     parts: tuple[ReplicaBatch | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
-    return LocalStep(parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned)
+    return LocalStep(
+        parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned, is_alike=is_alike
+    )
 
 
 def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:

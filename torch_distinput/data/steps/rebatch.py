@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from typing import NamedTuple, final
 
 from torch.utils.data import IterableDataset
@@ -26,7 +25,11 @@ from torch_distinput.data.steps.local_step import (
     empty_step,
     take_apart,
 )
+from torch_distinput.data.steps.order_marks import mark_order
+from torch_distinput.data.steps.packed_rows import count_packed
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
+from torch_distinput.data.steps.step_padding import StepPadding
+from torch_distinput.data.steps.step_tally import count_own, with_longest
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
@@ -145,7 +148,8 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = fingerprint_batch(chunk, number, self._splitter) ^ self._mark_order(chunk)
+            mark = fingerprint_batch(chunk, number, self._splitter)
+            mark ^= mark_order(chunk, self._stream, self._splitter)
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
                 yield deal_cut_rows(chunk, self._dealer, mark, trace)
@@ -156,17 +160,6 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 mine = chunk.slice(cut.start, cut.start + cut.num_rows)
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
-
-    def _mark_order(self, chunk: Chunk) -> int:
-        """A number that is the same on all workers, if each finds the same rows in its windows.
-
-        Of every batch: who measures other lengths, in any window, would deliver other rows.
-        """
-        is_compared = self._splitter.shared and self._splitter.topology.num_workers > 1
-        if not is_compared or not isinstance(self._stream, WindowedStream):
-            return 0
-        digest = blake2b(chunk.ids.tobytes(), digest_size=7).digest()  # fits into an int64
-        return int.from_bytes(digest, "little")
 
     def _cut_streaming(self, reader: ReaderChain) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
@@ -231,6 +224,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
+        trace = count_own(trace, chunk, self._stream, self._splitter)
         return make_cut_rows(chunk, sizes, self._splitter, mark, trace, dealer=self._dealer)
 
 
@@ -282,6 +276,7 @@ class Finish:
         splitter: how they were cut.
         lent: a collate_fn of the user's makes the batches, perhaps always in the same buffer.
         ahead: a batch is kept while the next ones are made.
+        padding: makes all columns of rows as long as the longest, and tells how long they are.
     """
 
     stream: Stream
@@ -289,6 +284,7 @@ class Finish:
     splitter: Splitter
     lent: bool = False
     ahead: bool = False
+    padding: StepPadding | None = None
 
     def __call__(self, item: CutRows | ReadReport) -> LocalStep | ReadReport:
         """Make the step."""
@@ -296,6 +292,9 @@ class Finish:
             return item
         if item.chunk is None:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
+        trace = item.trace
+        if isinstance(self.stream, (WindowedStream, MixedStream)):
+            trace = trace._replace(packed=count_packed(self.stream, item.chunk.data))
         batch = self.stream.finish(item.chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)
@@ -304,7 +303,10 @@ class Finish:
                 batch = rows.copy_rows(batch)
         part = take_apart(batch, item.chunk.ids)
         part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
-        return cut_step(part, item.sizes, mark=item.mark, trace=item.trace)
+        if self.padding is not None:
+            longest = self.padding.measure(part)
+            part, trace = self.padding.widen(part, longest), with_longest(trace, longest)
+        return cut_step(part, item.sizes, mark=item.mark, trace=trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

@@ -8,7 +8,6 @@ numbers     0 0 0                                 ... and which of them a file l
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import weakref
@@ -22,6 +21,8 @@ from typing import Any, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from torch_distinput.data.storage import file_locks
 
 _BLOCK = 1 << 12
 """Files that are taken out together."""
@@ -145,7 +146,7 @@ class FileListing(Sequence[FileInfo]):
         lock = os.open(folder / LOCK, os.O_RDONLY)
         listing = FileListing.__new__(FileListing)
         weakref.finalize(listing, os.close, lock).atexit = False
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        file_locks.lock_shared(lock)
         listing._set(FileColumns.load(folder), folder)  # noqa: SLF001 - its own
         return listing
 

@@ -11,7 +11,6 @@ the first process that needs it; the others wait for it. Nothing in it is ever c
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch_distinput.data.storage import file_locks
 from torch_distinput.data.storage.file_listing import FileInfo
 
 
@@ -47,14 +47,17 @@ def kept_folder(key: str, make: Callable[[Path], None]) -> Path:
         return folder
     with _lock(folder.with_suffix(".lock")):
         if not folder.is_dir():
-            for left in folder.parent.glob(f"{key}.*/"):  # by a process that died
-                shutil.rmtree(left, ignore_errors=True)
+            if file_locks.HAS_LOCKS:
+                for left in folder.parent.glob(f"{key}.*/"):  # by a process that died
+                    shutil.rmtree(left, ignore_errors=True)
             aside = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=folder.parent))
             try:
                 make(aside)
                 _flush(aside)
                 aside.rename(folder)
             except OSError as error:
+                if folder.is_dir():  # without locks another process may have been faster
+                    return folder
                 if not _is_full(error):
                     raise
                 raise _no_room(folder.parent, error) from error
@@ -87,10 +90,11 @@ def _no_room(root: Path, error: OSError) -> OSError:
 
 def _root() -> Path:
     """This user's folder: no other may put files into it."""
-    root = Path(tempfile.gettempdir()) / f"torch_distinput-{os.getuid()}"
+    user = os.getuid() if hasattr(os, "getuid") else 0  # on Windows the folder is the user's own
+    root = Path(tempfile.gettempdir()) / f"torch_distinput-{user}"
     root.mkdir(mode=0o700, exist_ok=True)
     found = root.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+    if found.st_uid != user or not stat.S_ISDIR(found.st_mode):
         msg = (
             f"Expected the folder {root} to be this user's own, got one of user {found.st_uid}. "
             "Remove it, or set TMPDIR to a folder on this machine's disk."
@@ -101,10 +105,13 @@ def _root() -> Path:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock that the system drops when the process dies."""
+    """Hold a lock that the system drops when the process dies; nothing where it has none."""
+    if not file_locks.HAS_LOCKS:
+        yield
+        return
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        file_locks.lock(file)
         try:
             yield
-        finally:  # closing the file is not enough: a process forked meanwhile holds it too
-            fcntl.flock(file, fcntl.LOCK_UN)
+        finally:
+            file_locks.unlock(file)

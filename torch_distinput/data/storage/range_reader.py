@@ -6,6 +6,9 @@ import io
 from collections.abc import Callable
 from typing import IO, Any, cast, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.errors import ConfigurationError
 
@@ -13,6 +16,16 @@ _BUFFER_BYTES = 1 << 16
 _SMALLEST_REQUEST = 1 << 18
 _LARGEST_REQUEST = 4 << 20
 """Large enough that its bytes, not its latency, take the time."""
+
+
+def count_requests(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the requests in which files of some sizes are read from one end to the other."""
+    counts, before, request = np.zeros_like(sizes), 0, _SMALLEST_REQUEST
+    while request < _LARGEST_REQUEST:
+        counts += sizes > before
+        before, request = before + request, 2 * request
+    rest: NDArray[np.int64] = np.maximum(0, sizes - before)
+    return counts - -rest // _LARGEST_REQUEST
 
 
 def open_ranged(

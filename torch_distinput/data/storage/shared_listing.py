@@ -12,7 +12,6 @@ first one writes its arrays into a folder that is named after their content, and
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import shutil
 from contextlib import suppress
@@ -21,6 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
+from torch_distinput.data.storage import file_locks
 from torch_distinput.data.storage.file_listing import LOCK, FileColumns, FileListing
 from torch_distinput.data.storage.machine_cache import kept_folder
 
@@ -40,6 +40,8 @@ def share_listing(listing: FileListing) -> FileListing:
     if listing.num_bytes < _LEAST_BYTES:
         return listing
     reason: object = "others remove it all the time"
+    if not file_locks.HAS_LOCKS:
+        return _keep(listing, "this system has no locks on files")
     try:
         key = _PREFIX + _digest_of(listing.columns)
         for _ in range(_ATTEMPTS):
@@ -47,6 +49,10 @@ def share_listing(listing: FileListing) -> FileListing:
                 return FileListing.map(kept_folder(key, partial(_save, listing.columns)))
     except OSError as error:
         reason = error
+    return _keep(listing, reason)
+
+
+def _keep(listing: FileListing, reason: object) -> FileListing:
     _log.warning(
         "the list of %d files takes %d MB in each process, since they cannot share it: %s",
         len(listing), listing.num_bytes >> 20, reason,
@@ -74,5 +80,5 @@ def _save(columns: FileColumns, folder: Path) -> None:
 def _remove_unused(folder: Path, lock: Path) -> None:
     """Remove a listing unless a process has locked it."""
     with suppress(OSError), lock.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file_locks.lock_if_free(file)
         shutil.rmtree(folder, ignore_errors=True)

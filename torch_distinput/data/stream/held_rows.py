@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -19,16 +19,29 @@ class HeldRows:
     Attributes:
         count: rows that are held.
         is_closed: there are no more behind them.
+        lengths: of those that are held, where they are measured.
     """
 
-    def __init__(self, reader: RowReader | None, cursor: Cursor) -> None:
+    def __init__(
+        self,
+        reader: RowReader | None,
+        cursor: Cursor,
+        measure: Callable[[Chunk, int], Sequence[int]] | None = None,
+        *,
+        first: int = 0,
+    ) -> None:
         """Hold nothing yet.
 
         Args:
             reader: None where nothing is left.
             cursor: where it was started.
+            measure: tells the lengths of rows when they are read, given the number of the first.
+            first: the number of the first row that is read.
         """
         self._reader = reader
+        self._measure = measure
+        self._num_read = first
+        self.lengths: list[int] = []
         self._chunks: deque[Chunk] = deque()
         self._next = cursor
         self._is_untouched = not cursor.skip and cursor.start is None
@@ -53,6 +66,9 @@ class HeldRows:
             chunk = self._reader.take(wanted)
             self.is_closed = chunk is None or chunk.num_rows < wanted
             if chunk is not None:
+                if self._measure is not None:
+                    self.lengths.extend(self._measure(chunk, self._num_read))
+                self._num_read += chunk.num_rows
                 self._chunks.append(chunk)
                 self.count += chunk.num_rows
         return self.count
@@ -61,6 +77,7 @@ class HeldRows:
         """Return rows that are held."""
         parts = []
         self.count -= num_rows
+        del self.lengths[:num_rows]
         self._is_untouched = False
         while num_rows:
             chunk = self._chunks.popleft()

@@ -98,7 +98,7 @@ class _Collate:
         try:
             return self.collate_fn(examples)
         except StopIteration as error:
-            msg = "Expected collate_fn to return a batch, got StopIteration. Mend the function."
+            msg = "Expected collate_fn to return a batch, got StopIteration. Fix the function."
             raise RuntimeError(msg) from error
 
 

@@ -284,8 +284,8 @@ def _refer_to(iterator: Any) -> Callable[[], Any]:
 def _exhausted(source: Any) -> SourceError:
     msg = (
         f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
-        "the epoch before, which is used up: no epoch after the first one would have an example. "
-        "Let __iter__ make a new iterator, or begin anew where it returns itself."
+        "the epoch before, which is used up: no epoch after the first one would have an "
+        "example. Let __iter__ make a new iterator, or start again where it returns itself."
     )
     return SourceError(msg)
 

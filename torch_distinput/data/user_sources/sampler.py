@@ -88,6 +88,13 @@ def _indices(keys: Any) -> Indices:
             "batch sampler yields a list of them for each batch."
         )
         raise ConfigurationError(msg)
+    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        msg = (
+            f"Expected a sampler that yields indices below 2**63, got {int(array.max())}: it would "
+            "wrap round to a negative index, which counts from the end. Yield indices of the "
+            "dataset."
+        )
+        raise ConfigurationError(msg)
     return array.astype(np.int64)
 
 

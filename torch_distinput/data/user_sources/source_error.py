@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_distinput.errors import SourceError
+from torch_distinput.errors import SourceError, refer
 
 
 def source_error(error: Exception, where: str) -> SourceError:
@@ -10,9 +10,11 @@ def source_error(error: Exception, where: str) -> SourceError:
     if isinstance(error, SourceError):
         return error
     said = str(error)
-    if isinstance(error, StopIteration):
+    is_an_end = isinstance(error, StopIteration)
+    if is_an_end:
         said = (
             "it would pass for the end of the data, and the rest would be lost. Give next() a "
             "default, or catch StopIteration where it is called."
         )
-    return SourceError(f"The source raised {type(error).__name__} at {where}: {said}")
+    found = SourceError(f"The source raised {type(error).__name__} at {where}: {said}")
+    return refer(found, "docs/errors.md#your-function-raises-stopiteration") if is_an_end else found

@@ -16,6 +16,14 @@ _DISPATCH: Any = torch.utils._python_dispatch  # noqa: SLF001
 _FUNCTION: Any = torch.overrides
 
 
+def _default_device() -> torch.device:
+    """The default, also after ``set_default_device(None)``, when torch 2.9 cannot tell."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
+
+
 @dataclass
 class ThreadState:
     """The state of the thread in which it is made.
@@ -27,7 +35,7 @@ class ThreadState:
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: list[tuple[str, torch.dtype]] = field(init=False)
     autocast_cache: bool = field(default_factory=torch.is_autocast_cache_enabled)
-    default: torch.device = field(default_factory=torch.get_default_device)
+    default: torch.device = field(default_factory=_default_device)
     saved_tensors: Any = field(init=False)
     function_modes: list[Any] = field(init=False)
     dispatch_modes: list[Any] = field(init=False)

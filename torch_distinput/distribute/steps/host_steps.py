@@ -29,7 +29,7 @@ def make_host_steps(
     """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
 
     With a step travels what is told of it when it is handed over, which may be later: its facts,
-    its structures, where the epoch stands after it, what it is from, its costs, and how it came.
+    its structures, where the epoch stands after it, its trace, and how it came.
     """
     asked, pull = 0.0, None  # where nothing is measured
     for index in itertools.count(first_step):
@@ -42,7 +42,7 @@ def make_host_steps(
         if clock is not None:
             had, work, is_own = meter.now(), step.trace.work, delivery.step is not None
             pull = (asked, had, work, is_own, clock.decode, clock.collate)
-        parts, padded_rows = shapes.fill(shapes.complete(step.parts, feed.spec))
+        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
         source_counts = step.trace.source_counts
         info = StepInfo(
@@ -55,5 +55,5 @@ def make_host_steps(
             num_tokens=step.trace.num_tokens,
             cp_dim=cp_dim,
         )
-        note = (info, structures, delivery.progress, source_counts, step.trace.costs, pull)
-        yield ReplicaLeaves(leaves=leaves, note=note, owned=step.owned)
+        note = (info, structures, delivery.progress, step.trace, pull)
+        yield ReplicaLeaves(leaves, note, step.owned)

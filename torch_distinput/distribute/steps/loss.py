@@ -15,12 +15,14 @@ from torch_distinput.distribute.steps.averages import (
     mask_of,
     mask_rows,
 )
-from torch_distinput.errors import UsageError
+from torch_distinput.errors import UsageError, refer
 from torch_distinput.options import check_count
 
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
     from torch_distinput.values import StepInfo
+
+_EXPLAINED_IN = "docs/errors.md#the-loss-does-not-belong-to-the-step"
 
 
 def compute_average_loss(
@@ -192,7 +194,7 @@ def _last_step(num_rows: int, *, by_weight: bool = False) -> tuple[int, int | No
         f"Expected one loss for each of the {rows} of the replica batch delivered last, got "
         f"{num_rows} rows. {cure}."
     )
-    raise ValueError(msg)
+    raise refer(ValueError(msg), _EXPLAINED_IN)
 
 
 def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
@@ -206,9 +208,9 @@ def _refuse_several(candidates: list[StepInfo], *, by_weight: bool) -> None:
     if is_padded or (len(set(counts)) > 1 and not by_weight):
         names = ["num_examples="] * (not by_weight) + ["mask="] * is_padded
         msg = (
-            f"Expected the loss of one dataset's step, got {len(counts)} open iterators that have "
-            f"delivered in turn, steps of {' and '.join(map(str, counts))} examples in sync: which "
-            f"of them the loss belongs to is not known. Pass {' and '.join(names)}, as of the step "
-            "whose batch it is of; close() an iterator that you are done with."
+            f"Expected the loss of one dataset's step, got {len(counts)} open iterators that "
+            f"have delivered in turn, steps of {' and '.join(map(str, counts))} examples in "
+            f"sync: which of them the loss belongs to is not known. Pass {' and '.join(names)}, "
+            "of the step that the loss belongs to; close() an iterator that you are done with."
         )
-        raise ValueError(msg)
+        raise refer(ValueError(msg), _EXPLAINED_IN)

@@ -73,6 +73,11 @@ class Step:
         """Show the numbers, not the batch."""
         return f"Step(index={self.index}, num_examples={self.num_examples})"
 
+    def _repr_html_(self) -> str:
+        """Draw which rows this rank has, for notebooks."""
+        session = None if self._session is None else self._session()
+        return self.info._show(None if session is None else session.topology.first_replica)  # noqa: SLF001
+
     def __iter__(self) -> NoReturn:
         """Refuse to be unpacked like a batch."""
         msg = (

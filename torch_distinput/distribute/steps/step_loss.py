@@ -17,6 +17,7 @@ from torch_distinput.distribute.steps.averages import (
     mask_rows,
 )
 from torch_distinput.distribute.steps.weights import check_shape, check_weights
+from torch_distinput.errors import refer
 from torch_distinput.values import StepInfo
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _check_step(loss: torch.Tensor, info: StepInfo) -> torch.Tensor | None:
             f"Expected one loss for each of the {expected} rows of this replica's batch of step "
             f"{info.index}, got {num_rows}. Average each step's losses by its own step."
         )
-        raise ValueError(msg)
+        raise refer(ValueError(msg), "docs/errors.md#the-loss-does-not-belong-to-the-step")
     session = current.loss_session()
     if session is not None:
         session.loss_steps.note_loss()

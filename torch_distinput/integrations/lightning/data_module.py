@@ -113,9 +113,9 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
         loaders = self._signals.in_use
         if not loaders:
             msg = (
-                "Expected a step in use, got none: Lightning has begun none, or has told nobody, "
-                "as in Tuner.lr_find, which takes all callbacks away for its time. Ask in "
-                "training_step or another step; find a learning rate with a DataLoader."
+                "Expected a step in use, got none: Lightning has not begun one, or its "
+                "callbacks are missing, as in Tuner.lr_find, which removes them while it runs. "
+                "Ask in training_step or another step; find a learning rate with a DataLoader."
             )
             raise tdi.UsageError(msg)
         if len(loaders) != 1:

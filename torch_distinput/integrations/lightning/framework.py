@@ -270,8 +270,8 @@ def refuse_a_lost_state(trainer: Any, dataset: object) -> NoReturn:
     msg = (
         f"Expected a checkpoint that tells where {dataset!r} stands, got one that was saved "
         f"{steps_done(trainer)} steps into its epoch and does not: by another loader, by a "
-        "DataModule with another class name, or without InputState among the callbacks. Examples "
-        "would come twice. Go on from a checkpoint of the end of an epoch, or with the DataModule "
-        "and the callbacks that wrote this one."
+        "DataModule with another class name, or without InputState among the callbacks. "
+        "Examples would come twice. Resume from a checkpoint of the end of an epoch, or with "
+        "the DataModule and the callbacks that wrote this one."
     )
     raise tdi.ConfigurationError(msg)

@@ -227,9 +227,9 @@ class Loader:
         known = "" if self._num_steps is None else f" of {self._num_steps}"
         _log.warning(
             "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
-            "reason). It does not train the other examples of its source (%s) in this epoch. The "
-            "next one begins from the beginning of the source: in another order with shuffle=True, "
-            "else with the same examples again. Said once.",
+            "reason). It does not train the other examples of its source (%s) in this epoch. "
+            "The next one starts from the beginning of the source: in another order with "
+            "shuffle=True, otherwise with the same examples again. (Logged once.)",
             trained.last.epoch,
             trained.last.num_steps,
             known,

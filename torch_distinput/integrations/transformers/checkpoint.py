@@ -58,6 +58,6 @@ class SavedPosition:
             found = f"got something else there ({error})"
         msg = (
             f"Expected a checkpoint with {FILE_NAME}, where the epoch stands, {found}. Resume a "
-            "checkpoint of this Trainer, or pass ignore_data_skip=True to begin its epoch anew."
+            "checkpoint of this Trainer, or pass ignore_data_skip=True to start its epoch again."
         )
         raise ValueError(msg)

@@ -47,8 +47,8 @@ def try_losses(trainer: Any, batch: Any) -> torch.Tensor:
 def warn_of_mean(model: nn.Module) -> None:
     """Say that the loss of a model is weighed otherwise than Trainer would."""
     _log.warning(
-        "%s takes num_items_in_batch and does not use it: its loss is the mean of a batch, and is "
-        "weighed as one. Without this, Trainer would multiply its gradients by the processes and "
-        "by gradient_accumulation_steps.",
+        "%s takes num_items_in_batch and does not use it: its loss is the mean of a batch, and "
+        "is weighted as one. Without this, Trainer would multiply its gradients by the "
+        "processes and by gradient_accumulation_steps.",
         type(model).__name__,
     )

@@ -12,6 +12,9 @@ Of two windows of 8 examples, in global batches of 2, with a bucket up to length
 Each window is worked out by itself, so any place of the order can be asked for. Windows hold whole
 global batches; what is left over at the end of all, less than a batch, stays where it is. So
 ``drop_last`` drops what it would drop without buckets.
+
+Batches by a token budget are cut from a window when it is sorted, and none goes on in the next one.
+The last of them, which may not be full, stays the last of its window.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size, find_begins
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices, permute
 
@@ -66,21 +70,44 @@ def sort_window(
     return np.concatenate([batches[turns].ravel(), np.arange(full, count)])
 
 
+def sort_window_by_budget(
+    buckets: BucketNumbers, counted: Indices, budget: BatchBudget, *, key: tuple[int, ...] | None
+) -> tuple[Indices, Indices]:
+    """Return the places of a window in the order in which they are played, and the batches' sizes.
+
+    Args:
+        buckets: of each place, as they come.
+        counted: the tokens that each counts for, of which each fits into the budget.
+        budget: what a batch may hold.
+        key: as in :func:`sort_window`.
+    """
+    by_bucket = np.argsort(buckets, kind="stable")
+    totals = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counted[by_bucket])])
+    begins = find_begins(totals, budget)
+    batches = list(map(np.sort, np.split(by_bucket, begins[1:-1])))
+    firsts = [int(batch[0]) for batch in batches[:-1]]
+    turns = np.argsort(firsts) if key is None else permute(len(firsts), key=key)
+    played = [*(batches[turn] for turn in turns.tolist()), batches[-1]]
+    return np.concatenate(played), np.array(list(map(len, played)), dtype=np.int64)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Bucketing:
     """How examples by index are put into buckets.
 
     Attributes:
         buckets: of each index.
-        window: examples that are sorted together, a multiple of the global batch size.
-        global_batch_size: examples of a batch.
+        window: examples that are sorted together; of batches of one size, a multiple of that.
+        size: examples of a batch, or tokens.
         shuffle: batches come in an order of the epoch, else in the turn of their first examples.
+        counted: the tokens that each index counts for, where batches hold tokens.
     """
 
     buckets: BucketNumbers
     window: int
-    global_batch_size: int
+    size: Size
     shuffle: bool
+    counted: Indices | None = None
 
     def apply(self, order: ExampleOrder, *, seed: int, epoch: int) -> BucketedOrder:
         """Return the order of an epoch with buckets."""
@@ -102,7 +129,7 @@ class BucketedOrder:
     bucketing: Bucketing
     seed: int
     epoch: int
-    _kept: dict[int, Indices] = field(default_factory=dict)
+    _kept: dict[int, tuple[Indices, Indices]] = field(default_factory=dict)
 
     @property
     def num_examples(self) -> int:
@@ -123,12 +150,19 @@ class BucketedOrder:
         start = 0
         for end in ends:
             if start < end:
-                found[start:end] = self._window(int(windows[start]))[places[start:end]]
+                indices, _ = self._window(int(windows[start]))
+                found[start:end] = indices[places[start:end]]
             start = end
         return found.reshape(positions.shape)
 
-    def _window(self, number: int) -> Indices:
-        """The indices of a window, as they are played."""
+    def find_begins(self) -> Indices:
+        """The places at which batches by a budget begin, and the end of the last one."""
+        num_windows = -(-self.num_examples // self.bucketing.window)
+        sizes = [self._window(number)[1] for number in range(num_windows)]
+        return np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *sizes]))
+
+    def _window(self, number: int) -> tuple[Indices, Indices]:
+        """The indices of a window as they are played, and the sizes of batches by a budget."""
         kept = self._kept.get(number)
         if kept is not None:
             return kept
@@ -138,6 +172,12 @@ class BucketedOrder:
         key = make_window_key(self.seed, self.epoch, number) if how.shuffle else None
         while len(self._kept) >= _MOST_KEPT:
             self._kept.pop(next(iter(self._kept)))
-        found = indices[sort_window(how.buckets[indices], how.global_batch_size, key=key)]
-        self._kept[number] = found
+        buckets, sizes = how.buckets[indices], np.empty(0, dtype=np.int64)
+        if isinstance(how.size, BatchBudget):
+            assert how.counted is not None, "a budget counts something"
+            counted = how.counted[indices]
+            places, sizes = sort_window_by_budget(buckets, counted, how.size, key=key)
+        else:
+            places = sort_window(buckets, how.size, key=key)
+        self._kept[number] = found = (indices[places], sizes)
         return found

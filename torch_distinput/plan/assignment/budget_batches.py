@@ -20,6 +20,7 @@ import numpy as np
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.batching import Splitter, cut_for_all
 from torch_distinput.plan.assignment.bounds import BatchBudget, find_begins
+from torch_distinput.plan.assignment.bucketing import BucketedOrder
 from torch_distinput.plan.assignment.order import (
     ExampleOrder,
     GivenOrder,
@@ -41,6 +42,7 @@ class BudgetBatches:
         begins: the places at which batches begin, and at which the last one ends.
         budget: what fits.
         drop_last: leave the last batch out, unless it is full.
+        borders: the places at which batches begin, where the order says it, and its end.
     """
 
     order: ExampleOrder
@@ -49,6 +51,7 @@ class BudgetBatches:
     begins: Indices
     budget: BatchBudget
     drop_last: bool = False
+    borders: Indices | None = None
 
     @staticmethod
     def of(
@@ -68,7 +71,7 @@ class BudgetBatches:
         sequence = order.take_range(0, order.num_examples)
         _check_indices(sequence, len(lengths))
         counted = budget.cap(lengths[sequence])
-        _check_fits(sequence, counted, budget)
+        check_fits(sequence, counted, budget)
         totals = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counted)])
         whole = BudgetBatches(
             order=order,
@@ -77,6 +80,7 @@ class BudgetBatches:
             begins=totals[:1],
             budget=budget,
             drop_last=drop_last,
+            borders=order.find_begins() if isinstance(order, BucketedOrder) else None,
         )
         return whole._begin_with(0)
 
@@ -144,7 +148,11 @@ class BudgetBatches:
 
     def _begin_with(self, first: int) -> BudgetBatches:
         """The batches from a place of the order on, wherever those before it end."""
-        begins = first + find_begins(self.totals[first:], self.budget)
+        if self.borders is None:
+            begins = first + find_begins(self.totals[first:], self.budget)
+        else:  # what is left of a batch is one
+            left = self.borders[self.borders > first]
+            begins = np.concatenate([np.array([first], dtype=np.int64), left])
         last = self.totals[begins[-2:]]
         if self.drop_last and len(last) > 1 and last[1] - last[0] < self.budget.num_tokens:
             begins = begins[:-1]
@@ -162,8 +170,12 @@ def _check_indices(sequence: Indices, num_lengths: int) -> None:
         raise ConfigurationError(msg)
 
 
-def _check_fits(sequence: Indices, counted: Indices, budget: BatchBudget) -> None:
-    """Refuse an example that fits into no batch; say which."""
+def check_fits(sequence: Indices, counted: Indices, budget: BatchBudget) -> None:
+    """Refuse an example that fits into no batch; say which.
+
+    Raises:
+        ConfigurationError: a ValueError; there is one.
+    """
     wrong = np.flatnonzero(counted > budget.num_tokens)
     if len(wrong):
         first = wrong[np.argmin(sequence[wrong])]  # the same whatever the order

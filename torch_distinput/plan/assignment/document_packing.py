@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import neg
 from typing import final
 
 import numpy as np
@@ -63,6 +64,12 @@ class PackedRows:
         """The share of padding in all rows."""
         size = self.num_rows * self.row_length
         return (size - self.num_tokens) / size if size else 0.0
+
+    def count_contents(self) -> Indices:
+        """``(rows, 3)``: of each row its pieces, their tokens, and its places with padding."""
+        firsts, places = self.first_pieces, np.full(self.num_rows, self.row_length)
+        before = np.append(0, np.cumsum(self.lengths))
+        return np.column_stack([np.diff(firsts), np.diff(before[firsts]), places])
 
     def lay_out(self, rows: Indices) -> RowLayout:
         """Say what is where in some rows."""
@@ -133,12 +140,26 @@ def pack_documents(lengths: Indices, row_length: int, *, how: str, window: int) 
     documents = np.repeat(np.arange(len(lengths)), counts)
     starts = count_up(counts) * row_length
     pieces = np.minimum(lengths[documents] - starts, row_length)
-    rows = _find_best_rows(pieces, documents // window, row_length)
-    order = np.argsort(rows, kind="stable")
-    num_rows = int(rows.max()) + 1 if len(rows) else 0
+    if not len(pieces):
+        return PackedRows(
+            row_length=row_length,
+            first_pieces=np.zeros(1, dtype=np.int64),
+            documents=documents,
+            starts=starts,
+            lengths=pieces,
+        )
+    bounds = _find_bounds(documents // window)
+    rows = _find_best_rows(pieces, bounds, row_length)
+    # Rows are named by their first pieces, so that their order is that of these.
+    firsts = np.empty(int(rows.max()) + 1, dtype=np.int64)
+    firsts[rows[::-1]] = np.arange(len(rows))[::-1]  # of several the last assigned stays
+    named = firsts[rows]
+    sizes = np.diff(bounds)
+    order = _sort_windows(named - np.repeat(bounds[:-1], sizes), bounds, int(sizes.max()))
+    is_first = np.diff(named[order], prepend=-1) != 0
     return PackedRows(
         row_length=row_length,
-        first_pieces=np.searchsorted(rows[order], np.arange(num_rows + 1)),
+        first_pieces=np.append(np.flatnonzero(is_first), len(order)),
         documents=documents[order],
         starts=starts[order],
         lengths=pieces[order],
@@ -164,52 +185,93 @@ def _concatenate(lengths: Indices, row_length: int) -> PackedRows:
     )
 
 
-def _find_best_rows(pieces: Indices, windows: Indices, row_length: int) -> Indices:
-    """The row of each piece; rows are numbered in the order of the first piece that each has."""
-    # What each would leave of a row of its own: small numbers, which are sorted by their digits.
-    spare = (row_length - pieces).astype(np.min_scalar_type(row_length))
-    bounds = [*np.flatnonzero(np.diff(windows, prepend=-1)).tolist(), len(windows)]
-    rows = np.empty(len(pieces), dtype=np.int64)
-    num_rows = 0
-    for begin, end in pairwise(bounds):
-        order = np.argsort(spare[begin:end], kind="stable") + begin
-        found = _fit_best(pieces[order], row_length)
-        rows[order] = found + num_rows
-        num_rows += int(found.max()) + 1
-    firsts = np.empty(num_rows, dtype=np.int64)
-    firsts[rows[::-1]] = np.arange(len(rows))[::-1]  # of several the last assigned stays
-    numbers = np.empty_like(firsts)
-    numbers[np.argsort(firsts)] = np.arange(num_rows)
-    return numbers[rows]
+def _find_bounds(windows: Indices) -> Indices:
+    """The first piece of each window, and their number."""
+    return np.append(np.flatnonzero(np.diff(windows, prepend=-1)), len(windows))
 
 
-def _fit_best(sizes: Indices, row_length: int) -> Indices:
-    """For each piece of a window, the longest first, its row."""
+def _sort_windows(keys: Indices, bounds: Indices, largest: int) -> Indices:
+    """The order of pieces by keys from 0 to ``largest``, stably, each window by itself."""
+    small = keys.astype(np.min_scalar_type(largest))  # two bytes are sorted by their digits
+    orders = [small[begin:end].argsort(kind="stable") for begin, end in pairwise(bounds.tolist())]
+    return np.concatenate(orders) + np.repeat(bounds[:-1], np.diff(bounds))
+
+
+def _find_best_rows(pieces: Indices, bounds: Indices, row_length: int) -> Indices:
+    """The row of each piece; those of a window follow those of the window before."""
+    order = _sort_windows(row_length - pieces, bounds, row_length)
+    sizes = pieces[order]
+    is_other = np.diff(sizes, prepend=0) != 0
+    is_other[bounds[:-1]] = True
+    runs = np.flatnonzero(is_other)  # of pieces of one size
     # What is left of a row and its number in one integer, so that the row with least space that is
     # enough, the first among equals, is the next one in a sorted list.
-    shift = len(sizes).bit_length()
-    wanted = (sizes << shift).tolist()
-    whole, smallest = row_length << shift, wanted[-1]
+    counts = np.diff(bounds)
+    shift = int(counts.max()).bit_length()
+    ends = np.searchsorted(runs, bounds)
+    wanted = _split(sizes[runs] << shift, ends)
+    times = _split(np.diff(runs, append=len(sizes)), ends)
+    found = [_fit_best(*own, row_length << shift) for own in zip(wanted, times, strict=True)]
+    rows = count_up(counts)  # of pieces that have a row each; the others follow
+    chosen = np.fromiter(chain.from_iterable(own for own, _, _ in found), dtype=np.int64)
+    taken = np.fromiter(chain.from_iterable(own for _, own, _ in found), dtype=np.int64)
+    rows[sizes <= row_length // 2] = np.repeat(chosen & ((1 << shift) - 1), taken)
+    num_rows = np.array([num for _, _, num in found])
+    rows += np.repeat(np.cumsum(num_rows) - num_rows, counts)
+    placed = np.empty_like(rows)
+    placed[order] = rows
+    return placed
+
+
+def _split(values: Indices, bounds: Indices) -> list[list[int]]:
+    """Windows of values."""
+    plain = values.tolist()
+    return [plain[begin:end] for begin, end in pairwise(bounds.tolist())]
+
+
+def _fit_best(
+    sizes: list[int], counts: list[int], whole: int
+) -> tuple[list[int], list[int], int]:
+    """Choose rows for the pieces of a window: runs of pieces of one size, the longest first.
+
+    Pieces longer than half a row have one each, in order. Where one piece of a run of shorter ones
+    has gone, there is less space than in any other row that is long enough: the next one goes there
+    too as long as it fits, and then into the row behind it in the list.
+
+    Returns:
+        Of the shorter pieces, for each few of a run what is left of their row and its number, and
+        how many they are; and the number of rows.
+    """
+    smallest = sizes[-1]
     spaces: list[int] = []
+    alone = bisect_left(sizes, -(whole // 2), key=neg)
+    num_rows = 0
+    for size, count in zip(sizes[:alone], counts[:alone], strict=True):
+        if whole - size >= smallest:
+            spaces += range(whole - size + num_rows, whole - size + num_rows + count)
+        num_rows += count
+    spaces.append(whole + num_rows)  # a row that is not begun
     chosen: list[int] = []
-    num_rows = num_open = 0
-    for size in wanted:
-        at = bisect_left(spaces, size)
-        if at == num_open:
-            space = whole + num_rows - size
-            num_rows += 1
-            if space >= smallest:
-                insort(spaces, space)
-                num_open += 1
-        else:
-            space = spaces[at] - size
+    taken: list[int] = []
+    for size, count in zip(sizes[alone:], counts[alone:], strict=True):
+        at, left = bisect_left(spaces, size), count
+        while left:
+            space = spaces[at]
+            if space >= whole:
+                num_rows += 1
+                spaces.append(whole + num_rows)
+            num = left if left * size <= space else space // size
+            left -= num
+            space -= num * size
+            chosen.append(space)
+            taken.append(num)
             if space < smallest:  # nothing of this window fits any more
                 del spaces[at]
-                num_open -= 1
-            elif at and spaces[at - 1] > space:
+                continue
+            if at and spaces[at - 1] > space:
                 del spaces[at]
                 insort(spaces, space, 0, at)
             else:
                 spaces[at] = space
-        chosen.append(space)
-    return np.array(chosen) & ((1 << shift) - 1)
+            at += 1
+    return chosen, taken, num_rows

@@ -8,7 +8,7 @@ The indices of a mixture are those of its sources, one behind the other:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
@@ -16,7 +16,7 @@ from typing import final
 
 import numpy as np
 
-from torch_distinput.plan.assignment.mixing import REPEAT, SourceOrder, mix_known
+from torch_distinput.plan.assignment.mixing import REPEAT, Numbers, SourceOrder, mix_known
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.shares import ByNumber, Shares
@@ -89,6 +89,26 @@ class MixedIndices:
     def count(self, place: int) -> ByNumber:
         """How many examples of each source come before a place."""
         return self.order.count(place)
+
+    def count_steps(self, place: int, cuts: Sequence[Numbers]) -> Iterator[tuple[ByNumber, int]]:
+        """What the steps of a batch are from that each worker plays for itself.
+
+        Args:
+            place: where the batch begins in the order.
+            cuts: for each worker the rows of each replica in each step, ``(steps, replicas)``.
+
+        Returns:
+            For each step the examples of each source over all workers, and the place behind the
+            last of them.
+        """
+        ends = np.cumsum([cut.sum(axis=1) for cut in cuts], axis=1)  # (workers, steps)
+        sources, _ = self.order.take_range(place, place + int(ends.max()))
+        had = np.zeros((len(sources) + 1, len(self.members)), dtype=np.int64)
+        had[np.arange(1, len(had)), sources] = 1
+        until = np.cumsum(had, axis=0)[ends].sum(axis=0)  # (steps, sources)
+        counts = np.diff(until, axis=0, prepend=np.zeros_like(until[:1]))
+        for own, end in zip(counts.tolist(), ends.max(axis=0).tolist(), strict=True):
+            yield tuple(own), place + end
 
     def count_passes(self, counts: ByNumber) -> ByNumber:
         """How often each source has begun again when it has given so many examples."""

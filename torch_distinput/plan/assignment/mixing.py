@@ -18,6 +18,9 @@ A source of known length is *found ended* at the first place that it has no exam
     "all"       there it falls out. From that place on the others share anew what it had
     "repeat"    there it begins again. The epoch ends with the last example of the first pass of
                 the source that takes longest
+
+Where shares are of tokens, and an example tells its length only when it is read, the next example
+is of the source that has had the fewest tokens for its share (:class:`TokenTurns`).
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from numpy.typing import NDArray
 from torch_distinput.plan.assignment.shares import ByNumber, Shares, Stretch
 
 Numbers = NDArray[np.int64]
+_PARTS = 1 << 32
+"""Parts of a token in which dues are counted, so that a share is off by less than one of them."""
 FIRST, ALL, REPEAT = "first", "all", "repeat"
 STOPS = (FIRST, ALL, REPEAT)
 
@@ -90,7 +95,7 @@ class SourceOrder:
 
     def count(self, place: int) -> ByNumber:
         """How many examples of each source come before a place."""
-        stretch = self._find(place)
+        stretch = self.find_stretch(place)
         times, rest = divmod(place - stretch.first, sum(stretch.counts))
         period = make_period(stretch.counts)
         return tuple(
@@ -150,11 +155,12 @@ class SourceOrder:
             if s.first < stop
         )
 
+    def find_stretch(self, place: int) -> Stretch:
+        """The stretch that a place lies in."""
+        return self.stretches[self._number(place)]
+
     def _number(self, place: int) -> int:
         return bisect_right(self.stretches, place, key=lambda stretch: stretch.first) - 1
-
-    def _find(self, place: int) -> Stretch:
-        return self.stretches[self._number(place)]
 
 
 def _take_of_stretch(stretch: Stretch, places: Numbers) -> tuple[Numbers, Numbers]:
@@ -202,3 +208,61 @@ def _mix_all(shares: Shares, lengths: Sequence[int]) -> tuple[SourceOrder, int]:
         done += order.cut(place)
         first, before = place, order.count(place)
     return SourceOrder(done), first
+
+
+@final
+class TokenTurns:
+    """Whose turn it is where shares are of tokens: decided by the lengths that were read.
+
+    A source's *due* is the tokens that it has had, over its share. The one with the least comes
+    next, the first of equals. Of two sources with equal shares:
+
+        turn                 0    1    2    3    4
+        dues before it     0 0  9 0  9 3  9 8  9 12
+        source, tokens     a 9  b 3  b 5  b 4  a ...
+
+    No due is ahead of the least by more than one example. So in any beginning a source has at most
+    one example more than its share, and lacks at most its share of one example of each other.
+
+    Dues are told less the least of them: they do not grow with what was read. A source without a
+    share for a while (of a schedule) has no claim to what it could have had.
+    """
+
+    def __init__(self, order: SourceOrder, place: int, dues: ByNumber) -> None:
+        """Begin at a place of the order, with the dues there; 0 for all at first."""
+        self._order = order
+        self._place = place
+        self._dues = list(dues)
+        self._enter()
+
+    @property
+    def source(self) -> int:
+        """Whose turn it is."""
+        return self._waiting[0][1]
+
+    @property
+    def dues(self) -> ByNumber:
+        """Enough to go on from here."""
+        least = self._waiting[0][0]
+        return tuple(max(0, due - least) for due in self._dues)
+
+    def take(self, num_tokens: int) -> None:
+        """Note that the source whose turn it is has given an example of so many tokens."""
+        due, source = self._waiting[0]
+        self._dues[source] = due = due + num_tokens * self._parts[source]
+        heapq.heapreplace(self._waiting, (due, source))
+        self._place += 1
+        if self._place == self._stop:
+            self._dues = list(self.dues)
+            self._enter()
+
+    def _enter(self) -> None:
+        """Take the shares of the stretch that begins here, or that the place is in."""
+        stretch = self._order.find_stretch(self._place)
+        self._stop = None if stretch.length is None else stretch.first + stretch.length
+        whole = sum(stretch.counts) * _PARTS
+        self._parts = [whole // count if count else 0 for count in stretch.counts]
+        self._waiting = [
+            (self._dues[source], source) for source, count in enumerate(stretch.counts) if count
+        ]
+        heapq.heapify(self._waiting)

@@ -10,6 +10,7 @@ for a billion items.
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import blake2b
 from math import isqrt
 
 import numpy as np
@@ -28,6 +29,12 @@ def permute(num_items: int, *, key: tuple[int, ...]) -> Indices:
     """Return a keyed permutation of a few items, such as a window of a stream or a file list."""
     words = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_items)
     return _argsort(words)
+
+
+def permute_files(num_files: int, *, seed: int, epoch: int) -> Indices:
+    """Return the order of an epoch in which files, or parts of them, are dealt out."""
+    name = int.from_bytes(blake2b(b"files", digest_size=4).digest(), "big")
+    return permute(num_files, key=(name, seed, epoch, 0))
 
 
 @lru_cache(maxsize=4)

@@ -34,6 +34,12 @@ class Topology:
         """Index in sync of this worker's first replica."""
         return self.worker_index * self.replicas_per_worker
 
+    def _repr_html_(self) -> str:
+        """Draw the replicas of each worker, for notebooks."""
+        from torch_distinput.rendering.notebook import show_topology  # noqa: PLC0415 - if shown
+
+        return show_topology(self.num_workers, self.replicas_per_worker, self.worker_index)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputContext:

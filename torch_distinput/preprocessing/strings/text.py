@@ -127,7 +127,7 @@ def _apply(name: str, rule: Callable[[str], Any], text: str) -> Any:
     try:
         return rule(text)
     except StopIteration as error:
-        msg = f"Expected {name} to return, got StopIteration for {text!r:.60}. Mend the function."
+        msg = f"Expected {name} to return, got StopIteration for {text!r:.60}. Fix the function."
         raise RuntimeError(msg) from error
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from torch_distinput.data.batch.mixed import MixedRows
+from torch_distinput.data.sources.mixing.known_turns import KnownTurns, describe_turns
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
 from torch_distinput.data.stream.held_rows import HeldRows
 from torch_distinput.data.stream.protocols import RowReader
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.mixing import ALL, FIRST, REPEAT, make_order
+from torch_distinput.plan.assignment.mixing import ALL, FIRST, REPEAT, TokenTurns, make_order
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.shares import Shares
 from torch_distinput.plan.progress.place import Place, Start
@@ -26,6 +28,8 @@ MIXTURE = "mixture"
 """The kind of place in one."""
 _MOST_SKIPPED = 1024
 """Rows that are passed over at a time."""
+_MOST_MEASURED = 64
+"""Rows of a source that are read and measured at a time, ahead of their turns."""
 
 
 @final
@@ -39,6 +43,8 @@ class MixedSources:
         stop: when an epoch ends.
         id_width: numbers in the id of a row.
         open_source: starts a source, by its number and how often it was played before, at a place.
+        measure: tells the tokens of rows, where shares are of tokens: by the same two numbers, and
+            the number of the first of them.
     """
 
     names: tuple[str, ...]
@@ -46,6 +52,7 @@ class MixedSources:
     stop: str
     id_width: int
     open_source: Callable[[int, int, Start], RowReader]
+    measure: Callable[[int, int, Chunk, int], list[int]] | None = None
 
 
 @final
@@ -63,6 +70,9 @@ class MixedReader:
         self._ended = [0] * count
         self._passes = [0] * count
         self._delivered = [0] * count
+        self._dues = self._next_dues = (0,) * count  # where turns are taken by tokens
+        self._known: KnownTurns | None = None
+        self._pass_tokens = [int(start is not None)] * count  # unknown where a pass goes on
         cursors = [Cursor()] * count
         if start is not None:
             cursors = self._go_on(start.check(MIXTURE, count), count)
@@ -97,6 +107,9 @@ class MixedReader:
         self._passes = list(start.several("passes", count))
         self._delivered = list(start.several("delivered", count))
         skips = start.several("skips", count)
+        if self._sources.measure is not None:
+            self._dues = start.several("dues", count)
+            self._known = KnownTurns(start)
         return [
             Cursor(start=inner, skip=skip) for inner, skip in zip(start.inner, skips, strict=True)
         ]
@@ -114,14 +127,16 @@ class MixedReader:
         times = self._passes[number]
         reader = self._sources.open_source(number, times, cursor.start)
         reader.skip(cursor.skip)
-        return HeldRows(reader, cursor)
+        measure = self._sources.measure
+        if measure is None:
+            return HeldRows(reader, cursor)
+        first = 0 if times else self._delivered[number]
+        return HeldRows(reader, cursor, partial(measure, number, times), first=first)
 
     def _next(self, num_rows: int) -> Chunk | None:
         """The next rows, perhaps fewer than were asked for; None at the end."""
         while not self._is_over:
-            place = self._phase + self._turn
-            sources, _ = self._order.take_range(place, place + num_rows)
-            sources, short = self._cut_where_short(sources)
+            sources, short = self._list_turns(num_rows)
             if self._sources.stop == REPEAT and (end := self._find_end(sources)) is not None:
                 sources, short, self._is_over = sources[:end], None, True
             if len(sources):
@@ -129,6 +144,32 @@ class MixedReader:
             if short is not None:
                 self._end(short)
         return None
+
+    def _list_turns(self, num_rows: int) -> tuple[Indices, int | None]:
+        """Whose turns come next; fewer before a source that has no row for its turn, and that."""
+        place = self._phase + self._turn
+        if self._sources.measure is None:
+            sources, _ = self._order.take_range(place, place + num_rows)
+            return self._cut_where_short(sources)
+        turns = TokenTurns(self._order, place, self._dues)
+        sources, short = self._take_turns(turns, num_rows)
+        self._next_dues = turns.dues
+        self._cut_where_short(sources)  # who repeats looks ahead
+        return sources, short
+
+    def _take_turns(self, turns: TokenTurns, num_rows: int) -> tuple[Indices, int | None]:
+        """Turns that follow from the lengths of what was read; rows are read some at a time."""
+        counts = [0] * len(self._held)
+        chosen: list[int] = []
+        while (left := num_rows - len(chosen)) > 0:
+            number = turns.source
+            held, count = self._held[number], counts[number]
+            if held.count == count and held.fill(count + min(left, _MOST_MEASURED)) == count:
+                return np.array(chosen, dtype=np.int64), number
+            turns.take(held.lengths[count])
+            counts[number] += 1
+            chosen.append(number)
+        return np.array(chosen, dtype=np.int64), None
 
     def _cut_where_short(self, sources: Indices) -> tuple[Indices, int | None]:
         """The turns before the first one that a source has no row for; and that source."""
@@ -157,7 +198,7 @@ class MixedReader:
         return end
 
     def _hand_out(self, sources: Indices) -> Chunk:
-        place = self._place()
+        place = self._place(self._note_turns(sources))
         ids: Ids = np.zeros((len(sources), self._sources.id_width), dtype=np.int64)
         parts: list[Any] = [None] * len(self._held)
         for number, count in enumerate(self._count(sources)):
@@ -178,9 +219,24 @@ class MixedReader:
             place=Cursor(start=place, num_touched=self._touched),
         )
 
+    def _note_turns(self, sources: Indices) -> tuple[tuple[str, Any], ...]:
+        """What a place before some turns says of tokens; they are over then."""
+        if self._sources.measure is None:
+            return ()
+        lengths = np.empty(len(sources), dtype=np.int64)
+        for number, count in enumerate(self._count(sources)):
+            lengths[sources == number] = own = self._held[number].lengths[:count]
+            self._pass_tokens[number] += sum(own)
+        if self._known is not None:
+            self._known.add(sources, lengths)
+        dues, self._dues = self._dues, self._next_dues
+        return ("dues", dues), *describe_turns(sources, lengths)
+
     def _end(self, number: int) -> None:
         """A source has no row for its turn."""
         self._check_not_empty(number)
+        if self._sources.measure is not None:
+            self._end_tokens(number)
         self._ended[number] = 1
         self._notes.extend(self._held[number].drain())
         if self._sources.stop == FIRST:
@@ -195,11 +251,29 @@ class MixedReader:
             self._held[number] = self._open(number, Cursor())
             self._check_not_empty(number)
 
+    def _end_tokens(self, number: int) -> None:
+        """Refuse a source without a token: it would be played again and again for its share."""
+        if self._known is not None:
+            self._known.end_source(is_whole=self._shard.num_files == ALL_FILES)
+        if not self._pass_tokens[number] and not self._may_be_empty:
+            msg = (
+                "Expected tokens in each source whose weight is a share of tokens, got none in "
+                f"{self._sources.names[number]!r}. Look at length=, or leave the source out."
+            )
+            raise SourceError(msg)
+        self._pass_tokens[number] = 0
+
+    @property
+    def _may_be_empty(self) -> bool:
+        """Whether others may have what a source has not."""
+        shard = self._shard
+        has_others = shard.num_shards > 1 or shard.reassignments or shard.num_files != ALL_FILES
+        return self._sources.stop == ALL and bool(has_others)
+
     def _check_not_empty(self, number: int) -> None:
         """Refuse a source without any row, unless others have its rows."""
-        shard, held = self._shard, self._held[number]
-        has_others = shard.num_shards > 1 or shard.reassignments or shard.num_files != ALL_FILES
-        if not held.is_empty or (self._sources.stop == ALL and has_others):
+        shard = self._shard
+        if not self._held[number].is_empty or self._may_be_empty:
             return
         name = self._sources.names[number]
         if self._passes[number]:
@@ -218,7 +292,7 @@ class MixedReader:
         )
         raise SourceError(msg)
 
-    def _place(self) -> Place:
+    def _place(self, more: tuple[tuple[str, Any], ...]) -> Place:
         """Where the mixture stands: the index, and where each source does."""
         cursors = [held.place for held in self._held]
         values = (
@@ -228,6 +302,7 @@ class MixedReader:
             ("passes", tuple(self._passes)),
             ("delivered", tuple(self._delivered)),
             ("skips", tuple(cursor.skip for cursor in cursors)),
+            *more,
         )
         return Place(MIXTURE, values, 0, tuple(cursor.start for cursor in cursors))
 

@@ -20,9 +20,11 @@ _log = logging.getLogger(__name__)
 def find_shares(mixture: Mixture, opened: Mapping[str, Source], request: Request) -> Shares:
     """Return the shares of examples, and say where they are rounded.
 
+    Of tokens, where not all sources have an index: by those each turn is decided when it comes.
+
     Raises:
-        ConfigurationError: a ValueError; weights are shares of tokens, and a source has no index or
-            no tokens, or its lengths are none; or a schedule in steps has no size of them.
+        ConfigurationError: a ValueError; weights are shares of tokens, and a source has no tokens,
+            or its lengths are none; or a schedule in steps has no size of them.
         SourceError: the length function, or a source, raised.
     """
     size = request.size if mixture.unit == STEPS else 1
@@ -50,26 +52,28 @@ def find_shares(mixture: Mixture, opened: Mapping[str, Source], request: Request
     return shares
 
 
+def is_by_turns(mixture: Mixture, opened: Mapping[str, Source]) -> bool:
+    """Whether shares are of tokens that are counted only when examples are read."""
+    are_known = all(isinstance(source, IndexedSource) for source in opened.values())
+    return mixture.length is not None and not are_known
+
+
 def _find_mean_lengths(mixture: Mixture, opened: Mapping[str, Source]) -> list[Fraction]:
-    """Tokens of an example of each source; 1 where weights are shares of examples.
+    """Tokens of an example of each source; 1 where they decide nothing.
 
     A source with examples that are twice as long gets half as many turns for the same share.
     """
-    if mixture.length is None:
-        return [Fraction(1)] * len(opened)
+    means = [Fraction(1)] * len(opened)
+    if mixture.length is None or is_by_turns(mixture, opened):
+        return means
     return [
-        _find_mean_length(name, mixture.length, source) for name, source in opened.items()
+        _find_mean_length(name, mixture.length, source)
+        for name, source in opened.items()
+        if isinstance(source, IndexedSource)
     ]
 
 
-def _find_mean_length(name: str, length: Length, source: Source) -> Fraction:
-    if not isinstance(source, IndexedSource):
-        msg = (
-            f"Expected sources with an index for shares of tokens, got {name!r}, a stream or "
-            "files, whose lengths are not known before they are read. Leave length= out, and "
-            "divide each weight by the mean length that you know."
-        )
-        raise ConfigurationError(msg)
+def _find_mean_length(name: str, length: Length, source: IndexedSource) -> Fraction:
     lengths = source.find_lengths(length, name=f"length of {name!r}").read(0)
     if not len(lengths):
         return Fraction(1)  # it is refused for that

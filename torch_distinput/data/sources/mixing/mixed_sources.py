@@ -7,7 +7,7 @@ web: IndexedSource, code: StreamSource     ->  StreamSource in which all are rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
@@ -19,7 +19,7 @@ from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.indexed import EpochTeller, IndexedStream
 from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch
-from torch_distinput.data.sources.mixing.mixed_shares import find_shares
+from torch_distinput.data.sources.mixing.mixed_shares import find_shares, is_by_turns
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -37,6 +37,7 @@ from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.mixed_order import Member, MixedIndices
+from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.shares import Shares
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.state_version_1 import Flat
@@ -143,8 +144,8 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
     cure = 'Use auto_shard_policy="data": one mixture for all workers.'
     if len(source.points) > 1:
         msg = (
-            "AutoShardPolicy.FILE needs weights that stay, since each worker mixes its own files "
-            f"and none knows the place of the others, got a schedule for {source!r}. {cure}"
+            "AutoShardPolicy.FILE needs constant weights, since each worker mixes its own files "
+            f"and none knows how far the others are, got a schedule for {source!r}. {cure}"
         )
         raise ConfigurationError(msg)
     for name, member in source.sources.items():
@@ -159,13 +160,23 @@ def check_policy(source: Any, policy: AutoShardPolicy) -> None:
 
 
 def describe_mixture(
-    mixture: Mixture, shares: Shares, members: dict[str, dict[str, Any]]
+    mixture: Mixture,
+    shares: Shares,
+    members: dict[str, dict[str, Any]],
+    *,
+    counts_tokens: bool = False,
 ) -> dict[str, Any]:
     """What decides the order: of a state, and compared between workers; lists and plain values.
 
-    ``members``: the same of each source, as far as it is known here.
+    Args:
+        mixture: what is mixed.
+        shares: of each source.
+        members: the same of each source, as far as it is known here.
+        counts_tokens: shares are of tokens, which are counted when they are read.
     """
-    weights = [[at, list(map(str, each))] for at, each in shares.points]
+    weights: list[Any] = [[at, list(map(str, each))] for at, each in shares.points]
+    if counts_tokens:
+        weights = ["of tokens", *weights]
     facts = {"sources": _list_names(mixture), "weights": weights, "stop": mixture.stop}
     for name, own in members.items():
         facts.update({f"{name}: {fact}": value for fact, value in own.items()})
@@ -217,38 +228,46 @@ def _mix_indexed(
         loader=LoaderOptions(num_workers=request.num_workers, dataset=mixture),
         mixture=mixed,
         facts=describe_mixture(mixture, shares, described),
+        packed_contents=_join_contents(list(opened.values())),
     )
+
+
+def _join_contents(sources: Sequence[IndexedSource]) -> Indices | None:
+    """What is in the rows of all sources, if all are packed."""
+    contents = [source.packed_contents for source in sources]
+    known = [each for each in contents if each is not None]
+    return np.concatenate(known) if len(known) == len(contents) else None
 
 
 def _mix_streams(
     mixture: Mixture, opened: dict[str, Source], shares: Shares, request: Request
 ) -> StreamSource:
     """All sources are read in order; each that has files or shards may be dealt out."""
-    names = tuple(opened)
+    by_turns = is_by_turns(mixture, opened)
     described = {
         name: {"number of examples": source.num_examples, **source.facts}
         for name, source in opened.items()
         if isinstance(source, IndexedSource)
     }
-    facts = describe_mixture(mixture, shares, described)
+    facts = describe_mixture(mixture, shares, described, counts_tokens=by_turns)
     # Dealt out, each worker would be elsewhere in a schedule that is written for one order.
     is_dealt = all(source.has_shards for source in opened.values()) and len(shares.points) == 1
 
     def prepare(*, by_shard: bool = False) -> Prepared:
         found = [_prepare(name, source, by_shard=by_shard) for name, source in opened.items()]
         stream = MixedStream(
-            names=names,
+            names=tuple(opened),
             streams=tuple(each.stream for each in found),
             shares=shares,
             stop=mixture.stop,
             facts=facts,
             collate=request.collate_fn,
+            length=mixture.length if by_turns else None,
         )
-        digests = "/".join(each.digest for each in found)
         return Prepared(
             stream=stream,
             num_shards=_count_shards(found) if is_dealt else 0,
-            digest=blake2b(digests.encode(), digest_size=8).hexdigest(),
+            digest=_join_digests(found),
         )
 
     streams = [source for source in opened.values() if isinstance(source, StreamSource)]
@@ -275,6 +294,7 @@ def _prepare(name: str, source: Source, *, by_shard: bool) -> Prepared:
                 fetch=source.fetch,
                 make_order=source.make_order,
                 told=EpochTeller(source.dataset),
+                packed_contents=source.packed_contents,
             ),
             num_shards=0,
             digest="",
@@ -287,6 +307,11 @@ def _count_shards(found: list[Prepared]) -> int | None:
     """Of the source that has fewest; None where all are split."""
     counts = [each.num_shards for each in found if each.num_shards is not None]
     return min(counts, default=None)
+
+
+def _join_digests(found: list[Prepared]) -> str:
+    digests = "/".join(each.digest for each in found)
+    return blake2b(digests.encode(), digest_size=8).hexdigest()
 
 
 def _refuse_version_1(flat: Flat) -> Start:

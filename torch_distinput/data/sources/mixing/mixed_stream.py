@@ -6,7 +6,8 @@ A place in it holds where each source stands, and the next turn. Of "web" and "c
         ["delivered", [5, 2]], ["skips", [5, 2]], ["skip", 0], ["from", null, null]]
 
 ``turn`` counts from ``phase``: the place of the order at which the last source fell out, after
-which those that are left share anew.
+which those that are left share anew. Where shares are of tokens, it holds also ``dues`` (see
+:class:`TokenTurns`), and how many ``rows`` were read next, with a digest of their ``turns``.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from torch_distinput.data.batch.mixed import MixedRows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.mixing.mixed_reader import MixedReader, MixedSources
 from torch_distinput.data.sources.mixing.mixed_rows import check_num_examples, merge_rows
+from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.sequences.window_plan import RowPlan
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
+from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.plan.assignment.mixed_order import derive_seed
 from torch_distinput.plan.assignment.mixing import ALL
 from torch_distinput.plan.assignment.shares import Shares
@@ -49,6 +52,7 @@ class MixedStream(CountedStream):
         facts: what decides the order, for states.
         collate: the user's, which gets examples of all sources at once; else each source makes
             columns of its own.
+        length: tells the tokens of an example, where shares are of these.
     """
 
     names: tuple[str, ...]
@@ -57,6 +61,7 @@ class MixedStream(CountedStream):
     stop: str
     facts: Mapping[str, Any]
     collate: CollateFn | None = None
+    length: Length | None = None
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start all sources."""
@@ -66,12 +71,23 @@ class MixedStream(CountedStream):
             stop=self.stop,
             id_width=_count_id_numbers(self),
             open_source=partial(self._open_source, shard),
+            measure=None if self.length is None else partial(self._measure, shard),
         )
         return MixedReader(sources, shard, start)
 
     def _open_source(self, shard: Shard, number: int, times: int, start: Start) -> RowReader:
         """Start one of them; ``times``: how often it was played before."""
         return self.streams[number].open(self._shard_of(number, shard, times), start)
+
+    def _measure(
+        self, shard: Shard, number: int, times: int, chunk: Chunk, first: int
+    ) -> list[int]:
+        """The tokens of each of some rows of a source, which are mapped for it."""
+        assert self.length is not None, "shares are of tokens"
+        examples = self.streams[number].examples(chunk, self._shard_of(number, shard, times))
+        name = f"length of {self.names[number]!r}"
+        found: list[int] = measure_rows(self.length, examples, name=name, first=first).tolist()
+        return found
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Let each source finish its rows, and put them in order."""

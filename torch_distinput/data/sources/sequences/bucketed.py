@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
+
 from torch_distinput.data.sources.classify import SourceKind, classify
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.sequences.pad_collate import PadCollate
@@ -21,6 +23,7 @@ from torch_distinput.data.sources.source import (
 )
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.assignment.bucketing import (
     Bucketing,
     find_buckets,
@@ -28,6 +31,7 @@ from torch_distinput.plan.assignment.bucketing import (
     round_window,
     sort_window,
 )
+from torch_distinput.plan.assignment.budget_batches import check_fits
 from torch_distinput.plan.assignment.permutation import Indices
 
 _log = logging.getLogger(__name__)
@@ -47,16 +51,16 @@ def open_buckets(
     """
     _refuse_batches(buckets)
     window = _find_window(buckets, request)
-    collate, own = request.collate_fn, request
-    if isinstance(collate, PadCollate) and collate.is_of_step:
-        own = replace(request, collate_fn=collate.of_rows())
+    own = request
+    if isinstance(request.collate_fn, PadCollate) and request.collate_fn.is_of_step:
+        own = replace(request, collate_fn=request.collate_fn.of_rows())
     opened = open_source(buckets.source, own)
     if isinstance(opened, IndexedSource):
         return _bucket_indexed(buckets, opened, window, pads_step=own is not request)
     assert not isinstance(opened, ReadySource), "there is a batch size, and no DataLoader"
-    refuse_padding_of_steps(request, opened.name)
     measure_rows(buckets.length, ())  # refuses an array
-    return _bucket_stream(buckets, opened, window)
+    stream = _bucket_stream(buckets, opened, window)
+    return stream if own is request else replace(stream, step_padding=own.collate_fn)
 
 
 def _refuse_batches(buckets: Buckets) -> None:
@@ -64,7 +68,7 @@ def _refuse_batches(buckets: Buckets) -> None:
     if kind is SourceKind.LOADER:
         msg = (
             f"bucket() needs examples to put in order, got a {type(buckets.source).__name__}, "
-            "which makes batches of its own. Pass its dataset; global_batch_size, shuffle and "
+            "which makes its own batches. Pass its dataset; global_batch_size, shuffle and "
             "collate_fn are those of distribute_dataset."
         )
         raise ConfigurationError(msg)
@@ -87,28 +91,40 @@ def refuse_inner_buckets(source: Any) -> None:
         raise ConfigurationError(msg)
 
 
-def refuse_padding_of_steps(request: Request, name: str) -> None:
-    """Refuse to pad to the longest of a step where that is not known before it is read.
+def open_padded_to_steps(
+    source: Any, request: Request, open_source: Callable[[Any, Request], Source]
+) -> Source:
+    """Open a source whose rows are padded to the longest of their step, if workers vote on it.
 
     Raises:
-        ConfigurationError: it was asked for.
+        ConfigurationError: they do not, and know no lengths.
     """
     collate = request.collate_fn
-    if isinstance(collate, PadCollate) and collate.is_of_step:
-        msg = (
-            'pad_collate(longest_of="step") needs lengths that are known beforehand, of a bucket() '
-            f'over a source with an index, got {name}. Use longest_of="replica", or such a source.'
-        )
-        raise ConfigurationError(msg)
+    assert isinstance(collate, PadCollate), "asked by the caller"
+    opened = open_source(source, replace(request, collate_fn=collate.of_rows()))
+    if isinstance(opened, StreamSource):
+        return replace(opened, step_padding=collate.of_rows())
+    msg = (
+        'pad_collate(longest_of="step") needs lengths that are known beforehand where a source has '
+        f'an index: of a bucket() over it; or a stream or files. Got {opened.name}. Use '
+        'longest_of="replica", or bucket().'
+    )
+    raise ConfigurationError(msg)
 
 
-def _size_of(request: Request) -> int:
+def pads_steps(request: Request) -> bool:
+    """Whether rows are to be padded to the longest of their step."""
+    return isinstance(request.collate_fn, PadCollate) and request.collate_fn.is_of_step
+
+
+def _size_of(source: StreamSource) -> int:
     """Examples of a global batch, which change places as a whole."""
-    size = request.global_batch_size
-    if request.budget is not None:
+    size = source.request.global_batch_size
+    if source.request.budget is not None:
         msg = (
-            f"Expected a number of examples as global_batch_size for bucket(), got {size!r}: its "
-            "windows are cut into batches of one size. Give a number, or leave bucket() out."
+            f"Expected a number of examples as global_batch_size for bucket() over {source.name}, "
+            f"got {size!r}: where a batch of tokens ends is found behind the windows, which hold "
+            "whole batches. Give a number, leave bucket() out, or pass a source with an index."
         )
         raise ConfigurationError(msg)
     assert isinstance(size, int), "checked for all sources of examples"
@@ -116,7 +132,9 @@ def _size_of(request: Request) -> int:
 
 
 def _find_window(buckets: Buckets, request: Request) -> int:
-    size = _size_of(request)
+    size = request.size
+    if not isinstance(size, int):
+        return buckets.window  # its batches are found in it
     window = round_window(buckets.window, size)
     if window == size:
         _log.warning(
@@ -135,13 +153,24 @@ def _find_window(buckets: Buckets, request: Request) -> int:
     return window
 
 
-def _describe(buckets: Buckets, window: int, size: int) -> dict[str, Any]:
+def _describe(buckets: Buckets, window: int, size: Size) -> dict[str, Any]:
     """What decides the order: batches of another size would be others."""
-    return {
-        "boundaries": list(buckets.boundaries),
-        "window": window,
-        "examples of a global batch": size,
-    }
+    facts: dict[str, Any] = {"boundaries": list(buckets.boundaries), "window": window}
+    if isinstance(size, BatchBudget):
+        return {**facts, "tokens of a global batch": [size.num_tokens, size.max_length]}
+    return {**facts, "examples of a global batch": size}
+
+
+def _measure_budget(source: IndexedSource) -> tuple[Request, Indices | None]:
+    """The request with lengths that are measured, and what each index counts for in its budget."""
+    budget = source.request.budget
+    if budget is None:
+        return source.request, None
+    lengths = source.find_lengths(budget.length).read(0)
+    counted = budget.size.cap(lengths)
+    check_fits(np.arange(len(counted)), counted, budget.size)
+    measured = replace(budget, length=lengths)
+    return replace(source.request, global_batch_size=measured), counted
 
 
 def _bucket_indexed(
@@ -149,25 +178,29 @@ def _bucket_indexed(
 ) -> IndexedSource:
     """Measure all examples, also those that a mixture leaves out: indices name them all."""
     assert source.num_examples is not None, "no DataLoader is bucketed"
-    size, measured = _size_of(source.request), source.find_lengths(buckets.length)
+    size, measured = source.request.size, source.find_lengths(buckets.length)
+    assert size is not None, "checked for all sources of examples"
+    request, counted = _measure_budget(source)
     lengths = measured.read(0)
     facts = {**_describe(buckets, window, size), "lengths": measured.digest(0)}
     return replace(
         source,
         name=repr(buckets),
+        request=request,
         padded_lengths=lengths if pads_step else None,
         bucketing=Bucketing(
             buckets=find_buckets(lengths, buckets.boundaries),
             window=window,
-            global_batch_size=size,
+            size=size,
             shuffle=source.request.shuffle,
+            counted=counted,
         ),
         facts={**source.facts, **{f"bucket: {name}": value for name, value in facts.items()}},
     )
 
 
 def _bucket_stream(buckets: Buckets, source: StreamSource, window: int) -> StreamSource:
-    size = _size_of(source.request)
+    size = _size_of(source)
     plan = BucketPlan(
         length=buckets.length,
         boundaries=buckets.boundaries,

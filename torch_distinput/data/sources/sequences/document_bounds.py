@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_distinput.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
+
+_MOST_TOKENS = 2**31 - 1
 
 
 def cu_seqlens(document_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -22,9 +26,18 @@ def cu_seqlens(document_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     Returns:
         ``cu_seqlens``: int32 ``(sequences + 1,)``, the first token of each sequence, and the number
         of all tokens; on the same device. ``max_seqlen``: the length of the longest sequence.
+
+    Raises:
+        ValueError: if there are more tokens than an int32 counts.
     """
     ids: Any = document_ids  # torch does not type what nested tensors have
     values = ids.values() if ids.is_nested else ids.flatten()
+    if len(values) > _MOST_TOKENS:
+        msg = (
+            f"cu_seqlens expects at most {_MOST_TOKENS} tokens, which kernels count in int32, got "
+            f"{len(values)}. Give it fewer rows at a time."
+        )
+        raise ConfigurationError(msg)
     is_first = torch.ones_like(values, dtype=torch.bool)
     is_first[1:] = values[1:] != values[:-1]
     if ids.is_nested:

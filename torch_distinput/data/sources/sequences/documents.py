@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -75,7 +76,7 @@ def make_reader(fetch: Callable[[Indices], Batch], columns: ColumnNames) -> Docu
     """
     if isinstance(fetch, MixedFetch):
         readers = tuple(make_reader(own, columns) for own in fetch.fetches)
-        return _MixedReader(readers, fetch.firsts)
+        return _MixedReader(readers, fetch.firsts, columns)
     if isinstance(fetch, ColumnFetch):
         batch = fetch.structure.build([column.leaf for column in fetch.columns])
         return _LeafReader(tuple(_make_column(_pick(batch, name), name) for name in columns))
@@ -224,6 +225,7 @@ class _MixedReader:
 
     readers: tuple[DocumentReader, ...]
     firsts: Indices
+    columns: ColumnNames
 
     def measure(self, wanted: Indices) -> Indices:
         lengths = np.empty(len(wanted), dtype=np.int64)
@@ -238,7 +240,7 @@ class _MixedReader:
         ]
         order = np.argsort(np.concatenate([own for own, _ in parts]))
         columns = zip(*(columns for _, columns in parts), strict=True)
-        return tuple(_concat(column, order) for column in columns)
+        return tuple(map(partial(_concat, order), columns, self.columns))
 
     def _split(self, wanted: Indices) -> list[tuple[int, Indices]]:
         """The sources that have any of some documents, and the places of those."""
@@ -247,13 +249,15 @@ class _MixedReader:
         return [(number, np.flatnonzero(sources == number)) for number in there]
 
 
-def _concat(parts: Sequence[FlatDocuments], order: Indices) -> FlatDocuments:
+def _concat(
+    order: Indices, parts: Sequence[FlatDocuments], name: str | None
+) -> FlatDocuments:
     """The documents of several sources in one order."""
     parts = [part.compact() for part in parts]
     firsts = np.cumsum([0, *(len(part.values) for part in parts)]).tolist()
     begins = [part.begins + first for part, first in zip(parts, firsts, strict=False)]
     return FlatDocuments(
-        np.concatenate([part.values for part in parts]),
+        np.concatenate([make_signed(part.values, name) for part in parts]),
         np.concatenate(begins)[order],
         np.concatenate([part.lengths for part in parts])[order],
     )
@@ -291,7 +295,26 @@ def _as_array(row: Any, name: str | None) -> Any:
     if array.ndim != 1:
         raise _not_tokens(name, f"one of shape {array.shape}")
     _check_whole(array, name)
-    return array
+    return make_signed(array, name)
+
+
+def make_signed(values: Any, name: str | None) -> Any:
+    """The same values, but those of uint64 as int64: with other types NumPy makes floats of them.
+
+    Raises:
+        ConfigurationError: a ValueError; one of them is no int64, and would wrap round.
+    """
+    if values.dtype != np.uint64:
+        return values
+    if len(values) and int(values.max()) > np.iinfo(np.int64).max:
+        where = "a document" if name is None else f"column {name!r}"
+        msg = (
+            f"pack expects tokens below 2**63 in {where}, as batches have them in int64, got "
+            f"{int(values.max())} in uint64. Give them smaller numbers, by a map for example; "
+            "negative labels, such as -100, need a signed type."
+        )
+        raise ConfigurationError(msg)
+    return values.astype(np.int64)
 
 
 def _length_of(row: Any, name: str | None) -> int:

@@ -119,6 +119,8 @@ def _measure_column(column: str, fetch: Any, wanted: Indices) -> Any:
 
 
 def _pick(batch: Any, column: str) -> Any:
+    if type(batch) is dict and column in batch:  # as nearly all
+        return batch[column]
     if isinstance(batch, Mapping) and column in batch:
         return batch[column]
     names = f"columns {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else "no names"
@@ -137,11 +139,23 @@ def _measure_leaf(leaf: Any) -> Any:
 
 
 def _as_integers(values: Sequence[Any]) -> Any:
-    return np.array([_length_of(value) for value in values], dtype=object)
+    return _as_array([_length_of(value) for value in values])
+
+
+def _as_array(values: list[Any]) -> Any:
+    """Numbers as an array: of integers, where they are nothing else, which need no second look."""
+    if set(map(type, values)) == {int}:
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:  # told by the name of the example
+            pass
+    return np.array(values, dtype=object)
 
 
 def _length_of(value: Any) -> Any:
     """A number as it is; of anything else its length."""
+    if type(value) is list:  # as nearly all
+        return len(value)
     if getattr(value, "shape", None) == ():
         return value.item()
     return len(value) if hasattr(value, "__len__") else value
@@ -159,7 +173,7 @@ def _call(
         found.extend(map(length, examples))
     except Exception as error:
         raise source_error(error, f"{name}= of example {first + len(found)}") from error
-    return np.array([value.item() if hasattr(value, "item") else value for value in found], object)
+    return _as_array([value.item() if hasattr(value, "item") else value for value in found])
 
 
 def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:

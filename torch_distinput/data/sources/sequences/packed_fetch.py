@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +20,11 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.sources.sequences.documents import DocumentReader, FlatDocuments
+from torch_distinput.data.sources.sequences.documents import (
+    DocumentReader,
+    FlatDocuments,
+    make_signed,
+)
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.data.user_sources.sequences.packing import (
     ERROR,
@@ -49,6 +53,7 @@ class PackedFetch:
         lengths: of all documents.
         order: the index by which each is read; None: its number.
         packing: what else was asked for.
+        shared: the same numbers as tensors: loader processes that are spawned share their memory.
     """
 
     reader: DocumentReader
@@ -56,8 +61,20 @@ class PackedFetch:
     lengths: Indices
     order: Indices | None
     packing: DocumentPacking
+    shared: tuple[torch.Tensor, ...] = field(init=False)
 
     makes_batches = True  # in memory of their own
+
+    def __post_init__(self) -> None:
+        """Keep one set of tensors: each that is pickled anew would take memory of its own."""
+        plan = self.plan
+        order = () if self.order is None else (self.order,)
+        arrays = (plan.first_pieces, plan.documents, plan.starts, plan.lengths, self.lengths)
+        object.__setattr__(self, "shared", tuple(map(torch.from_numpy, (*arrays, *order))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the numbers, some 40 bytes for a document, as tensors."""
+        return _open_shared, (self.reader, self.shared, self.packing)
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
@@ -79,6 +96,22 @@ class PackedFetch:
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """The same, as a dataset is asked for examples."""
         return self.examples(np.array(indices, dtype=np.int64))
+
+
+def _open_shared(
+    reader: DocumentReader, shared: tuple[torch.Tensor, ...], packing: DocumentPacking
+) -> PackedFetch:
+    """The fetch in another process."""
+    first_pieces, documents, starts, own, lengths, *rest = (each.numpy() for each in shared)
+    order = rest[0] if rest else None
+    plan = PackedRows(
+        row_length=packing.row_length,
+        first_pieces=first_pieces,
+        documents=documents,
+        starts=starts,
+        lengths=own,
+    )
+    return PackedFetch(reader=reader, plan=plan, lengths=lengths, order=order, packing=packing)
 
 
 def check_lengths(planned: Indices, got: Indices, ids: Ids, *, column: str | None) -> None:
@@ -131,9 +164,12 @@ def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentP
         packing: what was asked for.
     """
     within = count_up(layout.lengths)
-    tokens = _take(pieces[0], layout, within)
-    targets = tokens if len(pieces) == 1 else _take(pieces[1], layout, within)
-    labels = (_shift if packing.shift_labels else _mark)(targets, layout, pieces[-1])
+    taken = [_take(*column, layout, within) for column in zip(pieces, packing.columns, strict=True)]
+    tokens, targets = taken[0], taken[-1]
+    if packing.shift_labels:
+        labels = _shift(targets, layout, pieces[-1], packing.columns[-1])
+    else:
+        labels = _mark(targets, layout)
     numbers = np.repeat(layout.numbers.astype(np.int32), layout.lengths)
     spread = _Jagged(layout) if packing.layout == JAGGED_ROWS else _Dense(layout)
     leaves = (
@@ -156,15 +192,23 @@ def join_jagged(examples: Sequence[Mapping[str, torch.Tensor]], row_length: int)
     }
 
 
-def _take(pieces: FlatDocuments, layout: RowLayout, within: Indices) -> Indices:
+def _take(
+    pieces: FlatDocuments, column: str | None, layout: RowLayout, within: Indices
+) -> Indices:
     """The values of pieces, one behind the other."""
     places = np.repeat(pieces.begins + layout.starts, layout.lengths)
     places += within
-    found: Indices = pieces.values[places].astype(np.int64, copy=False)
+    return _to_int64(pieces.values[places], column)
+
+
+def _to_int64(values: Any, column: str | None) -> Indices:
+    found: Indices = make_signed(values, column).astype(np.int64, copy=False)
     return found
 
 
-def _shift(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:
+def _shift(
+    values: Indices, layout: RowLayout, pieces: FlatDocuments, column: str | None
+) -> Indices:
     """For each token the next one of its document, which may be in another row."""
     if not len(values):
         return values
@@ -173,11 +217,11 @@ def _shift(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices
     goes_on = after < pieces.lengths
     nexts = pieces.begins + np.where(goes_on, after, 0)
     labels = np.roll(values, -1)
-    labels[lasts] = np.where(goes_on, pieces.values[nexts].astype(np.int64), NO_LABEL)
+    labels[lasts] = np.where(goes_on, _to_int64(pieces.values[nexts], column), NO_LABEL)
     return labels
 
 
-def _mark(values: Indices, layout: RowLayout, pieces: FlatDocuments) -> Indices:  # noqa: ARG001
+def _mark(values: Indices, layout: RowLayout) -> Indices:
     """Each token itself, but for those that begin a document, for a model that shifts."""
     labels = values.copy()
     labels[np.cumsum(layout.lengths) - layout.lengths] = NO_LABEL

@@ -85,7 +85,7 @@ def _pack_indexed(
             num_workers=request.num_workers, num_threads=request.num_threads, dataset=packing
         ),
         facts=_describe(packing, documents.facts, lengths),
-        is_packed=True,
+        packed_contents=plan.count_contents(),
     )
 
 

@@ -20,8 +20,13 @@ from torch_distinput.data.sources.sequences.packed_fetch import (
 )
 from torch_distinput.data.sources.sequences.window_plan import MadeRows, RowPlan, WindowKey
 from torch_distinput.data.stream.chunk import Ids
-from torch_distinput.data.user_sources.sequences.packing import JAGGED_ROWS, DocumentPacking
+from torch_distinput.data.user_sources.sequences.packing import (
+    DOCUMENT_IDS,
+    JAGGED_ROWS,
+    DocumentPacking,
+)
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
+from torch_distinput.plan.assignment.permutation import Indices
 
 PACK = "pack"
 """The kind of place in packed rows of a stream."""
@@ -61,6 +66,16 @@ class PackingPlan(RowPlan):
             lengths, self.packing.row_length, how=self.packing.how, window=len(examples)
         )
         return PackedWindow(plan=plan, columns=columns, names=ids, packing=self.packing)
+
+    def count_contents(self, examples: Sequence[Any]) -> Indices:
+        """Documents are numbered from 1 on; padding has no number, and is at the end."""
+        places = self.packing.row_length
+        found = []
+        for row in examples:
+            numbers = row[DOCUMENT_IDS].numpy()
+            num_tokens = np.count_nonzero(numbers)
+            found.append((numbers[num_tokens - 1], num_tokens, places))
+        return np.array(found, dtype=np.int64)
 
     def collate(self, examples: list[Any]) -> Any:
         """Do as the caller says; else put rows together in the layout that was asked for."""

@@ -3,11 +3,15 @@
 Of rows of 2, 5 and 3 tokens, of which rank 0 gets two and rank 1 one::
 
     longest_of="replica"    rank 0 (2, 5)    rank 1 (1, 3)
-    longest_of="step"       rank 0 (2, 5)    rank 1 (1, 5)    known to all without a word
+    longest_of="step"       rank 0 (2, 5)    rank 1 (1, 5)
+
+The longest of a step is known beforehand to all ranks, of a bucket over a source with an index. Of
+what is read in order it travels with the votes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, final
@@ -46,8 +50,9 @@ def pad_collate(
         mask: the name of a column that is added to dicts: bool, ``(rows, longest)``, true where the
             first padded column has a token of its own.
         longest_of: ``"replica"``: rows are as long as the longest of this worker's part of the
-            step. ``"step"``: of the whole global batch, so that shapes agree on all ranks; for a
-            :func:`bucket` over a source with an index, whose lengths are known.
+            step. ``"step"``: of the whole step, over all its padded columns, so that shapes agree
+            on all ranks; for streams and files, and for a :func:`bucket` over a source with an
+            index, whose lengths are known.
 
     Raises:
         TypeError: if ``values`` are no numbers.
@@ -101,7 +106,7 @@ class PadCollate:
             msg = (
                 'pad_collate(longest_of="step") expects to be told how long the longest row of the '
                 "step is, but it was called without. Pass it to distribute_dataset as collate_fn "
-                'itself, with a bucket() over a source with an index; or use longest_of="replica".'
+                'itself, with a stream, with files or with a bucket(); or use longest_of="replica".'
             )
             raise ConfigurationError(msg)
         first = examples[0]
@@ -126,6 +131,16 @@ class PadCollate:
     def of_rows(self) -> PadCollate:
         """The same for rows by themselves, whatever the others of their step are."""
         return replace(self, is_of_step=False, longest=None)
+
+    def list_fills(self, batch: Any) -> list[tuple[Any, float]]:
+        """Each leaf of a batch that may be padded, and what fills it up."""
+        if not isinstance(batch, Mapping):
+            assert not isinstance(self.values, Mapping), "refused before"
+            leaves = batch if isinstance(batch, tuple) else [batch]
+            return [(leaf, self.values) for leaf in leaves if isinstance(leaf, int)]
+        own = self.values if isinstance(self.values, Mapping) else dict.fromkeys(batch, self.values)
+        fills = own if self.mask is None else {**own, self.mask: False}
+        return [(batch[name], fill) for name, fill in fills.items() if isinstance(batch[name], int)]
 
     def _collate_columns(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         first = examples[0]
@@ -242,11 +257,12 @@ def _as_tensor(where: str, row: Any) -> torch.Tensor:
 def _check_fill(where: str, fill: float, dtype: torch.dtype) -> None:
     """Refuse a number that the dtype would change without a word."""
     if dtype.is_floating_point or dtype.is_complex:
-        return
-    is_held = fill in (0, 1)
-    if dtype is not torch.bool:
+        is_held = not math.isfinite(fill) or abs(fill) <= torch.finfo(dtype).max
+    elif dtype is torch.bool:
+        is_held = fill in (0, 1)
+    else:
         bounds = torch.iinfo(dtype)
-        is_held = fill == int(fill) and bounds.min <= fill <= bounds.max
+        is_held = bounds.min <= fill <= bounds.max and fill == int(fill)
     if not is_held:
         msg = (
             f"pad_collate expects a number that {dtype} holds to fill {where}, got {fill!r}. Use "

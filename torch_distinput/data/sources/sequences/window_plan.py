@@ -89,5 +89,9 @@ class RowPlan(WindowPlan):
         """
 
     @abstractmethod
+    def count_contents(self, examples: Sequence[Any]) -> Indices:
+        """``(rows, 3)``: documents, tokens, and tokens with padding of each of some rows."""
+
+    @abstractmethod
     def collate(self, examples: list[Any]) -> Any:
         """Make a batch of some of its rows."""

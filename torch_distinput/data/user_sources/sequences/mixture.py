@@ -86,8 +86,10 @@ def mix(
             comes exactly once. ``"repeat"``: when each source has been seen once; who ends before
             begins again, in a new order if it is shuffled.
         length: weights are shares of tokens, of which an example has so many: the name of a column,
-            or a function of an example. All sources need an index. A source gets its share of
-            examples by the mean of its lengths. None: weights are shares of examples.
+            or a function of an example. If all sources have an index, each gets its share of
+            examples by the mean of its lengths. Else examples are counted as they are read, and the
+            next one is of the source that has had the fewest tokens for its share. None: weights
+            are shares of examples.
 
     Raises:
         TypeError: if the sources have no names, a weight is no number, or ``length`` no name or

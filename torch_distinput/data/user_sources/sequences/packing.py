@@ -15,10 +15,10 @@ from torch_distinput.plan.assignment.document_packing import BEST_FIT, WAYS_TO_P
 
 SPLIT, ERROR = "split", "error"
 DENSE_ROWS, JAGGED_ROWS = "dense", "jagged"
-TOKENS, LABELS = "input_ids", "labels"
-MADE_COLUMNS = (LABELS, "position_ids", "document_ids", "loss_mask")
+TOKENS, LABELS, DOCUMENT_IDS = "input_ids", "labels", "document_ids"
+MADE_COLUMNS = (LABELS, "position_ids", DOCUMENT_IDS, "loss_mask")
 """The columns of packed rows beside their tokens."""
-_SMALLEST_ID = -(2**63)
+_SMALLEST_ID, _LARGEST_ID = -(2**63), 2**63 - 1
 
 
 @final
@@ -134,9 +134,17 @@ def pack(
         window=check_count("window", window, minimum=1),
         long_documents=long_documents,
         shift_labels=check_flag("shift_labels", shift_labels),
-        pad_id=check_count("pad_id", pad_id, minimum=_SMALLEST_ID),
+        pad_id=_check_pad_id(pad_id),
         layout=layout,
     )
+
+
+def _check_pad_id(pad_id: object) -> int:
+    checked = check_count("pad_id", pad_id, minimum=_SMALLEST_ID)
+    if checked > _LARGEST_ID:
+        msg = f"pack expects a pad_id that an int64 holds, got {checked}. Choose another."
+        raise ConfigurationError(msg)
+    return checked
 
 
 def _check_word(name: str, word: object, words: tuple[str, ...]) -> None:

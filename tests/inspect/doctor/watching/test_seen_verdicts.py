@@ -1,0 +1,279 @@
+"""Each verdict that needs a run: scripts with the fault, and ordinary ones that have no finding.
+
+The ranks of a job play one after the other in this process; what they need of their rank they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
+
+from tests.inspect.doctor.loaders import (
+    BatchSamplerShard,
+    DividedStream,
+    Numbers,
+    Stream,
+    UnrepeatedDistributedSampler,
+)
+from torch_distinput import DataShardDataset, Explanation, Finding
+from torch_distinput.inspect.doctor.watching.loader_watch import (
+    EnoughSeenError,
+    LoaderWatch,
+    watching,
+)
+from torch_distinput.inspect.doctor.watching.records import RankRecord
+from torch_distinput.inspect.doctor.watching.seen_verdicts import explain_records
+
+WEIGHTS = [1.0] * 9
+Script = Callable[[int, int], object]
+"""What a rank plays, given its rank and the number of ranks."""
+
+
+def findings(script: Script, num_ranks: int, steps: int = 1000) -> list[Finding]:
+    """What the doctor finds in a job."""
+    return [finding for one in said(script, num_ranks, steps) for finding in one.findings]
+
+
+def said(script: Script, num_ranks: int, steps: int = 1000) -> list[Explanation]:
+    """What the doctor says of each loader of a job."""
+    records = []
+    for rank in range(num_ranks):
+        watch = LoaderWatch(num_ranks=num_ranks, steps=steps)
+        torch.manual_seed(100 * rank)
+        with watching(watch), suppress(EnoughSeenError):
+            script(rank, num_ranks)
+        loaders = watch.records()
+        records.append(RankRecord(rank=rank, num_ranks=num_ranks, outcome="", loaders=loaders))
+    return explain_records(records)
+
+
+def divided(rank: int, num_ranks: int, size: int = 64, **keywords: Any) -> DataLoader:
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        Numbers(size), num_ranks, rank, **keywords
+    )
+    return DataLoader(Numbers(size), 4, sampler=sampler)
+
+
+def epochs_of(loader: Any, *, tells: bool = False, number: int = 2) -> object:
+    for epoch in range(number):
+        if tells:
+            loader.sampler.set_epoch(epoch)
+        list(loader)
+    return loader
+
+
+def trained_twice(loader: Any) -> None:
+    epochs_of(loader, tells=True)
+    epochs_of(loader, tells=True)
+
+
+def reseeded(loader: DataLoader) -> None:
+    for _ in range(2):
+        torch.manual_seed(0)
+        list(loader)
+
+
+class OnTwoRanks(Sampler):
+    """A sampler of the user's, which gives one index to both ranks."""
+
+    def __init__(self, rank: int, *, overlap: int) -> None:
+        first = (10 - overlap) * rank
+        self.indices = range(first, first + 10)
+
+    def __iter__(self):
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Drawn(Sampler):
+    """A sampler of the user's, which draws with replacement."""
+
+    def __iter__(self):
+        return iter([3, 3, 7, 9])
+
+    def __len__(self) -> int:
+        return 4
+
+
+def without_gradients(loader: DataLoader) -> object:
+    with torch.no_grad():
+        return list(loader)
+
+
+class Part(Numbers):
+    """The data of a rank, which has its own files."""
+
+    def __init__(self, size: int, rank: int) -> None:
+        super().__init__(size)
+        self.rank = rank
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, self.rank])
+
+
+class Sampled(IterableDataset):
+    """Endless examples at random."""
+
+    def __iter__(self):
+        while True:
+            yield torch.rand(2)
+
+
+def shard(rank: int, num_ranks: int, size: int) -> DataLoader:
+    inner = BatchSampler(SequentialSampler(Numbers(size)), 4, drop_last=False)
+    return DataLoader(Numbers(size), batch_sampler=BatchSamplerShard(inner, num_ranks, rank))
+
+
+FAULTS: dict[str, tuple[Script, int, list[tuple[str, int]]]] = {
+    "no set_epoch": (
+        lambda rank, num: epochs_of(divided(rank, num)), 2, [("same order in each epoch", 32)],
+    ),
+    "a generator seeded anew": (
+        lambda *_: reseeded(DataLoader(Numbers(40), 4, shuffle=True)),
+        1,
+        [("same order in each epoch", 40)],
+    ),
+    "repeats, in evaluation too": (
+        lambda rank, num: without_gradients(divided(rank, num, 61)), 2, [("repeated", 1)],
+    ),
+    "every rank reads all, in order": (
+        lambda *_: list(DataLoader(Numbers(40), 4)), 3, [("not divided", 3)],
+    ),
+    "every rank reads all, shuffled": (
+        lambda *_: list(DataLoader(Numbers(40), 4, shuffle=True)), 2, [("not divided", 2)],
+    ),
+    "of a shuffled order only the first steps are seen": (
+        lambda *_: list(islice(DataLoader(Numbers(100), 4, shuffle=True), 10)),
+        2,
+        [("not divided", 2)],
+    ),
+    "every rank reads the stream": (
+        lambda *_: list(DataLoader(Stream(40), 4)), 3, [("stream read several times", 3)],
+    ),
+    "every loader process reads the stream": (
+        lambda *_: list(DataLoader(Stream(40), 4, num_workers=2)),
+        1,
+        [("stream read several times", 2)],
+    ),
+    "every process of every rank reads the stream": (
+        lambda *_: list(DataLoader(Stream(40), 4, num_workers=2)),
+        2,
+        [("stream read several times", 4)],
+    ),
+    "ranks of different lengths": (
+        lambda rank, _: list(DataLoader(DividedStream(40 - 20 * rank, rank, 2), 4)),
+        2,
+        [("ranks end at different steps", 2)],
+    ),
+    "an own sampler that repeats": (
+        lambda rank, _: list(DataLoader(Numbers(20), 4, sampler=OnTwoRanks(rank, overlap=3))),
+        2,
+        [("repeated", 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_seen_with_its_number(name: str) -> None:
+    script, num_ranks, expected = FAULTS[name]
+    found = findings(script, num_ranks)
+    assert expected == [(finding.kind, finding.number) for finding in found]
+
+
+ORDINARY: dict[str, tuple[Script, int]] = {
+    "alone": (lambda *_: epochs_of(DataLoader(Numbers(61), 4, shuffle=True)), 1),
+    "alone, in order": (lambda *_: epochs_of(DataLoader(Numbers(61), 4)), 1),
+    "alone, weighted": (
+        lambda *_: epochs_of(DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler(WEIGHTS, 50))),
+        1,
+    ),
+    "alone, a stream": (lambda *_: epochs_of(DataLoader(Stream(61), 4, num_workers=1)), 1),
+    "set_epoch is called": (lambda rank, num: epochs_of(divided(rank, num), tells=True), 2),
+    "two trainings": (lambda rank, num: trained_twice(divided(rank, num)), 2),
+    "not shuffled": (lambda rank, num: epochs_of(divided(rank, num, shuffle=False)), 2),
+    "one epoch": (lambda rank, num: epochs_of(divided(rank, num), number=1), 2),
+    "evaluation in one order": (
+        lambda rank, num: [without_gradients(divided(rank, num)) for _ in range(2)], 2,
+    ),
+    "evaluation of everything on every rank": (
+        lambda *_: without_gradients(DataLoader(Numbers(61), 4)), 2,
+    ),
+    "evaluation on one rank": (
+        lambda rank, _: rank == 0 and list(DataLoader(Numbers(61), 4)), 2,
+    ),
+    "predictions": (
+        lambda rank, num: without_gradients(
+            DataLoader(
+                Numbers(61), 1, sampler=UnrepeatedDistributedSampler(Numbers(61), num, rank)
+            )
+        ),
+        2,
+    ),
+    "files of each rank": (lambda rank, _: list(DataLoader(Part(40, rank), 4)), 2),
+    "files of each rank, shuffled": (
+        lambda rank, _: epochs_of(DataLoader(Part(40, rank), 4, shuffle=True)), 2,
+    ),
+    "a subset of each rank": (
+        lambda rank, num: list(DataLoader(Subset(Numbers(40), range(rank, 40, num)), 4)), 2,
+    ),
+    "weighted on each rank": (
+        lambda *_: list(
+            DataLoader(Numbers(9), 4, sampler=WeightedRandomSampler(WEIGHTS, 48))
+        ),
+        2,
+    ),
+    "a divided stream": (
+        lambda rank, num: list(DataLoader(DividedStream(64, rank, num), 4, num_workers=2)), 2,
+    ),
+    "examples at random": (lambda *_: list(islice(DataLoader(Sampled(), 4), 12)), 2),
+    "examples at random, in processes": (
+        lambda *_: list(islice(DataLoader(Sampled(), 4, num_workers=2), 12)), 2,
+    ),
+    "an own sampler": (
+        lambda rank, _: list(DataLoader(Numbers(20), 4, sampler=OnTwoRanks(rank, overlap=0))), 2,
+    ),
+    "an own sampler, with replacement": (
+        lambda *_: list(DataLoader(Numbers(20), 4, sampler=Drawn())), 2,
+    ),
+    "Accelerate's batches": (lambda rank, num: list(shard(rank, num, 64)), 2),
+    "two trainings, each of an epoch": (
+        lambda rank, num: [epochs_of(divided(rank, num), number=1) for _ in range(2)], 2,
+    ),
+    "our pieces": (
+        lambda rank, num: list(DataLoader(DataShardDataset(range(40), num, rank), 4)), 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_in_an_ordinary_script_nothing_is_found(name: str) -> None:
+    script, num_ranks = ORDINARY[name]
+    assert [] == findings(script, num_ranks)
+
+
+def test_ranks_that_read_one_part_are_named() -> None:
+    """A finding would be a false alarm: under tensor parallelism it is as it should be."""
+    facts = said(lambda rank, _: epochs_of(divided(0, 1), tells=True), 2)[0].facts
+    assert facts[0].startswith("Ranks 0, 1 read the same part: each has part 0 of 1.")
+
+
+def test_two_epochs_that_are_not_seen_prove_nothing() -> None:
+    """Fewer steps than an epoch has: whether set_epoch is called cannot be known."""
+    assert [] == findings(lambda rank, num: epochs_of(divided(rank, num)), 2, steps=5)

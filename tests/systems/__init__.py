@@ -1,0 +1,1 @@
+"""What people write on macOS and Windows, where nobody has run it yet: see ``take_away``."""

@@ -1,0 +1,49 @@
+"""What packed rows of a stream are filled with: counted where rows are finished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torch_distinput.data.batch.mixed import MixedRows
+from torch_distinput.data.sources.indexed import IndexedStream
+from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
+from torch_distinput.data.sources.sequences.window_plan import RowPlan
+from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
+from torch_distinput.data.steps.local_step import PackedCounts
+from torch_distinput.data.stream.protocols import Stream
+from torch_distinput.plan.assignment.permutation import Indices
+
+
+def count_packed(stream: Stream, data: Any) -> PackedCounts | None:
+    """Count what rows are filled with; None unless all rows of the stream are packed.
+
+    ``data``: the rows, as the stream hands them over.
+    """
+    if not _is_packed(stream):
+        return None
+    contents = _count(stream, data)
+    return PackedCounts(len(contents), *contents.sum(0).tolist())
+
+
+def _is_packed(stream: Stream) -> bool:
+    if isinstance(stream, MixedStream):
+        return all(map(_is_packed, stream.streams))
+    if isinstance(stream, IndexedStream):
+        return stream.packed_contents is not None
+    return isinstance(stream, WindowedStream) and isinstance(stream.plan, RowPlan)
+
+
+def _count(stream: Stream, data: Any) -> Indices:
+    if isinstance(stream, MixedStream):
+        assert isinstance(data, MixedRows), "made by its reader"
+        pairs = zip(stream.streams, data.parts, strict=True)
+        return np.concatenate([_count(own, part) for own, part in pairs if part is not None])
+    if isinstance(stream, IndexedStream):
+        assert stream.packed_contents is not None, "asked before"
+        contents: Indices = stream.packed_contents[data]
+        return contents
+    assert isinstance(stream, WindowedStream), "asked before"
+    assert isinstance(stream.plan, RowPlan), "asked before"
+    return stream.plan.count_contents(data)

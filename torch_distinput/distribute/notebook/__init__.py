@@ -1,0 +1,1 @@
+"""What notebooks show of a dataset: its recipe, and who gets which rows of a full step."""

@@ -1,0 +1,1 @@
+"""Says what a DataLoader does on many ranks: by arithmetic, or by watching a script."""

@@ -1,0 +1,243 @@
+"""The verdicts that arithmetic can give of a loader on so many ranks, and what stays unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from torch_distinput.inspect.doctor import changed_lines
+from torch_distinput.inspect.doctor.explanation import Finding
+from torch_distinput.inspect.doctor.loader_facts import Division, LoaderFacts
+from torch_distinput.inspect.doctor.shares import (
+    EpochShares,
+    share_batches,
+    share_padded,
+    share_split,
+    share_whole,
+)
+from torch_distinput.rendering.units import show_bytes
+
+LARGE_BYTES = 256 << 20
+"""Copies of Python objects below this, on one rank, are not worth a word."""
+
+
+def count_shares(facts: LoaderFacts, num_ranks: int) -> EpochShares | None:
+    """What an epoch comes to on so many ranks; None where arithmetic cannot tell."""
+    number, size, division = facts.num_examples, facts.batch_size, facts.division
+    if number is None or not size or facts.is_ours or facts.order == "drawn with replacement":
+        return None
+    if division is None:
+        if facts.is_stream or (facts.may_be_part and num_ranks > 1):
+            return None
+        return share_whole(number, num_ranks, size, drop_last=facts.drop_last)
+    if division.divider == "DistributedSampler":
+        return share_padded(
+            *(number, num_ranks, size),
+            sampler_drops=division.drop_last,
+            loader_drops=facts.drop_last,
+        )
+    if division.divider == "BatchSamplerShard":
+        share = share_split if division.split_batches else share_batches
+        return share(
+            *(number, num_ranks, size),
+            drop_last=division.drop_last,
+            even_batches=division.even_batches,
+        )
+    return None
+
+
+def find_by_arithmetic(facts: LoaderFacts, num_ranks: int) -> Iterator[Finding]:
+    """Yield what is certain from the loader's attributes."""
+    if facts.is_ours:
+        return
+    shares = count_shares(facts, num_ranks)
+    if shares is not None and num_ranks > 1:
+        yield from _find_in_shares(facts, num_ranks, shares)
+    yield from _find_shared_generators(facts)
+    yield from _find_copies(facts)
+
+
+def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Iterator[Finding]:
+    code = changed_lines.write_distribution(facts, num_ranks)
+    if facts.division is None:
+        yield not_divided(facts, num_ranks, shares)
+        return
+    by = _name_of(facts.division)
+    if shares.repeated:
+        text = (
+            f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
+            f"{shares.repeated:,} {'comes' if shares.repeated == 1 else 'come'} again, because "
+            f"{by} fills up until {num_ranks} ranks have the same number. {_who_counts_again(by)}"
+        )
+        yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
+    if shares.dropped:
+        text = (
+            f"{shares.dropped:,} of {facts.num_examples:,} examples an epoch reach no rank, "
+            f"because drop_last leaves out what does not fill {_full(facts, num_ranks)}."
+        )
+        yield Finding(kind="dropped", number=shares.dropped, text=text, code=code)
+    if shares.fewest_steps < shares.most_steps:
+        text = (
+            f"some ranks have {shares.fewest_steps:,} steps, others {shares.most_steps:,}: a "
+            "collective of the last step waits for ranks that have ended."
+        )
+        number = shares.most_steps - shares.fewest_steps
+        yield Finding(kind="ranks end at different steps", number=number, text=text, code=code)
+
+
+def not_divided(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Finding:
+    """Return the finding that each rank reads everything."""
+    text = (
+        f"nothing divides the examples. Each of {num_ranks} ranks that build this loader reads "
+        f"{facts.num_examples:,}, the same as the others: {shares.delivered:,} an epoch in all."
+    )
+    code = changed_lines.write_distribution(facts, num_ranks)
+    return Finding(kind="not divided", number=num_ranks, text=text, code=code)
+
+
+def _who_counts_again(divider: str) -> str:
+    if divider == "DistributedSampler":
+        return "Training and metrics count these twice."
+    return "Training counts these twice, and so do metrics without gather_for_metrics."
+
+
+def _name_of(division: Division) -> str:
+    if division.divider == "BatchSamplerShard":
+        return "Accelerate (even_batches=True)"
+    return division.divider
+
+
+def _full(facts: LoaderFacts, num_ranks: int) -> str:
+    assert facts.division is not None
+    if facts.division.divider == "BatchSamplerShard":
+        return "a batch on every rank"
+    if facts.division.drop_last and facts.drop_last:
+        return f"{num_ranks} ranks evenly, and then a batch of each"
+    if facts.division.drop_last:
+        return f"{num_ranks} ranks evenly"
+    return f"a batch on each of {num_ranks} ranks"
+
+
+def _find_shared_generators(facts: LoaderFacts) -> Iterator[Finding]:
+    names, processes = facts.contents.generators, facts.loader_processes
+    if not names or processes < 2 or facts.has_init_fn:
+        return
+    text = (
+        f"{facts.dataset}.{names[0]} is a random generator of the dataset's own, from which "
+        f"fetching an example draws. Each of {processes} loader processes begins with a copy of "
+        "it, so they draw the same numbers"
+        + ("." if facts.persistent else ", and the same again in every epoch.")
+    )
+    yield Finding(
+        kind="shared random numbers",
+        number=processes,
+        text=text,
+        code=changed_lines.write_drawing(),
+    )
+
+
+def _find_copies(facts: LoaderFacts) -> Iterator[Finding]:
+    copied = facts.contents.object_bytes * facts.loader_processes
+    if copied < LARGE_BYTES:
+        return
+    text = (
+        f"{facts.dataset} holds {facts.contents.num_objects:,} Python objects, about "
+        f"{show_bytes(facts.contents.object_bytes)}. Each of {facts.loader_processes} loader "
+        f"processes comes to hold a copy, {show_bytes(copied)} a rank: reading an object writes "
+        "its reference count, and a forked page that is written to is copied."
+    )
+    code = changed_lines.write_packing()
+    yield Finding(kind="memory copied", number=copied, text=text, code=code)
+
+
+def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
+    """Yield what was counted."""
+    if facts.is_ours:
+        yield f"{facts.dataset} of torch_distinput divides itself: each example once, all in step."
+        return
+    shares = count_shares(facts, num_ranks)
+    if shares is not None:
+        steps = f"{shares.most_steps:,} step{'s' * (shares.most_steps != 1)}"
+        if shares.fewest_steps < shares.most_steps:
+            steps = f"{shares.fewest_steps:,} to {steps}"
+        ranks = "on one rank" if num_ranks == 1 else f"on each of {num_ranks} ranks"
+        yield f"An epoch has {steps} {ranks}: {shares.delivered:,} examples delivered."
+        if num_ranks == 1 and shares.dropped:
+            yield f"drop_last leaves out {shares.dropped:,} examples an epoch."
+    if facts.order == "drawn with replacement" and num_ranks > 1 and facts.division is None:
+        yield f"Each rank draws {facts.num_examples:,} examples of its own, with replacement."
+    if facts.division is not None and facts.division.num_ranks not in (None, num_ranks):
+        yield (
+            f"The loader is divided among {facts.division.num_ranks} ranks; the numbers here are "
+            f"for {num_ranks} ranks that divide it by the same rule."
+        )
+    yield from _list_memory(facts, num_ranks)
+    if torch.accelerator.is_available():
+        yield _describe_pinning(facts)
+
+
+def _describe_pinning(facts: LoaderFacts) -> str:
+    if facts.pins:
+        return "Batches are pinned."
+    return "Batches are not pinned (pin_memory=False): a copy to the device makes the step wait."
+
+
+def _list_memory(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
+    held = facts.contents
+    if held.array_bytes + held.object_bytes >= 1 << 20:
+        yield (
+            f"The dataset holds {show_bytes(held.array_bytes)} in arrays and about "
+            f"{show_bytes(held.object_bytes)} in Python objects, on each rank."
+        )
+    if facts.loader_processes:
+        by = f", started by {facts.start_method}" if facts.start_method else ""
+        yield (
+            f"{num_ranks * facts.loader_processes} loader processes in all "
+            f"(DataLoader(num_workers={facts.loader_processes}) on each rank{by})."
+        )
+
+
+def list_unseen(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
+    """Yield what only running can show."""
+    if facts.is_ours:
+        return
+    division = facts.division
+    if (
+        division is not None
+        and division.divider == "DistributedSampler"
+        and facts.order == "shuffled"
+    ):
+        yield (
+            "Whether the script calls sampler.set_epoch(epoch) before each epoch. Without it every "
+            "epoch has the same order; `torch-distinput doctor` sees it."
+        )
+    if division is not None and division.divider == "unknown":
+        yield (
+            "What a sampler, batch sampler or loader of its own class does on each rank; "
+            "`torch-distinput doctor` counts what arrives."
+        )
+    if facts.is_stream and max(num_ranks, facts.loader_processes) > 1:
+        yield (
+            f"Whether {facts.dataset} yields another part on each of {num_ranks} ranks and "
+            f"{max(1, facts.loader_processes)} loader processes, and whether ranks end at the same "
+            "step; `torch-distinput doctor` compares what arrives, and explain(read_examples=100) "
+            "what two loader processes would read."
+        )
+    if facts.may_be_part and division is None and num_ranks > 1:
+        yield "Whether the subset is this rank's part of the data, or the same on all ranks."
+
+
+def with_trainer(facts: LoaderFacts, trainer: str | None, num_ranks: int) -> LoaderFacts:
+    """Return the facts of what a trainer makes of a loader that nobody has divided."""
+    if trainer is None or facts.division is not None or facts.is_stream or facts.is_ours:
+        return facts
+    if trainer == "accelerate":
+        division = Division(
+            divider="BatchSamplerShard", num_ranks=num_ranks, drop_last=facts.drop_last,
+            even_batches=True,
+        )  # fmt: skip
+    else:
+        division = Division(divider="DistributedSampler", num_ranks=num_ranks)
+    return replace(facts, division=division)

@@ -1,0 +1,269 @@
+"""Watches the DataLoaders of a script while it runs, and changes nothing of what it computes.
+
+torch's iterators are watched, not its loaders: whatever wraps a loader, or is made from it, fetches
+its batches from one of them. For the time of the watch four of their methods are followed: how one
+begins, begins anew, draws indices, and delivers a batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, final
+from unittest import mock
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from torch_distinput.inspect.doctor.loader_facts import LoaderFacts, look_at
+from torch_distinput.inspect.doctor.row_digests import count_rows, digest_rows
+from torch_distinput.inspect.doctor.watching.records import LoaderRecord, SeenEpoch
+from torch_distinput.inspect.doctor.watching.stages import Stages, TimedCollate, fetches_timed
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_ROWS_NOTED = 512
+_INDICES_NOTED = 1_000_000
+_NAME = "_torch_distinput_epoch"
+
+
+class EnoughSeenError(BaseException):
+    """Ends the script after so many steps; no ``except Exception`` of its own holds it up."""
+
+
+@final
+class EpochWatch:
+    """One iteration of a loader, as it goes on."""
+
+    def __init__(self, facts: LoaderFacts, *, loader: int, num_ranks: int) -> None:
+        """Begin with nothing."""
+        self.loader = loader
+        self.stages = Stages(facts.loader_processes)
+        self.drawn: deque[Any] = deque()
+        self.batches = self.rows = self.rows_noted = 0
+        self.has_ended = self.trains = False
+        self.waited = self.stepped = self.first = 0.0
+        self.private_bytes = 0
+        self._indices: list[int] = []
+        self._digests: list[tuple[str, ...]] = []
+        self._had_batch: float | None = None
+        self._has_index = not facts.is_stream
+        is_divided = facts.division is not None and not facts.is_stream
+        self._digests_rows = not is_divided and max(num_ranks, facts.loader_processes) > 1
+
+    def ask(self, now: float) -> None:
+        """Note that the script asks for a batch."""
+        if self._had_batch is not None:
+            self.stepped += now - self._had_batch
+
+    def deliver(self, batch: Any, seconds: float) -> None:
+        """Note a batch, and how long it took to come."""
+        if self.batches:
+            self.waited += seconds
+        else:
+            self.first = seconds
+        self.batches += 1
+        self.trains = self.trains or torch.is_grad_enabled()
+        index = self.drawn.popleft() if self.drawn else None
+        rows = self._take_indices(index)
+        self.rows += _ask_safely(count_rows, batch, 1) if rows is None else rows
+        if self._digests_rows and self.rows_noted < _ROWS_NOTED:
+            self._digests.append(tuple(_ask_safely(digest_rows, batch, [])))
+            self.rows_noted += len(self._digests[-1])
+        self._had_batch = time.perf_counter()  # what was noted above is neither wait nor step
+
+    def _take_indices(self, index: Any) -> int | None:
+        """Keep whole numbers; return how many rows were asked for, where there is an index."""
+        if not self._has_index or index is None:
+            return None
+        indices = list(index) if isinstance(index, (list, tuple)) else [index]
+        if len(self._indices) < _INDICES_NOTED and all(isinstance(one, int) for one in indices):
+            self._indices += indices
+        return len(indices)
+
+    def record(self) -> SeenEpoch:
+        """Return what was seen until now."""
+        return SeenEpoch(
+            loader=self.loader,
+            batches=self.batches,
+            rows=self.rows,
+            has_ended=self.has_ended,
+            trains=self.trains,
+            indices=tuple(self._indices),
+            digests=tuple(self._digests),
+            wait_seconds=self.waited,
+            step_seconds=self.stepped,
+            first_seconds=self.first,
+        )
+
+
+@final
+class LoaderWatch:
+    """All loaders of this process.
+
+    Args:
+        num_ranks: of the job.
+        steps: batches of one loader, over all its epochs, after which the script is ended.
+
+    Attributes:
+        last_moment: when a batch was last asked for or delivered, by the monotonic clock.
+        has_seen_enough: whether the script was ended.
+    """
+
+    def __init__(self, *, num_ranks: int, steps: int) -> None:
+        """Begin with nothing."""
+        self._num_ranks, self._steps = num_ranks, steps
+        self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._next = itertools.count()
+        self._epochs: defaultdict[tuple[str, LoaderFacts], list[EpochWatch]] = defaultdict(list)
+        self.last_moment = time.monotonic()
+        self.has_seen_enough = False
+
+    def begin(self, iterator: Any, loader: Any) -> None:
+        """Note that a loader is iterated."""
+        try:
+            facts, number = look_at(loader), self._numbers.setdefault(loader, next(self._next))
+        except Exception as error:  # noqa: BLE001 - the script is to run as it does without us
+            _log.warning("%s is not watched: %r. Report it, please.", type(loader).__name__, error)
+            return
+        if facts.is_ours:
+            return
+        epochs = self._epochs[_place(), facts]
+        epochs.append(EpochWatch(facts, loader=number, num_ranks=self._num_ranks))
+        setattr(iterator, _NAME, (epochs[-1], epochs))
+
+    def deliver(self, iterator: Any, original: Any) -> Any:
+        """Fetch a batch as the iterator does, and note it.
+
+        Raises:
+            EnoughSeenError: where enough was seen.
+        """
+        self.last_moment = time.monotonic()
+        seen = iterator.__dict__.get(_NAME)
+        if seen is None:
+            return original(iterator)
+        epoch, epochs = seen
+        if sum(other.batches for other in epochs) >= self._steps:
+            self.has_seen_enough = True
+            raise EnoughSeenError
+        began = time.perf_counter()
+        epoch.ask(began)
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            epoch.has_ended = True
+            raise
+        seconds = time.perf_counter() - began
+        if not epoch.batches & (epoch.batches + 1):  # before the batches 1, 2, 4, 8, ...
+            epoch.private_bytes = max(epoch.private_bytes, _private_bytes(iterator))
+        epoch.deliver(batch, seconds)
+        self.last_moment = time.monotonic()
+        return batch
+
+    def records(self) -> tuple[LoaderRecord, ...]:
+        """Return what was seen, of loaders that have delivered something."""
+        return tuple(
+            _record(place, facts, [epoch for epoch in epochs if epoch.batches or epoch.has_ended])
+            for (place, facts), epochs in list(self._epochs.items())
+            if any(epoch.batches for epoch in epochs)
+        )
+
+
+@contextmanager
+def watching(watch: LoaderWatch) -> Iterator[None]:
+    """Let a watch see every iterator of a DataLoader until the end of the block."""
+    kind: Any = _BaseDataLoaderIter
+    begin, reset, draw, deliver = (
+        kind.__init__, kind._reset, kind._next_index, kind.__next__  # noqa: SLF001 - torch's names
+    )  # fmt: skip
+
+    def watched_init(iterator: Any, loader: Any, *rest: Any, **keywords: Any) -> None:
+        begin(iterator, loader, *rest, **keywords)
+        watch.begin(iterator, loader)
+        _time_stages(iterator)
+
+    def watched_reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter and _NAME in iterator.__dict__:  # processes that persist begin an epoch
+            stages = iterator.__dict__[_NAME][0].stages
+            watch.begin(iterator, loader)
+            iterator.__dict__[_NAME][0].stages = stages
+        reset(iterator, loader, first_iter)
+
+    def watched_draw(iterator: Any) -> Any:
+        index = draw(iterator)
+        if _NAME in iterator.__dict__:
+            iterator.__dict__[_NAME][0].drawn.append(index)
+        return index
+
+    def watched_next(iterator: Any) -> Any:
+        return watch.deliver(iterator, deliver)
+
+    followed: dict[str, Any] = {"__init__": watched_init, "_reset": watched_reset}
+    followed |= {"_next_index": watched_draw, "__next__": watched_next}
+    with ExitStack() as stack:
+        stack.enter_context(fetches_timed())
+        for name, function in followed.items():
+            stack.enter_context(mock.patch.object(kind, name, function))
+        yield
+
+
+def _ask_safely(function: Callable[[Any], T], batch: Any, otherwise: T) -> T:
+    """Ask a batch; one of a kind that cannot be taken apart has no digests, as the report says."""
+    try:
+        return function(batch)
+    except Exception:  # noqa: BLE001 - a batch may be anything, and the script is to go on
+        return otherwise
+
+
+def _time_stages(iterator: Any) -> None:
+    seen = iterator.__dict__.get(_NAME)
+    if seen is not None:
+        iterator._collate_fn = TimedCollate(iterator._collate_fn, seen[0].stages)  # noqa: SLF001
+
+
+def _record(place: str, facts: LoaderFacts, epochs: list[EpochWatch]) -> LoaderRecord:
+    averages = epochs[-1].stages.averages()
+    alike = dict.fromkeys(name for epoch in epochs for name in epoch.stages.alike())
+    return LoaderRecord(
+        place=place,
+        facts=facts,
+        epochs=tuple(epoch.record() for epoch in epochs),
+        fetch_seconds=averages and averages[0],
+        collate_seconds=averages and averages[1],
+        alike=tuple(alike),
+        private_bytes=max(epoch.private_bytes for epoch in epochs) or None,
+    )
+
+
+def _place() -> str:
+    """The line of the user's that iterates: the first one outside of installed packages."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    ours = str(Path(__file__).parents[3])
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        is_installed = {"site-packages", "dist-packages"} & set(Path(name).parts)
+        if not is_installed and not name.startswith((ours, "<")):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a framework"
+
+
+def _private_bytes(iterator: Any) -> int:
+    """Memory that the largest loader process shares with nobody; 0 where that is not said."""
+    sizes = [0]
+    for process in getattr(iterator, "_workers", ()):
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        sizes.append(
+            sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+        )
+    return max(sizes)

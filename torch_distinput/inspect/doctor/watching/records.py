@@ -1,0 +1,108 @@
+"""What one rank has seen of its loaders: values that are written to a file, for other ranks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from torch_distinput.inspect.doctor.dataset_contents import Contents
+from torch_distinput.inspect.doctor.loader_facts import Division, LoaderFacts
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenEpoch:
+    """One iteration of a loader.
+
+    Attributes:
+        loader: which of the loaders of its kind it was, by number.
+        batches: delivered to the script.
+        rows: in them.
+        has_ended: whether the loader came to its end.
+        trains: whether gradients were recorded while it was iterated.
+        indices: what the sampler has drawn for these batches, as far as it was noted.
+        digests: of the rows of each of the first batches.
+        wait_seconds: from asking for a batch to having it, after the first one.
+        step_seconds: from having a batch to asking for the next.
+        first_seconds: until the first batch.
+    """
+
+    loader: int
+    batches: int
+    rows: int
+    has_ended: bool
+    trains: bool
+    indices: tuple[int, ...]
+    digests: tuple[tuple[str, ...], ...]
+    wait_seconds: float
+    step_seconds: float
+    first_seconds: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderRecord:
+    """All iterations of the loaders of one kind that one line of the script iterates.
+
+    Attributes:
+        place: that line, as ``train.py:31``.
+        fetch_seconds: reading the examples of a batch, on average; None where it was not seen.
+        collate_seconds: making a batch of them, on average.
+        alike: random generators from which several loader processes draw the same numbers.
+        private_bytes: of the largest loader process, not shared with others; None: not seen.
+    """
+
+    place: str
+    facts: LoaderFacts
+    epochs: tuple[SeenEpoch, ...]
+    fetch_seconds: float | None
+    collate_seconds: float | None
+    alike: tuple[str, ...]
+    private_bytes: int | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRecord:
+    """What a rank has seen.
+
+    Attributes:
+        outcome: how the script came to its end on this rank.
+    """
+
+    rank: int
+    num_ranks: int
+    outcome: str
+    loaders: tuple[LoaderRecord, ...]
+
+    def to_json(self) -> str:
+        """Write it down."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> RankRecord:
+        """Read what :meth:`to_json` has written."""
+        told = json.loads(text)
+        loaders = tuple(_loader(loader) for loader in told["loaders"])
+        return RankRecord(**{**told, "loaders": loaders})
+
+
+def _loader(told: dict[str, Any]) -> LoaderRecord:
+    facts = told["facts"]
+    contents = facts["contents"]
+    contents = Contents(**{**contents, "generators": tuple(contents["generators"])})
+    division = facts["division"] and Division(**facts["division"])
+    return LoaderRecord(
+        **{
+            **told,
+            "facts": LoaderFacts(**{**facts, "contents": contents, "division": division}),
+            "epochs": tuple(_epoch(epoch) for epoch in told["epochs"]),
+            "alike": tuple(told["alike"]),
+        }
+    )
+
+
+def _epoch(told: dict[str, Any]) -> SeenEpoch:
+    digests = tuple(tuple(rows) for rows in told["digests"])
+    return SeenEpoch(**{**told, "indices": tuple(told["indices"]), "digests": digests})

@@ -1,0 +1,306 @@
+"""The verdicts that need a run: what the loaders of all ranks have really delivered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import final
+
+from torch_distinput.inspect.doctor import changed_lines
+from torch_distinput.inspect.doctor.explanation import Explanation, Finding
+from torch_distinput.inspect.doctor.loader_facts import LoaderFacts
+from torch_distinput.inspect.doctor.stream_parts import are_the_same, read_several_times
+from torch_distinput.inspect.doctor.verdicts import (
+    count_shares,
+    find_by_arithmetic,
+    list_loader_facts,
+    not_divided,
+)
+from torch_distinput.inspect.doctor.watching.records import LoaderRecord, RankRecord, SeenEpoch
+from torch_distinput.inspect.doctor.watching.timing import list_times
+
+_FEWEST = 8
+"""Indices that two epochs must share, in order, before the order is said not to change."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """The loaders that one line iterates, on each rank that does.
+
+    Attributes:
+        ranks: those that have iterated it, ascending.
+        loaders: what each of them has seen.
+    """
+
+    ranks: tuple[int, ...]
+    loaders: tuple[LoaderRecord, ...]
+
+    @property
+    def facts(self) -> LoaderFacts:
+        """Those of the first rank; the others differ in whose part they read."""
+        return self.loaders[0].facts
+
+    @property
+    def num_ranks(self) -> int:
+        """Among how many ranks the examples are divided, or read without being divided."""
+        division = self.facts.division
+        given = division and division.num_ranks
+        return given or len(self.ranks)
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients were recorded."""
+        return any(epoch.trains for loader in self.loaders for epoch in loader.epochs)
+
+    def epochs(self) -> Iterator[tuple[SeenEpoch, ...]]:
+        """Each iteration that all ranks have begun, on all of them."""
+        yield from zip(*(loader.epochs for loader in self.loaders), strict=False)
+
+
+def explain_records(records: Sequence[RankRecord]) -> list[Explanation]:
+    """Say of each loader what all ranks together have seen of it."""
+    return [_explain(seen) for seen in _join(records)]
+
+
+def _join(records: Sequence[RankRecord]) -> list[Seen]:
+    """Bring together what ranks say of one line; its n-th kind of loader is that of the others."""
+    found: dict[tuple[str, str, int], list[tuple[int, LoaderRecord]]] = {}
+    for record in sorted(records, key=lambda record: record.rank):
+        counts: Counter[tuple[str, str]] = Counter()
+        for loader in record.loaders:
+            name = (loader.place, loader.facts.dataset)
+            found.setdefault((*name, counts[name]), []).append((record.rank, loader))
+            counts[name] += 1
+    return [
+        Seen(ranks=tuple(rank for rank, _ in pairs), loaders=tuple(loader for _, loader in pairs))
+        for pairs in found.values()
+    ]
+
+
+def _explain(seen: Seen) -> Explanation:
+    facts, num = seen.facts, seen.num_ranks
+    findings = [*_find_certain(seen), *_find_seen(seen)]
+    return Explanation(
+        title=f"{seen.loaders[0].place}: {facts}, on {len(seen.ranks)} rank"
+        + "s" * (len(seen.ranks) > 1),
+        findings=tuple(findings),
+        facts=(
+            *_list_seen(seen),
+            *list_loader_facts(facts, num),
+            *list_times(seen.ranks, seen.loaders),
+        ),
+        unseen=tuple(_list_unseen(seen)),
+    )
+
+
+def _find_certain(seen: Seen) -> Iterator[Finding]:
+    """What arithmetic finds; but whether ranks read the same is seen, not concluded."""
+    for finding in find_by_arithmetic(seen.facts, seen.num_ranks):
+        if finding.kind != "not divided":
+            yield finding
+
+
+def _find_seen(seen: Seen) -> Iterator[Finding]:
+    if len(seen.ranks) > 1 and seen.trains:
+        if seen.facts.is_stream:
+            yield from _find_streams_read_alike(seen)
+        elif seen.facts.division is None:
+            yield from _find_examples_read_alike(seen)
+        elif seen.facts.division.divider == "unknown":
+            yield from _find_repeated_indices(seen)
+        yield from _find_uneven_ends(seen)
+    if len(seen.ranks) == 1 or not seen.trains:
+        yield from _find_processes_alike(seen)
+    if seen.trains:
+        yield from _find_same_order(seen)
+    yield from _find_shared_numbers(seen)
+
+
+def _rows(epoch: SeenEpoch) -> list[str]:
+    return list(chain.from_iterable(epoch.digests))
+
+
+def _find_streams_read_alike(seen: Seen) -> Iterator[Finding]:
+    first = next(seen.epochs(), ())
+    rows = [_rows_of_processes(epoch, seen.facts.loader_processes)[0] for epoch in first]
+    times = _largest_group(rows) * _times_in_processes(seen, first)
+    if times > 1:
+        yield read_several_times(seen.facts, len(seen.ranks), times, min(map(len, rows)))
+
+
+def _find_processes_alike(seen: Seen) -> Iterator[Finding]:
+    first = next(seen.epochs(), ())
+    times = _times_in_processes(seen, first) if seen.facts.is_stream else 1
+    if times > 1:
+        yield read_several_times(seen.facts, 1, times, len(_rows(first[0])))
+
+
+def _times_in_processes(seen: Seen, epoch: Sequence[SeenEpoch]) -> int:
+    """How often a rank reads each example."""
+    processes = seen.facts.loader_processes
+    if processes < 2 or not epoch:
+        return 1
+    return _largest_group(_rows_of_processes(epoch[0], processes))
+
+
+def _rows_of_processes(epoch: SeenEpoch, processes: int) -> list[list[str]]:
+    """What each loader process has read: batch n comes from process n modulo their number."""
+    step = max(1, processes)
+    return [list(chain.from_iterable(epoch.digests[number::step])) for number in range(step)]
+
+
+def _largest_group(rows: Sequence[list[str]]) -> int:
+    """How many of them have the same rows as one of them has, with itself."""
+    return max(
+        1 + sum(are_the_same(one, other) for other in rows if other is not one) for one in rows
+    )
+
+
+def _find_examples_read_alike(seen: Seen) -> Iterator[Finding]:
+    """Whether ranks whose loaders nobody divides have delivered the same examples."""
+    epoch = next(seen.epochs(), ())
+    examples = [_examples(one) for one in epoch]
+    times = max(
+        (
+            1 + sum(_are_one_dataset(one, other) for other in examples if other is not one)
+            for one in examples
+        ),
+        default=1,
+    )
+    shares = count_shares(seen.facts, times)
+    if times > 1 and shares is not None:
+        yield not_divided(seen.facts, times, shares)
+
+
+def _examples(epoch: SeenEpoch) -> dict[int, str]:
+    """The digest of each example by its index, of the first batches."""
+    if not all(epoch.digests):
+        return {}  # rows could not be told apart
+    return dict(zip(epoch.indices, _rows(epoch), strict=False))
+
+
+def _are_one_dataset(one: dict[int, str], other: dict[int, str]) -> bool:
+    """Whether an index means the same example on both: parts of their own have others at each."""
+    common = {(one[index], other[index]) for index in one.keys() & other.keys()}
+    return len(common) > 1 and all(mine == theirs for mine, theirs in common)
+
+
+def _find_repeated_indices(seen: Seen) -> Iterator[Finding]:
+    """Of samplers that are not known: an index on two ranks, where none comes twice on one."""
+    for epoch in seen.epochs():
+        counts = [Counter(one.indices) for one in epoch]
+        if any(max(count.values(), default=1) > 1 for count in counts):
+            return  # with replacement, then
+        total = sum(counts, Counter[int]())
+        repeated = total.total() - len(total)
+        if repeated and all(one.has_ended for one in epoch):
+            text = (
+                f"{repeated:,} of {total.total():,} examples that {len(seen.ranks)} ranks were "
+                "given in an epoch had gone to another rank already. Right only if ranks share "
+                "their data on purpose (tensor, context or pipeline parallel)."
+            )
+            code = changed_lines.write_distribution(seen.facts, len(seen.ranks))
+            yield Finding(kind="repeated", number=repeated, text=text, code=code)
+            return
+
+
+def _find_uneven_ends(seen: Seen) -> Iterator[Finding]:
+    for epoch in seen.epochs():
+        steps = [one.batches for one in epoch]
+        ended = [one.batches for one in epoch if one.has_ended]
+        if ended and min(ended) < max(steps):
+            fewest, most = steps.index(min(ended)), steps.index(max(steps))
+            text = (
+                f"rank {seen.ranks[fewest]} came to the end of its data after {min(ended):,} "
+                f"steps, rank {seen.ranks[most]} had {max(steps):,}: a collective of the steps "
+                "between waits for ranks that have ended."
+            )
+            code = changed_lines.write_distribution(seen.facts, len(seen.ranks))
+            number = max(steps) - min(ended)
+            yield Finding(kind="ranks end at different steps", number=number, text=text, code=code)
+            return
+
+
+def _find_same_order(seen: Seen) -> Iterator[Finding]:
+    """Of samplers that are known to shuffle."""
+    if seen.facts.order != "shuffled" or seen.facts.is_stream:
+        return
+    begun: dict[int, list[tuple[int, ...]]] = {}
+    for epoch in seen.loaders[0].epochs:
+        if len(epoch.indices) >= _FEWEST:
+            begun.setdefault(epoch.loader, []).append(epoch.indices)
+    for orders in begun.values():
+        common = min(map(len, orders))
+        # All of them: a second training with the same loader may well begin with epoch 0 again.
+        if len(orders) > 1 and len({order[:common] for order in orders}) == 1:
+            text = (
+                f"{len(orders)} epochs have begun with the same {common:,} examples in the same "
+                f"order. {_why_same_order(seen.facts)}"
+            )
+            code = changed_lines.write_distribution(seen.facts, seen.num_ranks)
+            yield Finding(kind="same order in each epoch", number=common, text=text, code=code)
+            return
+
+
+def _why_same_order(facts: LoaderFacts) -> str:
+    if facts.division is not None and facts.division.divider != "BatchSamplerShard":
+        return "Nobody calls sampler.set_epoch(epoch) before an epoch."
+    return "Its random generator is seeded anew, and alike, before each epoch."
+
+
+def _find_shared_numbers(seen: Seen) -> Iterator[Finding]:
+    for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
+        if loader.alike:
+            text = (
+                f"loader processes of rank {rank} have drawn the same random numbers "
+                f"({', '.join(loader.alike)}): something seeds them alike, such as a constant in "
+                "worker_init_fn."
+            )
+            code = changed_lines.write_drawing()
+            number = loader.facts.loader_processes
+            yield Finding(kind="shared random numbers", number=number, text=text, code=code)
+            return
+
+
+def _list_seen(seen: Seen) -> Iterator[str]:
+    steps = [sum(epoch.batches for epoch in loader.epochs) for loader in seen.loaders]
+    rows = sum(epoch.rows for loader in seen.loaders for epoch in loader.epochs)
+    begun = max(len(loader.epochs) for loader in seen.loaders)
+    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    where = f" on each of {len(seen.ranks)} ranks" if len(seen.ranks) > 1 else ""
+    yield from _list_shared_parts(seen)
+    yield f"Seen: {span} steps{where} in {begun} epoch{'s' * (begun > 1)}, {rows:,} rows in all."
+
+
+def _list_shared_parts(seen: Seen) -> Iterator[str]:
+    """Ranks whose samplers were told the same rank: on purpose, or because nobody told them."""
+    parts: dict[int, list[int]] = {}
+    for rank, loader in zip(seen.ranks, seen.loaders, strict=True):
+        division = loader.facts.division
+        if division is not None and division.rank is not None:
+            parts.setdefault(division.rank, []).append(rank)
+    shared = {part: ranks for part, ranks in parts.items() if len(ranks) > 1}
+    for part, ranks in list(shared.items())[:1]:
+        yield (
+            f"Ranks {', '.join(map(str, ranks))} read the same part: each has part {part} of "
+            f"{seen.num_ranks}. Right only if they share their data on purpose (tensor, context or "
+            "pipeline parallel)."
+        )
+
+
+def _list_unseen(seen: Seen) -> Iterator[str]:
+    facts, epochs = seen.facts, [epoch for loader in seen.loaders for epoch in loader.epochs]
+    is_known = facts.division is not None and facts.division.divider == "DistributedSampler"
+    begun = min(sum(bool(epoch.indices) for epoch in loader.epochs) for loader in seen.loaders)
+    if seen.trains and facts.order == "shuffled" and is_known and begun < 2:
+        shares = count_shares(facts, seen.num_ranks)
+        steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
+        yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
+    if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
+        yield "Whether ranks end at the same step: none has come to the end of its data."
+    digests = any(_rows(epoch) for epoch in epochs)
+    if len(seen.ranks) > 1 and not digests and (facts.is_stream or facts.division is None):
+        yield "Whether ranks read the same examples: the rows of a batch could not be told apart."

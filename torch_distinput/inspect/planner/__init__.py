@@ -1,0 +1,1 @@
+"""What an epoch will be, before it runs: by listings and counts alone, without ranks and torch."""

@@ -1,0 +1,1 @@
+"""An epoch over many workers, counted without playing it: integers only."""

@@ -1,0 +1,197 @@
+"""A dataset that shows how far its loop is; the loop itself stays as it was."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from torch_distinput import DistributedDataset
+from torch_distinput.inspect.progress.reading import EpochReading
+from torch_distinput.options import check_count
+from torch_distinput.values import Distributed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from torch_distinput import DistributedIterator, OptionalStep, Step
+
+
+def progress(
+    dataset: DistributedDataset, *, desc: str | None = None, total: int | None = None
+) -> ProgressDataset:
+    """Show a bar while a dataset is iterated: ``for batch in tdi.progress(dataset)``.
+
+    The steps are the dataset's own, on all ranks; the first rank alone draws the bar. It shows the
+    step of the epoch, also after a restart in the middle of it; how many steps there are, where
+    that is known; the examples of all ranks; and the share of time that this rank waits for input.
+
+    With tqdm installed the bar is tqdm's, also in notebooks; where stderr is no terminal, it is
+    drawn once in 30 seconds (tqdm's ``TQDM_MININTERVAL`` and ``TQDM_DISABLE`` hold). Without tqdm
+    it is a plain line on a terminal, and nothing elsewhere.
+
+    Args:
+        dataset: to be iterated; ``tdi.progress(dataset).steps()`` for what ``dataset.steps()``
+            yields, as :func:`accumulate` takes it.
+        desc: what stands before the bar; default: the number of the epoch.
+        total: steps of an epoch, where you know them, if only about, and the dataset does not.
+
+    Returns:
+        An object to iterate, any number of times. ``iter()`` of it returns an iterator that has
+        all that a :class:`DistributedIterator` has; a loop that is left leaves the bar where it is.
+
+    Raises:
+        TypeError: for what is no distributed dataset.
+    """
+    if not isinstance(dataset, DistributedDataset):
+        msg = (
+            "progress() shows a bar for a distributed dataset, got "
+            f"{type(dataset).__name__}. Pass the dataset that strategy.distribute_dataset returns; "
+            "for steps as values write tdi.progress(dataset).steps()."
+        )
+        raise TypeError(msg)
+    if desc is not None and not isinstance(desc, str):
+        msg = f"desc must be the text before the bar, got {desc!r}. Write desc='evaluate', say."
+        raise TypeError(msg)
+    if total is not None:
+        total = check_count("total", total, minimum=0)
+    return ProgressDataset(dataset, desc=desc, total=total)
+
+
+class _Bar(Protocol):
+    def update(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@final
+class ProgressDataset(Distributed):
+    """A dataset together with a bar for each of its iterators, from :func:`progress`."""
+
+    def __init__(
+        self, dataset: DistributedDataset, *, desc: str | None, total: int | None
+    ) -> None:
+        """Called by :func:`progress`."""
+        self._dataset = dataset
+        self._desc = desc
+        self._total = total
+        self._close_bar: Callable[[], object] = _nothing_to_close
+
+    def __repr__(self) -> str:
+        """Show what is iterated."""
+        return f"progress({self._dataset!r})"
+
+    def __iter__(self) -> ProgressIterator:
+        """Start the dataset's next epoch on all ranks, and the bar on the first."""
+        iterator = iter(self._dataset)
+        self._close_bar()  # of the iterator before, which is closed now
+        bar = None
+        if self._dataset._session.is_first:  # noqa: SLF001 - the first of a mesh, too
+            bar = _make_bar(
+                EpochReading(self._dataset, iterator, desc=self._desc, total=self._total)
+            )
+        running = ProgressIterator(iterator, bar)
+        self._close_bar = running.close_bar
+        return running
+
+    def __bool__(self) -> bool:
+        """True, so that ``if`` needs no length."""
+        return True
+
+    def __len__(self) -> int:
+        """The number of steps, as ``len(dataset)``."""
+        return len(self._dataset)
+
+    def steps(self) -> Generator[Step, None, None]:
+        """Play the next epoch as ``dataset.steps()`` does, with the bar."""
+        with iter(self) as iterator:
+            for batch in iterator:
+                yield iterator._make_step(batch)  # noqa: SLF001 - the iterator's own
+
+
+def _nothing_to_close() -> None:
+    """Before the first iterator."""
+
+
+def _make_bar(reading: EpochReading) -> _Bar | None:
+    """A bar where somebody sees it."""
+    if find_spec("tqdm") is not None:
+        # Imported here, because it need not be installed.
+        from torch_distinput.inspect.progress.tqdm_bar import make_tqdm_bar  # noqa: PLC0415
+
+        bar: _Bar = make_tqdm_bar(reading)
+        return bar
+    if sys.stderr is None or not sys.stderr.isatty():
+        return None
+    from torch_distinput.inspect.progress.plain_bar import PlainBar  # noqa: PLC0415 - as above
+
+    return PlainBar(reading)
+
+
+@final
+class ProgressIterator(Distributed, Iterator[Any]):
+    """An iterator beside its bar: what it has not of its own is the :class:`DistributedIterator`'s.
+
+    It has the same type on all ranks; only the first has a bar to move.
+    """
+
+    def __init__(self, iterator: DistributedIterator, bar: _Bar | None) -> None:
+        """Called by ``iter()``."""
+        self._iterator = iterator
+        self._next = iterator.__next__
+        self._bar = bar
+        # A loop that is left drops this, and the line of the bar must end.
+        self.close_bar = weakref.finalize(self, _close, bar)
+        self.close_bar.atexit = False
+
+    def __iter__(self) -> ProgressIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next step, as the iterator does, and move the bar."""
+        try:
+            step = self._next()
+        except BaseException:
+            self.close_bar()
+            raise
+        if self._bar is not None:
+            self._bar.update()
+        return step
+
+    def __getattr__(self, name: str) -> Any:
+        """What the iterator has: ``last_step``, ``stats()``, ``state_dict()``, ..."""
+        return getattr(self._iterator, name)
+
+    def get_next(self) -> Any:
+        """Return the next step, as ``next`` does."""
+        return next(self)
+
+    def get_next_as_optional(self) -> OptionalStep[Any]:
+        """Return the next step, or an empty :class:`OptionalStep` after the last one."""
+        found = self._iterator.get_next_as_optional()
+        if not found.has_value():
+            self.close_bar()
+        elif self._bar is not None:
+            self._bar.update()
+        return found
+
+    def close(self) -> None:
+        """Close the iterator, and end the line of the bar."""
+        self._iterator.close()
+        self.close_bar()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def _close(bar: _Bar | None) -> None:
+    if bar is not None:
+        bar.close()
