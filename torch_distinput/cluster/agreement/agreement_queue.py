@@ -191,9 +191,8 @@ class AgreementQueue(Generic[S]):
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         with self._lock:
-            if self._agreed or self._state is not VoterState.RUNNING:
-                return False
-            return not (self._ready if self._introduced else self._can_introduce())
+            is_running = self._state is VoterState.RUNNING and not self._agreed
+            return is_running and not (self._ready if self._introduced else self._can_introduce())
 
     # ------------------------------------------------------------------ any thread
 

@@ -1,1 +1,1 @@
-"""What making a step takes, where that is measured."""
+"""What making a step took: measured where it is read, decoded and collated."""
