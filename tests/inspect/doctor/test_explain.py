@@ -215,6 +215,11 @@ def test_an_explanation_without_findings_says_so() -> None:
     assert "Found nothing" in str(explain(DataLoader(Numbers(61), 8), num_workers=1))
 
 
+def test_what_was_not_seen_limits_what_was_found() -> None:
+    printed = str(explain(DataLoader(DividedStream(64), 8), num_workers=8))
+    assert "Found nothing that is lost, repeated or out of step, as far as it was seen." in printed
+
+
 def test_a_notebook_shows_text_as_text() -> None:
     html = Explanation(title="<b>", findings=(), facts=("1 < 2",))._repr_html_()
     assert "&lt;b&gt;" in html

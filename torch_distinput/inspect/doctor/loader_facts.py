@@ -146,7 +146,8 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
     if not issubclass(type(loader), DataLoader):  # a wrapper may give itself another __class__
         msg = (
             f"Expected a torch DataLoader, or one that Accelerate or Fabric has prepared, got "
-            f"{type(loader).__name__}. Pass the loader that the training loop iterates."
+            f"{type(loader).__name__}. Pass the loader that the training loop iterates. What "
+            "distribute_dataset returns divides itself, and needs none."
         )
         raise TypeError(msg)
     return cast(DataLoader[Any], loader)
