@@ -31,6 +31,7 @@ RETURNED = {
     "PerWorkerIterator",
     "RemoteValue",
     "ReplicaContext",
+    "RunReport",
     "Step",
     "StepGroup",
     "Strategy",

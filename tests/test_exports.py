@@ -34,6 +34,7 @@ STRATEGY = [
     "num_workers",
     "reduce",
     "replicate",
+    "report",
     "request_stop",
     "run",
     "scope",
@@ -75,7 +76,10 @@ PROMISED = {
     "InputContext",
     "InputOptions",
     "InputStats",
+    "InputVerdict",
+    "RankTimes",
     "ReduceOp",
+    "RunReport",
     "Topology",
     "ValueContext",
     # what a step yields, and what is done with it
@@ -315,7 +319,7 @@ auto_shard_policy element_spec epoch load_state_dict replay set_aside set_epoch 
 strategy
 """
 ITERATOR = """
-close element_spec get_next get_next_as_optional last_step load_state_dict state_dict stats
+close element_spec get_next get_next_as_optional last_step load_state_dict report state_dict stats
 """
 
 

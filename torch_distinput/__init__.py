@@ -33,6 +33,9 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
     from torch_distinput.distribute.dataset import DistributedDataset
     from torch_distinput.distribute.iterator import DistributedIterator
     from torch_distinput.distribute.replicas.replica import ReplicaContext, get_replica_context
+    from torch_distinput.distribute.reports.rank_times import RankTimes
+    from torch_distinput.distribute.reports.run_report import RunReport
+    from torch_distinput.distribute.reports.verdict import InputVerdict
     from torch_distinput.distribute.steps.groups import StepGroup, accumulate
     from torch_distinput.distribute.steps.loss import compute_average_loss
     from torch_distinput.distribute.steps.step import Step
@@ -97,6 +100,7 @@ __all__ = [
     "InputContext",
     "InputOptions",
     "InputStats",
+    "InputVerdict",
     "MirroredStrategy",
     "MismatchError",
     "MultiWorkerMirroredStrategy",
@@ -108,10 +112,12 @@ __all__ = [
     "PeerFailedError",
     "PeerTimeoutError",
     "PerReplica",
+    "RankTimes",
     "RebatchSampler",
     "ReduceOp",
     "ReplayedStep",
     "ReplicaContext",
+    "RunReport",
     "ServerLostError",
     "SourceError",
     "Step",
@@ -170,6 +176,7 @@ _LATE = {
     "InputContext": "plan.assignment.topology",
     "InputOptions": "options",
     "InputStats": "values",
+    "InputVerdict": "distribute.reports.verdict",
     "MirroredStrategy": "distribute.strategies",
     "MismatchError": "errors",
     "MultiWorkerMirroredStrategy": "distribute.strategies",
@@ -181,10 +188,12 @@ _LATE = {
     "PeerFailedError": "errors",
     "PeerTimeoutError": "errors",
     "PerReplica": "values",
+    "RankTimes": "distribute.reports.rank_times",
     "RebatchSampler": "data.steps.rebatch_sampler",
     "ReduceOp": "options",
     "ReplayedStep": "values",
     "ReplicaContext": "distribute.replicas.replica",
+    "RunReport": "distribute.reports.run_report",
     "ServerLostError": "errors",
     "SourceError": "errors",
     "Step": "distribute.steps.step",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -113,6 +114,10 @@ class InputOptions:
             sources with an index have the same examples on all ranks, and that sources with shards
             to deal out begin with the same. The time it takes depends on the source; see the docs
             on checkpoints.
+        trace: measure where the time of each step goes, by station, for
+            :meth:`DistributedIterator.report` and :meth:`Strategy.report`. With a path the steps
+            are also written as trace events, for Perfetto: ``"trace.json"`` becomes
+            ``trace.dataset0.rank3.json`` and so on, a file for each dataset and rank.
         timeout: seconds that a call of ours (``iter``, ``next``) waits for another rank before it
             raises PeerTimeoutError, whatever that rank does meanwhile: reading, training, an
             evaluation, saving. Choose more than the longest pause of one rank alone. After a
@@ -129,6 +134,7 @@ class InputOptions:
     cp_dim: str | None = None
     cp_columns: Mapping[Any, int] | Sequence[Any] | None = None
     audit: bool = False
+    trace: bool | str | os.PathLike[str] = False
     timeout: float = TIMEOUT
 
     def __post_init__(self) -> None:
@@ -146,6 +152,7 @@ class InputOptions:
                 msg = f"{name} must be True or False, got {getattr(self, name)!r}."
                 raise TypeError(msg)
         object.__setattr__(self, "cp_columns", _check_columns(self.cp_columns, self.cp_dim))
+        object.__setattr__(self, "trace", _check_trace(self.trace))
         size = check_count("per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
         object.__setattr__(self, "per_replica_buffer_size", size)
         if isinstance(self.timeout, bool) or not isinstance(self.timeout, (int, float)):
@@ -154,6 +161,16 @@ class InputOptions:
         if not self.timeout > 0:
             msg = f"timeout must be more than 0 seconds, got {self.timeout!r}."
             raise ValueError(msg)
+
+
+def _check_trace(trace: object) -> bool | str:
+    """True or False, or a path as text."""
+    if isinstance(trace, bool):
+        return trace
+    if isinstance(trace, (str, os.PathLike)) and os.fspath(trace):
+        return str(os.fspath(trace))
+    msg = f'trace must be True, False or the path of a file, as "trace.json", got {trace!r}.'
+    raise TypeError(msg)
 
 
 def _check_columns(columns: object, cp_dim: object) -> dict[Any, int] | None:
@@ -172,7 +189,7 @@ def _check_columns(columns: object, cp_dim: object) -> dict[Any, int] | None:
     if isinstance(columns, str) or not isinstance(columns, (Mapping, Sequence)) or not columns:
         msg = (
             "cp_columns must be keys of a batch, or a mapping of them to dimensions, got "
-            f'{columns!r}. Write cp_columns=("input_ids", "labels"), say.'
+            f'{columns!r}. Write for example cp_columns=("input_ids", "labels").'
         )
         raise TypeError(msg)
     dims = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1)
@@ -188,7 +205,7 @@ def check_options(options: object) -> InputOptions:
         return InputOptions()
     if not isinstance(options, InputOptions):
         msg = (
-            f"options must be an InputOptions, got {options!r}. Write, say, "
+            f"options must be an InputOptions, got {options!r}. Write for example "
             'InputOptions(auto_shard_policy="file").'
         )
         raise TypeError(msg)

@@ -30,6 +30,7 @@ from torch_distinput.distribute.static_shapes import choose_partial_batch
 from torch_distinput.engine.indexed import IndexedInput
 from torch_distinput.engine.input import Input
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import (
     AutoShardPolicy,
     InputOptions,
@@ -91,7 +92,7 @@ def build_dataset(
     }
     return DistributedDataset(
         session,
-        _input(opened, splitter, policy, seed, audited=options.audit, balance=balance),
+        _input(opened, splitter, policy, seed, options=options, balance=balance),
         name=opened.name,
         recipe=recipe,
         facts=_facts(opened.request, session, options, balance),
@@ -140,9 +141,11 @@ def build_from_function(
         _check_playable(dataset)
         pipelines.check_replica_batches(dataset, topology.num_workers)
     steps = play_datasets(datasets, splitter)
+    clock = None if options.trace is False else WorkClock()
+    read = state_version_1.read_streams
     return DistributedDataset(
         session,
-        StreamedInput(lambda: steps, splitter, read_version_1=state_version_1.read_streams),
+        StreamedInput(lambda: steps, splitter, read_version_1=read, clock=clock),
         name=name,
         recipe={"source": "dataset_fn"},
         facts={"replicas per worker": topology.replicas_per_worker},
@@ -263,10 +266,15 @@ def _input(
     policy: AutoShardPolicy,
     seed: int,
     *,
-    audited: bool,
+    options: InputOptions,
     balance: Balance | None,
 ) -> Input:
+    clock = None if options.trace is False else WorkClock()
     if isinstance(source, IndexedSource):
+        if clock is not None:
+            from torch_distinput.data.steps.timing.timed_steps import time_fetch  # noqa: PLC0415 - as below
+
+            source = replace(source, fetch=time_fetch(source.fetch, clock), clock=clock)
         dealer = None
         if balance is not None:
             from torch_distinput.data.steps.balanced import ExampleDealer  # noqa: PLC0415 - as below
@@ -279,13 +287,15 @@ def _input(
     from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
     from torch_distinput.plan.progress.route import Route  # noqa: PLC0415
 
-    route = Route(splitter=splitter, policy=policy, seed=seed, audited=audited)
+    route = Route(splitter=splitter, policy=policy, seed=seed, audited=options.audit)
     if isinstance(source, ReadySource):
         steps = ReadySteps(source=source, route=route)
         read = partial(state_version_1.read_flat, state_version_1.BATCHES)
-        return StreamedInput(lambda: steps, splitter, read_version_1=read)
+        return StreamedInput(lambda: steps, splitter, read_version_1=read, clock=clock)
     find = partial(find_examples, source, route, balance)
-    return StreamedInput(find, splitter, read_version_1=source.read_version_1)
+    return StreamedInput(
+        find, splitter, read_version_1=source.read_version_1, clock=clock
+    )
 
 
 def _check_playable(dataset: Any) -> None:

@@ -75,6 +75,7 @@ class DistributedDataset(Distributed):
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
         self._slices = session.make_slices(options)
+        self._measurement = session.measure(self._number, options, source.clock)
         self._next = NextStart(source.first)
         self._spec: Any = None
         self._running: weakref.ref[DistributedIterator] | None = None
@@ -298,6 +299,7 @@ class DistributedDataset(Distributed):
             shapes=Shapes(self._spec, self._padding, *self._checks),
             warnings=self._warnings,
             cp_dim=options.cp_dim,
+            log=self._measurement and self._measurement.open(record.steps),
         )
         fetch, size = options.fetch_to_device, options.per_replica_buffer_size
         return DistributedIterator(self._session, run, fetch_to_device=fetch, buffer_size=size)
@@ -331,9 +333,8 @@ class DistributedDataset(Distributed):
         kind = self._name.partition("(")[0]  # paths may differ, if their files do not
         played = self._next.played
         example: dict[str, object] = {}
-        sliced: dict[str, object] = {}
-        if self._slices is not None:
-            sliced = {"cp_dim": self._options.cp_dim, "cp_columns": self._slices.columns}
+        cut = self._slices
+        sliced = {"cp_dim": self._options.cp_dim, "cp_columns": cut.columns} if cut else {}
         if self._options.audit:
             reads = self._session.is_reader
             example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}

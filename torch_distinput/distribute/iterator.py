@@ -11,8 +11,6 @@ any        _ending              _ending   one assignment; the finalizer that end
 
 from __future__ import annotations
 
-import itertools
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_distinput.data.steps.local_step import NO_TRACE, TraceTotals, empty_step
+from torch_distinput import meter
+from torch_distinput.data.steps.local_step import NO_TRACE, TraceTotals
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
+from torch_distinput.distribute.steps.host_steps import make_host_steps
 from torch_distinput.distribute.steps.step import Step
 from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go, refer
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.distribute.epoch_warnings import EpochWarnings
+    from torch_distinput.distribute.reports.run_report import RunReport
+    from torch_distinput.distribute.reports.step_log import StepLog
     from torch_distinput.distribute.session import Session
     from torch_distinput.engine.audit import Audit
     from torch_distinput.engine.epoch_record import EpochRecord
@@ -60,6 +62,7 @@ class EpochRun:
         shapes: completes steps.
         warnings: hears how it ends.
         cp_dim: over which sequences are cut.
+        log: keeps the times of its steps; None where nothing is measured.
     """
 
     feed: Feed
@@ -71,6 +74,7 @@ class EpochRun:
     shapes: Shapes
     warnings: EpochWarnings
     cp_dim: str | None
+    log: StepLog | None = None
 
 
 class DistributedIterator(Distributed, Iterator[Any]):
@@ -104,8 +108,13 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
         devices = session.devices if fetch_to_device else _HOST * len(session.devices)
-        host_steps = _host_steps(
-            run.feed, run.shapes, len(devices), run.record.steps, run.cp_dim
+        host_steps = make_host_steps(
+            run.feed,
+            run.shapes,
+            len(devices),
+            first_step=run.record.steps,
+            cp_dim=run.cp_dim,
+            clock=None if run.log is None else run.log.clock,
         )
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
@@ -132,7 +141,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         context.check_may_iterate(self._session)
         if self._ending is not None:
             raise again(self._ending)
-        started = time.perf_counter()
+        asked = meter.now()
         try:
             self._run.monitor.enter(self._run.record.steps)
             step = self._next()
@@ -142,10 +151,15 @@ class DistributedIterator(Distributed, Iterator[Any]):
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
-        info, structures, progress, trace = step.note
+        info, structures, progress, trace, pull = step.note
         if trace is not NO_TRACE:
             self._totals.add(trace)
-        self._count(info, progress, time.perf_counter() - started)
+        had = meter.now()
+        self._waited += had - asked
+        if self._run.log is not None:
+            self._session.step_log = self._run.log
+            self._run.log.add((info.index, info.num_examples, asked, had, pull))
+        self._count(info, progress)
         return regroup_leaves(structures, step.leaves)
 
     def _end(self, error: BaseException) -> BaseException:
@@ -165,6 +179,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._loss_steps.is_open = False
         let_go(error)
         self._run.monitor.end(error)
+        self._flush()
         self._finalizer()
         return ending
 
@@ -236,6 +251,18 @@ class DistributedIterator(Distributed, Iterator[Any]):
             packing=self._totals.packed.packing,
         )
 
+    def report(self) -> RunReport:
+        """Where the time of this rank's steps went, of the last 1,024 since this iterator was made.
+
+        :meth:`Strategy.report` has all ranks, and so can tell who waits for whom.
+
+        Raises:
+            UsageError: without ``InputOptions(trace=...)``: then nothing is measured.
+        """
+        from torch_distinput.distribute.reports.run_report import report_log  # noqa: PLC0415 - late
+
+        return report_log(self._session, self._run.log)
+
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`DistributedDataset.state_dict` says: where the epoch stands."""
         position = self._run.record.position
@@ -262,7 +289,12 @@ class DistributedIterator(Distributed, Iterator[Any]):
             if explained_in is not None:
                 refer(self._ending, explained_in)
             self._loss_steps.is_open = False
+            self._flush()
         self._finalizer()
+
+    def _flush(self) -> None:
+        if self._run.log is not None:
+            self._run.log.flush()
 
     def _leave_to_parent(self) -> None:
         """In a child: the threads, loader processes and streams behind this are the parent's."""
@@ -292,7 +324,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             _session=weakref.ref(self._session),  # a step that is kept keeps no process group
         )
 
-    def _count(self, info: StepInfo, progress: Progress | int | None, waited: float) -> None:
+    def _count(self, info: StepInfo, progress: Progress | int | None) -> None:
         self._last_step = info
         if self._run.audit is not None:
             self._run.audit.add(info.ids if isinstance(info.ids, PerReplica) else [info.ids])
@@ -301,41 +333,11 @@ class DistributedIterator(Distributed, Iterator[Any]):
         self._num_empty += info.local_counts.count(0)
         if info.num_tokens is not None:
             self._num_tokens = info.num_tokens + (self._num_tokens or 0)
-        self._waited += waited
         self._run.monitor.leave(info.index)
         context.note_delivered(self._session, self._loss_steps, info)
 
 
 _HOST = (torch.device("cpu"),)
-
-
-def _host_steps(
-    feed: Feed, shapes: Shapes, num_replicas: int, first_step: int, cp_dim: str | None
-) -> Iterator[ReplicaLeaves]:
-    """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
-
-    With a step travels what is told of it when it is handed over, which may be later.
-    """
-    for index in itertools.count(first_step):
-        delivery = feed.next(index)
-        if delivery is None:
-            return
-        step = empty_step(num_replicas) if delivery.step is None else delivery.step
-        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
-        leaves, structures, ids = zip(*parts, strict=True)
-        source_counts = step.trace.source_counts
-        info = StepInfo(
-            index=index,
-            num_examples=delivery.num_examples,
-            local_counts=step.sizes,
-            ids=ids[0] if num_replicas == 1 else PerReplica(ids),
-            padded_rows=padded_rows,
-            sources=None if source_counts is None else source_counts.examples,
-            num_tokens=step.trace.num_tokens,
-            cp_dim=cp_dim,
-        )
-        note = (info, structures, delivery.progress, step.trace)
-        yield ReplicaLeaves(leaves, note, step.owned)
 
 
 def _close(feed: Feed, prefetcher: Prefetcher) -> None:

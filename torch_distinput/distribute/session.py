@@ -19,12 +19,14 @@ from torch_distinput.cluster.membership import Membership, join_group
 from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.distribute.steps.loss_steps import LossSteps
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import InputOptions
 from torch_distinput.plan.assignment.topology import Topology
 
 if TYPE_CHECKING:
     from torch_distinput.communicator import Communicator
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
+    from torch_distinput.distribute.reports.step_log import Measurement, StepLog
 
 
 @final
@@ -41,6 +43,7 @@ class Session:
             play the same steps, partners too.
         has_static_shapes: whether the devices are to see one shape in all steps.
         loss_steps: which steps a loss may belong to.
+        step_log: of the iterator made last among those that measure their steps; None without one.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
     """
@@ -64,6 +67,7 @@ class Session:
         self.mesh_dims = cluster.mesh_dims
         self.has_static_shapes = has_static_shapes
         self.loss_steps = LossSteps()
+        self.step_log: StepLog | None = None
         self.heartbeat = Heartbeat(self.communicator)
         if self.partners is not None:
             self.heartbeat = Heartbeat(self.partners.everyone, self.partners.names)
@@ -73,6 +77,13 @@ class Session:
         self._groups = cluster.groups
         self._along: dict[str, Communicator] = {}
         weakref.finalize(self, self.heartbeat.close).atexit = False  # threads end all at once
+
+    @property
+    def rank(self) -> int:
+        """A number that no other rank has: the worker's, or with partners that of the mesh."""
+        if self.partners is None:
+            return self.topology.worker_index
+        return self.partners.meeting.ranks[self.partners.meeting.rank]
 
     @property
     def is_reader(self) -> bool:
@@ -104,6 +115,27 @@ class Session:
             num_slices=dim.size,
             columns=tuple(columns.items()) if isinstance(columns, Mapping) else None,
         )
+
+    def measure(
+        self, dataset: int, options: InputOptions, clock: WorkClock | None
+    ) -> Measurement | None:
+        """What measures the steps of a dataset; None where nothing does.
+
+        Raises:
+            ConfigurationError: if the file of ``InputOptions.trace`` cannot be written.
+        """
+        if clock is None:
+            return None
+        # Imported here, because most datasets are not measured.
+        from torch_distinput.distribute.reports.step_log import (  # noqa: PLC0415
+            Measurement,
+            name_of_rank,
+        )
+
+        path = None if options.trace is True else str(options.trace)
+        is_shared = self.partners is not None and self.partners.broadcasts
+        file = None if path is None else name_of_rank(path, dataset=dataset, rank=self.rank)
+        return Measurement(clock, file, rank=self.rank, is_shared=is_shared)
 
     def join_slices(self, cp_dim: str) -> Communicator:
         """The way to the ranks that have the other slices of this one's sequences."""

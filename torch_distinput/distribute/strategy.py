@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from torch_distinput.cluster.membership import Membership
     from torch_distinput.distribute.dataset import DistributedDataset
+    from torch_distinput.distribute.reports.run_report import RunReport
 
 
 class Strategy(ABC):
@@ -188,18 +188,7 @@ class Strategy(ABC):
         autocast, device, hooks of saved tensors and modes of torch are carried over.
         """
         current.check_cross_replica(self._session, "Strategy.run")
-        if not isinstance(args, (tuple, list)):
-            msg = (
-                f"positional args must be a list or tuple, got {type(args).__name__}. One argument "
-                "goes into args=(batch,); of a step it is args=(step.batch,)."
-            )
-            raise TypeError(msg)
-        if not isinstance(kwargs, (dict, NoneType)):
-            msg = (
-                f"kwargs must be a dict, got {type(kwargs).__name__}. Several positional arguments "
-                "go into args, as in strategy.run(fn, args=(a, b))."
-            )
-            raise TypeError(msg)
+        replica.check_arguments(args, kwargs)
         split = partial(replica.split_arguments, num_replicas=len(self.devices))
         own_args = [split(arg) for arg in args]
         own_kwargs = {name: split(value) for name, value in (kwargs or {}).items()}
@@ -218,8 +207,7 @@ class Strategy(ABC):
 
         A value without :class:`PerReplica` in it is the only result.
         """
-        leaves, _ = flatten(value)
-        if not any(isinstance(leaf, PerReplica) for leaf in leaves):
+        if not any(isinstance(leaf, PerReplica) for leaf in flatten(value)[0]):
             return (value,)
         return tuple(replica.split_arguments(value, len(self.devices)))
 
@@ -275,6 +263,20 @@ class Strategy(ABC):
         return reductions.gather_in_order(
             index, value, len(self.devices), communicator=self._session.communicator
         )
+
+    def report(self) -> RunReport:
+        """Where the time of steps went on all ranks, and which holds up the others; all call it.
+
+        Of the last 1,024 steps of the newest iterator of a dataset with
+        ``InputOptions(trace=...)``; on a mesh, of this rank's workers.
+
+        Raises:
+            UsageError: on all ranks, if one of them has measured nothing.
+        """
+        from torch_distinput.distribute.reports.run_report import report_all  # noqa: PLC0415 - late
+
+        self._check_collective("Strategy.report")
+        return report_all(self._session)
 
     def replicate(self, module: nn.Module) -> ReplicatedModule:
         """Move a module to the first device and let each replica compute on its own.

@@ -24,6 +24,7 @@ from torch_distinput.engine.steps import (
     sum_running_numbers,
 )
 from torch_distinput.errors import UsageError
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
@@ -95,6 +96,7 @@ class ReadySteps(Steps):
         self,
         position: Position,
         known: Schedule | None,  # noqa: ARG002
+        clock: WorkClock | None = None,  # noqa: ARG002
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
@@ -195,7 +197,12 @@ class PlayedSteps(Steps):
     def schedule(self, position: Position) -> None:
         """Unknown: each batch has a size of its own."""
 
-    def start(self, position: Position, known: Schedule | None) -> Iterator[LocalStep]:  # noqa: ARG002
+    def start(
+        self,
+        position: Position,
+        known: Schedule | None,  # noqa: ARG002
+        clock: WorkClock | None = None,  # noqa: ARG002
+    ) -> Iterator[LocalStep]:
         """Start the datasets; a loader process, if any, is their own affair."""
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
         splitter = self.route.splitter

@@ -30,6 +30,7 @@ from torch_distinput.engine.steps import (
     make_routes,
     sum_running_numbers,
 )
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy
 from torch_distinput.plan.assignment.bounds import BatchBudget
 from torch_distinput.plan.assignment.budget_batches import make_no_lengths_error
@@ -143,21 +144,18 @@ class ExampleSteps(Steps):
         """
         if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
             return None
-        lengths = self._lengths(position)
+        lengths = self._count_rows(position)
         if lengths is None:
             return None
         return Schedule(
             splitter=self.route.splitter,
-            lengths=tuple(
-                stream.row + sum(rows)
-                for stream, rows in zip(position.streams, lengths, strict=True)
-            ),
+            lengths=lengths,
             drop_last=self.source.request.drop_last,
             steps_done=position.steps_done,
         )
 
     def start(
-        self, position: Position, known: Schedule | None
+        self, position: Position, known: Schedule | None, clock: WorkClock | None = None
     ) -> Iterator[LocalStep | ReadReport]:
         """Cut this worker's part of the stream."""
         splitter = self.route.splitter
@@ -165,11 +163,17 @@ class ExampleSteps(Steps):
         if known is not None and self._counted is not None:
             read_plan = locate_segments(self._counted, read_plan, splitter.bounds)
         shard = self.route.make_shard(position, Segment())
+        stream = self._stream
+        if clock is not None:
+            from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
+
+            stream = timed_steps.time_stream(stream, clock)
         if isinstance(splitter.global_batch_size, BatchBudget):
-            dataset: Any = self._cut_by_budget(splitter.global_batch_size, position, read_plan)
+            size = splitter.global_batch_size
+            dataset: Any = self._cut_by_budget(stream, size, position, read_plan)
         else:
             dataset = RebatchDataset(
-                self._stream,
+                stream,
                 read_plan,
                 splitter=splitter,
                 drop_last=self.source.request.drop_last,
@@ -181,13 +185,18 @@ class ExampleSteps(Steps):
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
         lent = self.source.request.collate_fn is not None
         ahead = options.num_threads > 0
-        finish = Finish(
-            self._stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
+        finish: Any = Finish(
+            stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
         )
+        if clock is not None:
+            finish = timed_steps.count_finish(finish, stream, clock)
+            if options.num_workers or options.num_threads:
+                dataset = timed_steps.TimedCuts(dataset, clock)
+                finish = timed_steps.TimedFinish(finish, clock)
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(
-        self, size: BatchBudget, position: Position, read_plan: ReadPlan
+        self, stream: Stream, size: BatchBudget, position: Position, read_plan: ReadPlan
     ) -> BudgetedDataset:
         """Cut this worker's part by the lengths of the rows; ``size``: of the layout."""
         budget, splitter = self.source.request.budget, self.route.splitter
@@ -196,11 +205,11 @@ class ExampleSteps(Steps):
         worker = 0 if splitter.shared else splitter.topology.worker_index
         shard = self.route.make_shard(position, Segment())
         return BudgetedDataset(
-            self._stream,
+            stream,
             read_plan,
             reader_of=partial(
                 BudgetReader,
-                stream=self._stream,
+                stream=stream,
                 shard=shard,
                 length=budget.length,
                 size=size,
@@ -284,6 +293,18 @@ class ExampleSteps(Steps):
         first = position.examples - position.rows[0]  # of the layout
         bounds = replace(self.route.splitter.bounds, first=first)
         return bounds.find_last_end(reading.stop, drop_last=True)
+
+    def _count_rows(self, position: Position) -> tuple[int, ...] | None:
+        """All rows of each stream, counted as those delivered are; None if not known."""
+        lengths = self._lengths(position)
+        if lengths is not None:
+            streams = zip(position.streams, lengths, strict=True)
+            return tuple(stream.row + sum(rows) for stream, rows in streams)
+        if self._counted is None or not (self.tally.is_needed and self.route.splitter.shared):
+            return None
+        # Workers have voted, so that a place was told by reading: it is a number for len() alone.
+        whole = self._counted.lengths([self.route.make_shard(position, Segment())])
+        return None if whole is None else (position.rows[0] + whole[0] - position.examples,)
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""

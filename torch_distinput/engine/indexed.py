@@ -17,10 +17,10 @@ from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps import step_facts
 from torch_distinput.data.steps.indexed import (
-    FetchTask,
     PlannedStep,
     StepFetch,
     fetch_steps,
+    make_loader,
     pad_to,
     plan_steps,
 )
@@ -69,8 +69,8 @@ class IndexedInput:
         self._splitter = splitter
         self._batches = EpochBatches(source, seed=seed)
         self._dealer = dealer
-        fetch = StepFetch(source.fetch, copies=source.copies_batches)
-        self._loader: TaskLoader[FetchTask, Any] = TaskLoader(fetch, source.loader, grouped=True)
+        self._loader = make_loader(source)
+        self.clock = source.clock
         self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -178,6 +178,7 @@ class IndexedInput:
                 epoch=position.epoch,
                 owned=self._source.owns_batches,
                 check=check,
+                is_timed=self.clock is not None,
             )
         except SourceError as error:  # a loader process was lost: told to all at the first step
             found, fetched = [], FailedSteps(error)

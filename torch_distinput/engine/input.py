@@ -18,6 +18,7 @@ from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Feed
+from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.batching import Idle
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.place import Start
@@ -77,7 +78,13 @@ class PreparedEpoch(Protocol):
 
 
 class Input(Protocol):
-    """Data that can be opened once per epoch."""
+    """Data that can be opened once per epoch.
+
+    Attributes:
+        clock: counts what is decoded and collated; None where nothing is measured.
+    """
+
+    clock: WorkClock | None
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""

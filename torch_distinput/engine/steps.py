@@ -22,6 +22,7 @@ from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.user_sources.stream_settings import settings_of
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import AutoShardPolicy, Rebatch
 from torch_distinput.plan.assignment.sharding import check_enough_shards
 from torch_distinput.plan.assignment.topology import Topology
@@ -86,9 +87,12 @@ class Steps(ABC):
 
     @abstractmethod
     def start(
-        self, position: Position, known: Schedule | None
+        self, position: Position, known: Schedule | None, clock: WorkClock | None = None
     ) -> Iterator[LocalStep | ReadReport]:
-        """Start an epoch, or go on in it."""
+        """Start an epoch, or go on in it.
+
+        ``clock``: what making the steps takes is measured, where it can be told apart.
+        """
 
     @abstractmethod
     def spec(self) -> Any:

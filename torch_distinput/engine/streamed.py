@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.steps.indexed import ended_early
@@ -22,6 +22,7 @@ from torch_distinput.engine.feeds import (
 from torch_distinput.engine.input import Opening
 from torch_distinput.engine.steps import Steps
 from torch_distinput.engine.voted_feed import VotedFeed
+from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.batching import Idle, Splitter
 from torch_distinput.plan.progress.checksum import IdSum, Reading
 from torch_distinput.plan.progress.delivered import DeliveryCounter
@@ -29,6 +30,9 @@ from torch_distinput.plan.progress.position import Position, begin_epoch, make_l
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
+
+if TYPE_CHECKING:
+    from torch_distinput.cluster.agreement.voted_steps import NoteVote
 
 
 @final
@@ -39,12 +43,18 @@ class StreamedInput:
     """
 
     def __init__(
-        self, find: Callable[[], Steps], splitter: Splitter, *, read_version_1: ReadFlat
+        self,
+        find: Callable[[], Steps],
+        splitter: Splitter,
+        *,
+        read_version_1: ReadFlat,
+        clock: WorkClock | None = None,
     ) -> None:
         """Take what finds files or shards, which is done late and once."""
         self._find = find
         self._splitter = splitter
         self.read_version_1 = read_version_1
+        self.clock = clock
         self._found: Steps | None = None
         self._prepared: PreparedStream | None = None
 
@@ -62,7 +72,7 @@ class StreamedInput:
         """Find the files or shards, unless they were found before."""
         steps = self._known_steps or self._find()
         steps.check(position)
-        self._prepared = PreparedStream(steps, position, self._splitter)
+        self._prepared = PreparedStream(steps, position, self._splitter, self.clock)
         return self._prepared
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -128,11 +138,14 @@ class PreparedStream:
         steps: this worker's; once it is open, with what all workers have found out.
     """
 
-    def __init__(self, steps: Steps, position: Position, splitter: Splitter) -> None:
+    def __init__(
+        self, steps: Steps, position: Position, splitter: Splitter, clock: WorkClock | None
+    ) -> None:
         """Made by :meth:`StreamedInput.prepare`."""
         self.steps = steps
         self._position = position
         self._splitter = splitter
+        self._clock = clock
         self._notes: ReadReport | None = None
 
     @property
@@ -185,6 +198,11 @@ class PreparedStream:
         )
         if topology.num_workers == 1:
             return OwnFeed(steps, counter, origin=origin)
+        note_vote: NoteVote[LocalStep] = None
+        if self._clock is not None:
+            from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
+
+            steps, note_vote = timed_steps.time_steps(steps, self._clock), timed_steps.note_vote
         try:
             agreement = opening.agreement_channel.start(
                 steps,
@@ -193,6 +211,7 @@ class PreparedStream:
                 counter=counter,
                 timeout=opening.timeout,
                 tallied=self.steps.tally.size,
+                note_vote=note_vote,
             )
         except ChannelBrokenError as error:
             opening.monitor.call_roll(error)
@@ -208,7 +227,8 @@ class PreparedStream:
     def _start(self, read_counter: ReadCounter, origin: Origin) -> Iterator[LocalStep]:
         """The steps; what starting them raises comes as their first, since the others wait."""
         try:
-            return read_counter.sift(self.steps.start(origin.position, origin.known))
+            started = self.steps.start(origin.position, origin.known, self._clock)
+            return read_counter.sift(started)
         except Exception as error:
             if self._splitter.topology.num_workers == 1:
                 raise

@@ -21,13 +21,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
-from torch_distinput.cluster.agreement.agreement_queue import (
-    Agreed,
-    AgreementQueue,
-    Ending,
-    News,
-    S,
-)
+from torch_distinput.cluster.agreement.agreement_queue import AgreementQueue
+from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending, News, NoteVote, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import DeliveryCounter
@@ -46,6 +41,7 @@ class Agreement(Generic[S]):
         introduce: from a worker's first step with examples to what all workers should know of it.
         counter: adds up what is agreed on; used by the voter's thread.
         tallied: which numbers of the steps the workers join.
+        note_vote: called in the voter's thread, with the queue's lock.
     """
 
     def __init__(
@@ -57,6 +53,7 @@ class Agreement(Generic[S]):
         introduce: Callable[[S], Any],
         counter: DeliveryCounter,
         tallied: TallySize = NOTHING_TALLIED,
+        note_vote: NoteVote[S] = None,
     ) -> None:
         """Start reading and voting."""
         self._queue = queue = AgreementQueue[S]()
@@ -64,7 +61,10 @@ class Agreement(Generic[S]):
         # To start a thread is to wait until it runs: behind a reader at work, which keeps the
         # interpreter's lock for its 5 ms, so the reader comes last.
         self._voter = start_thread(
-            partial(_vote, shared=shared, introduce=introduce, counter=counter, tallied=tallied),
+            partial(
+                _vote, shared=shared, introduce=introduce, counter=counter, tallied=tallied,
+                note_vote=note_vote,
+            ),
             queue, channel, name="voter", stop=stop, give_up=channel.abandon,
         )  # fmt: skip
         self._reader = start_thread(_read, queue, steps, name="step-reader", stop=stop)
@@ -148,12 +148,15 @@ def _vote(
     introduce: Callable[[S], Any],
     counter: DeliveryCounter,
     tallied: TallySize,
+    note_vote: NoteVote[S],
 ) -> None:
     """The voter: one collective a round until the outcome is known."""
     try:
         going_on = _introduce(queue, channel, introduce)
         while going_on:
-            going_on = _vote_once(queue, channel, counter, shared=shared, tallied=tallied)
+            going_on = _vote_once(
+                queue, channel, counter, shared=shared, tallied=tallied, note_vote=note_vote
+            )
     except ChannelBrokenError as error:
         queue.end(Ending(outcome=Outcome.LEFT, error=error))
     except BaseException as error:  # noqa: BLE001 - it is raised again where next() is called
@@ -189,9 +192,10 @@ def _vote_once(
     *,
     shared: bool,
     tallied: TallySize,
+    note_vote: NoteVote[S],
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
-    vote, news = queue.wait_for_vote()
+    vote, news = queue.wait_for_vote(note_vote)
     votes = [Vote.decode(row) for row in channel.gather_ints(vote.encode())]
     verdict = decide(votes, shared=shared)
     told: list[News] = [()] * len(votes)

@@ -16,7 +16,7 @@ from torch_distinput.plan.progress.tally import NOTHING_TALLIED, TallySize
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
-    from torch_distinput.cluster.agreement.agreement_queue import S
+    from torch_distinput.cluster.agreement.voted_steps import NoteVote, S
     from torch_distinput.plan.progress.delivered import DeliveryCounter
 
 
@@ -43,6 +43,7 @@ class AgreementChannel:
         counter: DeliveryCounter,
         timeout: float,
         tallied: TallySize = NOTHING_TALLIED,
+        note_vote: NoteVote[S] = None,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
         # Imported here, because where lengths are known nobody has to agree.
@@ -80,6 +81,7 @@ class AgreementChannel:
             introduce=introduce,
             counter=counter,
             tallied=tallied,
+            note_vote=note_vote,
         )
         return self._last
 

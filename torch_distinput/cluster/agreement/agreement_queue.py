@@ -26,50 +26,24 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic
 
 from torch_distinput.cluster.agreement.vote_pace import VotePace
+from torch_distinput.cluster.agreement.voted_steps import (
+    Agreed,
+    Ending,
+    JoinTallies,
+    News,
+    NoteVote,
+    S,
+)
 from torch_distinput.plan.progress.delivered import Progress
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
+from torch_distinput.plan.progress.end_of_data import WINDOW, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import Tally
 from torch_distinput.threads import new_condition, new_rlock
-
-
-class Votable(Protocol):
-    """What a vote must know of a step; nothing of its examples."""
-
-    @property
-    def count(self) -> int:
-        """Examples of this worker in the step."""
-
-    @property
-    def tally(self) -> Tally:
-        """Numbers of this worker in the step; asked only where they are joined."""
-
-    @property
-    def mark(self) -> int:
-        """Fingerprint of what all workers should have read alike, or 0."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory that the step holds."""
-
-    @property
-    def resume_point(self) -> ResumePoint | None:
-        """A place at or before the step from which the worker's stream can be read again."""
-
-    @property
-    def num_touched(self) -> int:
-        """How many of the files assigned to the worker the rows up to here are from."""
-
-
-S = TypeVar("S", bound=Votable)
-JoinTallies = Callable[[list[Tally]], list[Tally]] | None
-"""From this worker's numbers of each step, as far as it has steps, to those of all workers."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -80,46 +54,6 @@ _LOW_WATER = 32
 _BURST = 32
 """Steps for which there is room again before a reader is woken: to wake it costs some steps."""
 _NEVER = sys.maxsize
-
-
-class Agreed(NamedTuple):
-    """A step that all workers play.
-
-    Attributes:
-        step: this worker's part, a :class:`Votable`; None if it has ended. (A tuple with names has
-            no type parameter before Python 3.11.)
-        num_bytes: what it holds.
-        num_examples: examples over all replicas in sync.
-        progress: where all workers stand after it.
-        tally: numbers of the step over all workers, where they are joined.
-    """
-
-    step: Any
-    num_bytes: int
-    num_examples: int
-    progress: Progress
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """Why there are no more steps.
-
-    Attributes:
-        outcome: ``ENDED``, or what went wrong.
-        workers: the workers it names.
-        words: what failed workers said, by worker; empty where no worker was told.
-        error: this worker's own error, or that of the channel.
-    """
-
-    outcome: Outcome
-    workers: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()
-    error: BaseException | None = None
-
-
-News = tuple[ResumePoint, ...]
-"""Resume points that a worker tells the others."""
 
 
 class AgreementQueue(Generic[S]):
@@ -183,13 +117,14 @@ class AgreementQueue(Generic[S]):
             self._introduced = introduced
             self._news.notify_all()
 
-    def wait_for_vote(self) -> tuple[Vote, News]:
+    def wait_for_vote(self, note_vote: NoteVote[S] = None) -> tuple[Vote, News]:
         """Return what this worker has to say, as soon as it may vote."""
         with self._lock:
             self._wait_until_due()
+            if note_vote is not None:
+                note_vote(self._first(WINDOW))
             news = self._news_to_tell()
-            if news:
-                self._told = news[-1]
+            self._told = news[-1] if news else self._told
             return self._vote(has_news=bool(news)), news
 
     def agree(
@@ -199,7 +134,7 @@ class AgreementQueue(Generic[S]):
         tallies: Iterable[Tally | None] = repeat(None)
         if join is not None:
             with self._lock:
-                own = [step.tally for step, _ in islice(self._ready, len(totals))]
+                own = [step.tally for step in self._first(len(totals))]
             tallies = join(own)
         with self._lock:
             for total, progress, tally in zip(totals, after_steps, tallies, strict=False):
@@ -256,9 +191,8 @@ class AgreementQueue(Generic[S]):
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         with self._lock:
-            if self._agreed or self._state is not VoterState.RUNNING:
-                return False
-            return not (self._ready if self._introduced else self._can_introduce())
+            is_running = self._state is VoterState.RUNNING and not self._agreed
+            return is_running and not (self._ready if self._introduced else self._can_introduce())
 
     # ------------------------------------------------------------------ any thread
 
@@ -280,7 +214,7 @@ class AgreementQueue(Generic[S]):
             self._wake_all()
 
     def _vote(self, *, has_news: bool) -> Vote:
-        steps = [step for step, _ in islice(self._ready, WINDOW)]
+        steps = self._first(WINDOW)
         # An end is told only when all that comes before it fits into the window.
         known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
         return Vote(
@@ -296,10 +230,12 @@ class AgreementQueue(Generic[S]):
 
         At first also the first one, so that a state of an early step has one.
         """
-        steps = islice(self._ready, WINDOW)
-        known = [step.resume_point for step, _ in steps if step.resume_point]
+        known = [step.resume_point for step in self._first(WINDOW) if step.resume_point]
         told = [known[0], known[-1]] if known and self._told is None else known[-1:]
         return tuple(dict.fromkeys(point for point in told if point != self._told))
+
+    def _first(self, num_steps: int) -> list[S]:
+        return [step for step, _ in islice(self._ready, num_steps)]
 
     def _can_introduce(self) -> bool:
         """A step with examples is there, or none will come soon."""
@@ -331,7 +267,8 @@ class AgreementQueue(Generic[S]):
     def _has_room(self) -> bool:
         """Something is always read ahead; more only within the limits."""
         held = len(self._ready) + len(self._agreed)
-        return not held or (held < _HELD_STEPS and self._held_bytes < _HELD_BYTES)
+        held_bytes = self._kept_bytes - self._taken_bytes
+        return not held or (held < _HELD_STEPS and held_bytes < _HELD_BYTES)
 
     def _may_read_on(self) -> bool:
         held = len(self._ready) + len(self._agreed)
@@ -340,10 +277,6 @@ class AgreementQueue(Generic[S]):
     def _is_over(self) -> bool:
         """Nobody will play what is read from now on."""
         return self._state is VoterState.CLOSED or self._ending is not None
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._kept_bytes - self._taken_bytes
 
     def _wake_all(self) -> None:
         for condition in (self._room, self._votable, self._news):

@@ -25,6 +25,7 @@ from torch_distinput.data.files.operations import Filter, Key, Locate, Map, Oper
 from torch_distinput.data.formats.reader import Reader
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.meter import time_decode
 from torch_distinput.values import TensorSpec
 
 
@@ -52,8 +53,9 @@ class Decode:
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Decode each chunk; what is left of it stands behind its first row."""
         chunks = upstream(key, place.before(self.kind))
+        mapped = time_decode(key.clock, self.mapped)
         decoded = (
-            replace(self.mapped(chunk, key), place=chunk.place.within(self.kind))
+            replace(mapped(chunk, key), place=chunk.place.within(self.kind))
             for chunk in chunks
         )
         return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)

@@ -23,6 +23,7 @@ from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.meter import WorkClock, time_decode
 from torch_distinput.plan.assignment.permutation import permute
 
 
@@ -36,6 +37,7 @@ class Key:
         operation: which operation of the recipe draws.
         repetitions: which repetition of each repeat around it.
         listing: no part of the key: it names a record's file in an error.
+        clock: no part of it either: it counts what operations take, where that is measured.
     """
 
     seed: int
@@ -43,6 +45,7 @@ class Key:
     operation: int = 0
     repetitions: tuple[int, ...] = ()
     listing: Sequence[FileInfo] = ()
+    clock: WorkClock | None = field(default=None, compare=False)
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""
@@ -96,7 +99,8 @@ class Map:
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Map each chunk; rows stand where they stood."""
-        return (self.mapped(chunk, key) for chunk in upstream(key, place))
+        mapped = time_decode(key.clock, self.mapped)
+        return (mapped(chunk, key) for chunk in upstream(key, place))
 
     def count(self, num_records: int) -> int:
         """All are left."""
@@ -133,12 +137,16 @@ class Filter:
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Filter each chunk; what is left of it stands behind its first row."""
+        judge = time_decode(key.clock, self._judge)
         for chunk in upstream(key, place.before(self.kind)):
-            verdicts = _each(lambda record, _: self.fn(record), chunk, key)
-            kept = [bool(keep) for keep in verdicts]
+            kept = judge(chunk, key)
             if any(kept):
                 left = chunk if all(kept) else chunk.take(np.flatnonzero(kept))
                 yield replace(left, place=chunk.place.within(self.kind))
+
+    def _judge(self, chunk: Chunk, key: Key) -> list[bool]:
+        verdicts = _each(lambda record, _: self.fn(record), chunk, key)
+        return [bool(keep) for keep in verdicts]
 
     def count(self, num_records: int) -> int | None:
         """Unknown; of none, none."""

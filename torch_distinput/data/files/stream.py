@@ -45,6 +45,7 @@ from torch_distinput.data.stream.bad_records import ReadLog, ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.stream.protocols import CountedStream, RowReader
+from torch_distinput.meter import WorkClock, time_decode
 from torch_distinput.plan.assignment.sharding import assign_items
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
@@ -67,6 +68,7 @@ class FileStream(CountedStream):
             made examples.
         threads: files to read ahead at a time.
         survey: the parts of all files, once they are known.
+        clock: counts decoding, mapping and filtering, where that is measured.
     """
 
     dataset: FileDataset
@@ -74,6 +76,7 @@ class FileStream(CountedStream):
     collate: CollateFn | None
     threads: int = 0
     survey: Survey | None = None
+    clock: WorkClock | None = None
 
     def __reduce__(self) -> Any:
         """Leave behind what is worked out again where it is asked for."""
@@ -239,12 +242,13 @@ class FileStream(CountedStream):
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         if self.collate is not None:
             return self.collate(self.examples(chunk, shard))
-        data = self._finished(chunk, shard).data
+        data = time_decode(self.clock, self._finished)(chunk, shard).data
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
         """Decode and map what is left to, for these rows only."""
-        return list(rows.iterate_rows(self._finished(chunk, shard).data))
+        finished = time_decode(self.clock, self._finished)(chunk, shard)
+        return list(rows.iterate_rows(finished.data))
 
     def _finished(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Decode and map what is left to."""
@@ -310,7 +314,9 @@ class FileStream(CountedStream):
         return not any(decompressor(info.path) for info in self.listing)
 
     def _key(self, shard: Shard) -> Key:
-        return Key(seed=shard.seed, epoch=shard.epoch, listing=self.listing)
+        return Key(
+            seed=shard.seed, epoch=shard.epoch, listing=self.listing, clock=self.clock
+        )
 
 
 def _has(operations: Sequence[Operation], kind: type) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import torch
 
+from torch_distinput import meter
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.buffer_pool import LARGE, Allocate, Buffers, pageable
 from torch_distinput.data.batch.collate import CollateFn, collate_examples
@@ -19,6 +20,7 @@ from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
+from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.place import Place, Start
@@ -106,17 +108,31 @@ def _row(leaf: Any, index: int) -> Any:
     return rows.as_tensor(rows.slice_rows(leaf, index, index + 1))[0]
 
 
+def timed_collate(examples: list[Any], collate: CollateFn, clock: WorkClock | None) -> Batch:
+    """Make a batch of examples; the clock, if there is one, counts what that takes."""
+    if clock is None:
+        return rows.with_tensors(collate(examples))
+    started = meter.now()
+    batch = rows.with_tensors(collate(examples))
+    clock.collate += meter.now() - started
+    return batch
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class ExampleFetch:
-    """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated."""
+    """Batches from ``__getitems__``, or from ``__getitem__`` one by one, collated.
+
+    ``clock``: counts collating apart.
+    """
 
     dataset: Any
     collate: CollateFn
+    clock: WorkClock | None = None
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the collated examples at the indices; refuse more rows, or fewer."""
-        batch = rows.with_tensors(self.collate(self.examples(indices)))
+        batch = timed_collate(self.examples(indices), self.collate, self.clock)
         rows.check_row_count(batch, len(indices))
         return batch
 

@@ -19,6 +19,7 @@ from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.meter import WorkClock
 from torch_distinput.options import check_count, check_flag
 from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.assignment.order import EpochOrder, ExampleOrder
@@ -96,6 +97,7 @@ class IndexedSource:
         padded_lengths: of each index, where rows are padded to the longest of their step.
         packed_contents: ``(indices, 3)``: documents, tokens and places of each, where they are rows
             that documents were packed into.
+        clock: counts collating apart, where that is measured.
     """
 
     name: str
@@ -109,6 +111,7 @@ class IndexedSource:
     bucketing: Bucketing | None = None
     padded_lengths: Indices | None = None
     packed_contents: Indices | None = None
+    clock: WorkClock | None = None
 
     has_shards = False
 

@@ -13,6 +13,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
@@ -22,9 +23,12 @@ from torch_distinput.data.steps.local_step import (
     cut_step,
     empty_step,
     take_apart,
+    with_work,
 )
+from torch_distinput.data.steps.timing.timed_fetch import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
+from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.batching import Splitter, count_in_sync
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.permutation import Indices
@@ -86,6 +90,15 @@ class StepFetch:
         return rows.copy_rows(batch) if self.copies else batch
 
 
+def make_loader(source: IndexedSource) -> TaskLoader[FetchTask, Any]:
+    """What fetches the steps of a source, here or elsewhere."""
+    fetch: Any = StepFetch(source.fetch, copies=source.copies_batches)
+    options = source.loader
+    if source.clock is not None and (options.num_workers or options.num_threads):
+        fetch = TimedFetch(fetch, source.clock)
+    return TaskLoader(fetch, options, grouped=True)
+
+
 def ended_early() -> SourceError:
     """The error for data that ends before its plan, whatever the cause.
 
@@ -141,6 +154,7 @@ def fetch_steps(
     epoch: int,
     owned: bool,
     check: SpotCheck | None = None,
+    is_timed: bool = False,
 ) -> tuple[Prints, Iterator[tuple[LocalStep, int]]]:
     """Start fetching.
 
@@ -150,6 +164,7 @@ def fetch_steps(
         epoch: which epoch they are of.
         owned: see :class:`LocalStep`.
         check: is made before the first step, and waited for.
+        is_timed: the loader says what fetching took.
 
     Returns:
         The fingerprints that were asked for; and the steps with their examples, each with the
@@ -161,12 +176,15 @@ def fetch_steps(
     if loader.fetches_here:
         fetch: Any = loader.begin_here(epoch)
         return checked, _fetch_here(planned, fetch.fetch, owned=owned)
+    if is_timed:
+        planned = _plan_work(planned)
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
     tasks = _tasks(planned, waiting)
-    if check is None or not loader.has_processes:
-        results = loader.run(tasks, epoch)
-    else:
-        results = loader.run(chain([check], tasks), epoch)
+    there = [check] if check is not None and loader.has_processes else []
+    results = loader.run(chain(there, tasks) if there else tasks, epoch)
+    if is_timed:
+        results = _unpack_batches(results, waiting)
+    if there:
         checked = next(results)
     return checked, loader.guard(_merge(results, waiting, planned, owned=owned))
 
@@ -227,3 +245,21 @@ def _merge(
             yield cut, step.num_examples
     if waiting or next(planned, None) is not None:
         raise ended_early()
+
+
+def _plan_work(planned: Iterator[PlannedStep]) -> Iterator[PlannedStep]:
+    """Planned steps with room for what making them takes."""
+    for indices, sizes, num_examples, longest, trace in planned:
+        yield PlannedStep(indices, sizes, num_examples, longest, with_work(trace, Work()))
+
+
+def _unpack_batches(results: Iterator[Any], waiting: deque[PlannedStep]) -> Iterator[Any]:
+    """The batches, whose work goes to the steps that wait for them, the oldest first."""
+    for made in results:
+        if not isinstance(made, TimedBatch):  # a check
+            yield made
+            continue
+        work = waiting[0].trace.work
+        if work is not None:
+            work.source, work.collate = made.source, made.collate
+        yield made.batch

@@ -13,6 +13,7 @@ from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.balancing import StepCosts
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import NO_TALLY, Tally
@@ -153,6 +154,7 @@ class Trace(NamedTuple):
             :class:`StepTally`.
         costs: of the step, where its rows were dealt by them.
         packed: of the rows of this worker, where they are packed.
+        work: what making the step took, where that is measured.
     """
 
     resume_point: ResumePoint | None = None
@@ -162,9 +164,15 @@ class Trace(NamedTuple):
     own: Tally = NO_TALLY
     costs: StepCosts | None = None
     packed: PackedCounts | None = None
+    work: Work | None = None
 
 
 NO_TRACE = Trace()
+
+
+def with_work(trace: Trace, work: Work) -> Trace:
+    """As ``trace._replace``, which costs more than what is measured here."""
+    return Trace(*trace[:-1], work)
 
 
 @final

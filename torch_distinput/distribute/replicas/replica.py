@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -263,6 +264,22 @@ class _Turn:
             self._error = error
         self._request = None
         self._callers.release()
+
+
+def check_arguments(args: object, kwargs: object) -> None:
+    """Refuse what is no sequence of arguments, and no dict of them."""
+    if not isinstance(args, (tuple, list)):
+        msg = (
+            f"positional args must be a list or tuple, got {type(args).__name__}. One argument "
+            "goes into args=(batch,); of a step it is args=(step.batch,)."
+        )
+        raise TypeError(msg)
+    if not isinstance(kwargs, (dict, NoneType)):
+        msg = (
+            f"kwargs must be a dict, got {type(kwargs).__name__}. Several positional arguments "
+            "go into args, as in strategy.run(fn, args=(a, b))."
+        )
+        raise TypeError(msg)
 
 
 def split_arguments(value: Any, num_replicas: int) -> list[Any]:

@@ -14,9 +14,10 @@ from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.spec import name_difference, same_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
-from torch_distinput.data.sources.indexed import ColumnFetch
+from torch_distinput.data.sources.indexed import ColumnFetch, timed_collate
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.permutation import Indices
 
 _PATIENCE_SECONDS = 1.0
@@ -33,17 +34,19 @@ class MixedFetch:
         firsts: the index of the mixture with which each begins.
         collate: the user's, which gets examples of all sources at once; else each source makes
             columns of its own.
+        clock: counts collating apart.
     """
 
     names: tuple[str, ...]
     fetches: tuple[Callable[[Indices], Batch], ...]
     firsts: Indices
     collate: CollateFn | None = None
+    clock: WorkClock | None = None
 
     def __call__(self, indices: Indices) -> Batch:
         """Return the rows at the indices."""
         if self.collate is not None:
-            batch = rows.with_tensors(self.collate(self.examples(indices)))
+            batch = timed_collate(self.examples(indices), self.collate, self.clock)
             rows.check_row_count(batch, len(indices))
             return batch
         sources = self._sources(indices)

@@ -1,0 +1,170 @@
+"""Steps in a file, as the Trace Event Format has them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.distribute.reports import trace_file
+from torch_distinput.distribute.reports.trace_file import TraceFile
+from torch_distinput.meter import Work
+from torch_distinput.testing import simulate
+
+
+def mark(step, *, length=0.010):
+    """A step that was waited for half of its time."""
+    asked, had = step * length, (step + 0.5) * length
+    return step, 8, asked, had, (asked, had, Work(0.003, 0.001, 0.001), True, 0.0, 0.0)
+
+
+def read(path):
+    """The events, and those with a duration apart."""
+    events = json.loads(path.read_text())
+    return events, [event for event in events if event["ph"] == "X"]
+
+
+def trace(path, num_steps, *, rank=0):
+    """A file to which steps were written, and which was not closed."""
+    file = TraceFile(str(path), rank=rank)
+    for step in range(num_steps):
+        file.add(mark(step))
+    return file
+
+
+def test_each_rank_and_dataset_has_its_file(tmp_path):
+    def play(strategy):
+        for _ in range(2):
+            options = tdi.InputOptions(trace=tmp_path / "trace.json")
+            columns = torch.arange(96)
+            for _ in strategy.distribute_dataset(columns, global_batch_size=12, options=options):
+                pass
+
+    simulate(play, num_workers=2)
+    names = {f"trace.dataset{dataset}.rank{rank}.json" for dataset in (0, 1) for rank in (0, 1)}
+    assert names == {path.name for path in tmp_path.iterdir()}
+    for path in tmp_path.iterdir():
+        events, spans = read(path)
+        assert 8 == sum(event["name"] == "next" for event in spans)
+        assert {int(path.stem[-1])} == {event["pid"] for event in events}
+
+
+def test_two_epochs_are_in_one_file(tmp_path):
+    strategy = tdi.OneDeviceStrategy("cpu")
+    options = tdi.InputOptions(trace=str(tmp_path / "trace.json"))
+    dataset = strategy.distribute_dataset(torch.arange(24), global_batch_size=12, options=options)
+    for _ in range(2):
+        assert 2 == len(list(dataset))
+    _, spans = read(tmp_path / "trace.dataset0.rank0.json")
+    assert [0, 1, 0, 1] == [e["args"]["step"] for e in spans if e["name"] == "next"]
+
+
+def test_events_keep_to_the_format(tmp_path):
+    """Names, phases and numbers that must be there; times in microseconds, in order by row."""
+    file = trace(tmp_path / "t.json", 3, rank=5)
+    file.close()
+    events, spans = read(tmp_path / "t.json")
+    assert {"M", "X"} == {event["ph"] for event in events}
+    assert all({"name", "ph", "pid", "tid", "ts", "args"} <= set(event) for event in events)
+    assert {5} == {event["pid"] for event in events}
+    assert {"process_name", "process_sort_index", "thread_name"} == {
+        event["name"] for event in events if event["ph"] == "M"
+    }
+    assert all(event["dur"] >= 0 for event in spans)
+    waits = [event for event in spans if event["name"] == "next"]
+    assert [10_000, 10_000] == [round(b["ts"] - a["ts"]) for a, b in itertools.pairwise(waits)]
+    assert {5_000} == {round(event["dur"]) for event in waits}
+    own = [event for event in spans if event["name"] == "your step"]
+    assert [5_000, 5_000] == [round(event["dur"]) for event in own]
+
+
+def test_what_is_inside_a_wait_ends_in_it(tmp_path):
+    """Spans of one row either follow each other or lie in each other, as viewers ask for."""
+    trace(tmp_path / "t.json", 9).close()
+    _, spans = read(tmp_path / "t.json")
+    for row in (0, 1):
+        open_until = []
+        for event in sorted(
+            (e for e in spans if e["tid"] == row), key=lambda e: (e["ts"], -e["dur"])
+        ):
+            while open_until and open_until[-1] <= event["ts"] + 1e-3:
+                open_until.pop()
+            stop = event["ts"] + event["dur"]
+            assert not open_until or stop <= open_until[-1] + 1e-3
+            open_until.append(stop)
+
+
+def test_a_wait_is_cut_as_its_making_was(tmp_path):
+    trace(tmp_path / "t.json", 1).close()
+    _, spans = read(tmp_path / "t.json")
+    parts = {e["name"]: round(e["dur"]) for e in spans if e["tid"] == 0 and e["name"] != "next"}
+    assert {"source": 3_000, "decode": 1_000, "collate": 1_000} == parts
+
+
+def test_the_file_of_a_job_that_is_killed_is_whole(tmp_path):
+    """Without close(): what was written is a JSON document, but for the last second."""
+    file = trace(tmp_path / "t.json", 200)
+    _, spans = read(tmp_path / "t.json")
+    assert 128 <= sum(event["name"] == "next" for event in spans) <= 200
+    file.close()
+
+
+def test_memory_is_bounded(tmp_path):
+    file = TraceFile(str(tmp_path / "t.json"), rank=0)
+    most = 0
+    for step in range(500):
+        file.add(mark(step, length=1e-5))
+        most = max(most, len(file._pending))
+    assert most < 64
+    file.close()
+
+
+def test_a_file_ends_where_viewers_give_up_and_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(trace_file, "_MOST_STEPS", 100)
+    trace(tmp_path / "t.json", 300).close()
+    _, spans = read(tmp_path / "t.json")
+    assert 128 == sum(event["name"] == "next" for event in spans)
+    assert "ends here: it has 128 steps" in caplog.text
+
+
+def test_a_full_disk_ends_the_file_and_not_the_training(tmp_path, caplog):
+    class FullDisk:
+        """Takes what there is room for."""
+
+        def __init__(self, file):
+            self._file, self.room = file, 1000
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+        def write(self, content):
+            taken = self._file.write(content[: self.room])
+            self.room = 10
+            return taken
+
+    file = trace(tmp_path / "t.json", 64)
+    file._file = FullDisk(file._file)
+    for step in range(64, 200):
+        file.add(mark(step))
+    file.close()
+    assert "ends here: it cannot be written any more" in caplog.text
+    assert 1 == len(caplog.records)
+    _, spans = read(tmp_path / "t.json")
+    assert 64 == sum(event["name"] == "next" for event in spans)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    options = tdi.InputOptions(trace=str(tmp_path / "none" / "trace.json"))
+    with pytest.raises(tdi.ConfigurationError, match="Make the folder .*none'"):
+        tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            torch.arange(4), global_batch_size=2, options=options
+        )
+
+
+@pytest.mark.parametrize("trace", [None, 1, "", b"trace.json"])
+def test_what_is_no_path_is_refused(trace):
+    with pytest.raises(TypeError, match="trace must be True, False or the path of a file"):
+        tdi.InputOptions(trace=trace)

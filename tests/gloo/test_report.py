@@ -1,0 +1,71 @@
+"""Real ranks and real delays: the report says who waited for whom."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.testing import run_ranks
+
+OPTIONS = tdi.InputOptions(trace=True)
+
+
+class SlowOnOne(torch.utils.data.Dataset):
+    """Rank 1 needs 20 ms for a step, rank 0 nothing."""
+
+    def __init__(self, rank):
+        self._seconds = 0.010 * rank
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        time.sleep(self._seconds)
+        return index
+
+
+def measure(strategy):
+    """The report of a run whose steps end with an all-reduce."""
+    source = SlowOnOne(strategy.worker_index)
+    for batch in strategy.distribute_dataset(source, global_batch_size=4, options=OPTIONS):
+        strategy.reduce("sum", batch.sum())
+    return strategy.report()
+
+
+def slow_numbers(seconds):
+    """A stream of examples, which takes its time."""
+    for number in range(60):
+        time.sleep(seconds)
+        yield torch.tensor(number)
+
+
+def measure_stream(strategy):
+    """The report of a run whose ranks agree on steps, each with a stream of its own."""
+    options = tdi.InputOptions(trace=True, auto_shard_policy="off")
+    source = partial(slow_numbers, 0.010 * strategy.worker_index)
+    for _ in strategy.distribute_dataset(source, global_batch_size=4, options=options):
+        pass
+    return strategy.report()
+
+
+def test_where_ranks_vote_the_others_wait_in_the_agreement():
+    """Rank 0 has its steps ready; what it waits for is not its own source."""
+    verdict, (fast, slow) = (report := run_ranks(measure_stream, 2)[0]).verdict, report.ranks
+    assert ("input", 1, "source") == (verdict.bound, verdict.rank, verdict.station)
+    assert "agreement" == verdict.others_wait_in
+    assert fast.waits["agreement"] > fast.input_wait
+    assert slow.waits["source"] > 0.010
+
+
+def test_the_slow_rank_is_named_and_the_others_wait_in_the_all_reduce():
+    """A measured wait: 20 ms or more of a step, and on rank 0 as much in its own step."""
+    reports = run_ranks(measure, 2)
+    assert reports[0] == reports[1]
+    verdict, (fast, slow) = reports[0].verdict, reports[0].ranks
+    assert ("input", 1, "source") == (verdict.bound, verdict.rank, verdict.station)
+    assert "your step" == verdict.others_wait_in
+    assert slow.waits["source"] >= 0.020
+    assert fast.own_step >= 0.015
