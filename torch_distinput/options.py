@@ -189,7 +189,7 @@ def _check_columns(columns: object, cp_dim: object) -> dict[Any, int] | None:
     if isinstance(columns, str) or not isinstance(columns, (Mapping, Sequence)) or not columns:
         msg = (
             "cp_columns must be keys of a batch, or a mapping of them to dimensions, got "
-            f'{columns!r}. Write cp_columns=("input_ids", "labels"), say.'
+            f'{columns!r}. Write for example cp_columns=("input_ids", "labels").'
         )
         raise TypeError(msg)
     dims = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, 1)
@@ -205,7 +205,7 @@ def check_options(options: object) -> InputOptions:
         return InputOptions()
     if not isinstance(options, InputOptions):
         msg = (
-            f"options must be an InputOptions, got {options!r}. Write, say, "
+            f"options must be an InputOptions, got {options!r}. Write for example "
             'InputOptions(auto_shard_policy="file").'
         )
         raise TypeError(msg)

@@ -97,7 +97,7 @@ class TestEachExampleOnce:
             return layer.bin_boundaries.tolist()
 
         assert [[2.0]] == simulate(adapt, num_workers=1)
-        with pytest.raises(tdi.UsageError, match="all 2 workers play everything"):
+        with pytest.raises(tdi.UsageError, match="all 2 workers read everything"):
             simulate(adapt, num_workers=2)
 
 

@@ -73,9 +73,9 @@ class LeafCheck:
             if None in leaf.shape[1:] and not self._has_warned:
                 self._has_warned = True
                 _log.warning(
-                    "%s: expected one shape in all batches for a TPU, got other sizes than before "
-                    "at %s: %s. Each new shape is compiled anew, while all workers wait. Pad to "
-                    "one size, or to few, in the collate_fn or in a map.",
+                    "%s: expected one shape in all batches for a TPU, got other sizes than "
+                    "before at %s: %s. Each new shape is compiled, while all workers wait. Pad "
+                    "to one size, or to a few, in the collate_fn or in a map.",
                     self._title,
                     name,
                     leaf.shape,

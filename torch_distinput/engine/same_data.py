@@ -55,10 +55,10 @@ def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
             "Expected the same data on all workers, because under AutoShardPolicy.DATA each "
             f"delivers its own part of the whole, but example {index} of {name} on "
             f"{named_workers(found[1])} is not that of worker 0. Was the dataset split by rank "
-            "before (a Subset, split_dataset_by_node, files of this rank's)? Then pass the whole "
-            "of it. Is it made of random numbers? Then seed them alike on all ranks. Does it hold "
-            "a name or number of the rank, its process or its machine? Then leave that out. What "
-            "each rank should play by itself goes into distribute_datasets_from_function, or "
-            'auto_shard_policy="off".'
+            "before (a Subset, split_dataset_by_node, files of this rank's)? Then pass the "
+            "whole of it. Is it made of random numbers? Then seed them alike on all ranks. Does "
+            "it contain the name or number of the rank, its process or its machine? Then leave "
+            "that out. For data that differs between ranks on purpose, use "
+            'distribute_datasets_from_function, or auto_shard_policy="off".'
         )
         raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")

@@ -333,4 +333,4 @@ def test_links_are_passed_over_and_named(caplog):
     tar._said.clear()
     with caplog.at_level(logging.WARNING):
         assert ["1"] == read(archive([("1.txt", b"1"), link]))[0]["__key__"]
-    assert "links, such as '2.txt', are passed over" in caplog.text
+    assert "links, such as '2.txt', are skipped" in caplog.text

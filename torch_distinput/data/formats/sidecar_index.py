@@ -109,7 +109,7 @@ def _load(url: str, options: Mapping[str, Any], header: str) -> Cuts | None:
                 return None
             starts, counts = kept["starts"].tolist(), kept["counts"].tolist()
     except Exception as error:  # noqa: BLE001 - a cure for all: it is made anew
-        _log.info("The index %s cannot be read (%s); it is made anew.", url, error)
+        _log.info("The index %s cannot be read (%s); it is made again.", url, error)
         return None
     return list(zip(starts, counts, strict=True))
 
@@ -127,7 +127,7 @@ def _store(url: str, options: Mapping[str, Any], header: str, cuts: Cuts) -> Non
 @functools.cache  # once for each folder and reason
 def _warn(folder: str, reason: str) -> None:
     _log.warning(
-        "Expected to keep indexes in %s, but it cannot be written: %s. They are made anew each "
+        "Expected to keep indexes in %s, but it cannot be written: %s. They are made again each "
         "time; pass index= a folder that can be written.",
         folder or ".",
         reason,

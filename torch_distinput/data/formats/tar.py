@@ -303,4 +303,4 @@ def _say_passed_over(path: str, what: str, name: bytes) -> None:
     if (path, what) in _said:
         return
     _said.add((path, what))
-    _log.warning("%s: %s, such as %r, are passed over.", path, what, _text(name))
+    _log.warning("%s: %s, such as %r, are skipped.", path, what, _text(name))

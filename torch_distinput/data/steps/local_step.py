@@ -170,6 +170,11 @@ class Trace(NamedTuple):
 NO_TRACE = Trace()
 
 
+def with_work(trace: Trace, work: Work) -> Trace:
+    """As ``trace._replace``, which costs more than what is measured here."""
+    return Trace(*trace[:-1], work)
+
+
 @final
 class TraceTotals:
     """Adds up what the steps of an iterator tell."""
@@ -186,20 +191,6 @@ class TraceTotals:
             self.costs.add(trace.costs)
         if trace.packed is not None:
             self.packed.add(trace.packed)
-
-
-def with_work(trace: Trace, work: Work) -> Trace:
-    """As ``trace._replace``, which costs more than what is measured here."""
-    return Trace(
-        trace.resume_point,
-        trace.num_touched,
-        trace.source_counts,
-        trace.num_tokens,
-        trace.own,
-        trace.costs,
-        trace.packed,
-        work,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -164,9 +164,9 @@ def _find_cuts(names: Sequence[str], looks: Sequence[_Look]) -> Iterator[_Cut | 
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{size} at {name}" for name, size in lengths.items())
         msg = (
-            "Expected sequences of one length to cut (cp_dim), got tensors with different sizes of "
-            f"dimension 1: {found}. Name those that hold sequences: "
-            'InputOptions(cp_columns=("input_ids", "labels")), say.'
+            "Expected sequences of one length to cut (cp_dim), got tensors with different sizes "
+            f"of dimension 1: {found}. Name those that hold sequences: for example "
+            'InputOptions(cp_columns=("input_ids", "labels")).'
         )
         raise SourceError(msg)
     yield from (_Cut(_FIRST_OF_SEQUENCES, look.sizes[0]) if look.sizes else None for look in looks)

@@ -78,8 +78,9 @@ def _until_the_end(loader: DataLoader[Any], iterator: Iterator[Any]) -> Iterator
         except StopIteration as end:
             if _is_of_dataset(loader, end):
                 msg = (
-                    f"Expected an example of {type(loader.dataset).__name__}, got StopIteration in "
-                    f"batch {number}, which torch takes for the end. Raise IndexError, say."
+                    f"Expected an example of {type(loader.dataset).__name__}, got StopIteration "
+                    f"in batch {number}, which torch takes for the end. Raise IndexError, for "
+                    "example."
                 )
                 raise RuntimeError(msg) from end
             return

@@ -128,9 +128,9 @@ def _is_tested() -> bool:
 def _say_untested(version: str) -> None:
     """Say it once."""
     _log.warning(
-        "datasets %s is not among the releases whose states were tested here (%s). After a restart "
-        "its streams are read again, from the beginning of a shard or of all, and passed over: "
-        "exact, but slower.",
+        "datasets %s is not among the releases whose states were tested here (%s). After a "
+        "restart its streams are read again, from the beginning of a shard or of all data, and "
+        "skipped: exact, but slower.",
         version,
         ", ".join(_EXACT_RELEASES),
     )

@@ -236,7 +236,7 @@ def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
             msg = (
                 f"Expected Trainer({argument}=...) to be a number of steps (an int) or 1.0, got "
                 f"{value}: {dataset!r} does not know how many steps it has before it is read, so "
-                f"nobody knows how many that is. Pass {argument}=100, say, for 100 steps."
+                f"nobody knows how many that is. Pass {argument}=100, for example, for 100 steps."
             )
             raise tdi.ConfigurationError(msg)
 

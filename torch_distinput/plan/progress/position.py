@@ -221,8 +221,8 @@ def make_cluster_error(position: Position, layout: BatchLayout, what: str) -> Co
     before = position.layout
     msg = (
         f"Expected the workers and replicas that the state is from ({before.num_workers} x "
-        f"{before.replicas_per_worker}), because with {what} each worker has a stream of its own "
-        f"that no other can continue; got {layout.num_workers} x {layout.replicas_per_worker}. "
-        "Start as many, or start a new epoch without the state."
+        f"{before.replicas_per_worker}), because with {what} each worker has its own stream, "
+        f"which no other can continue; got {layout.num_workers} x {layout.replicas_per_worker}. "
+        "Start as many workers, or start a new epoch without the state."
     )
     return ConfigurationError(msg)

@@ -59,9 +59,10 @@ def find_workers(data: Any, strategy: Workers | None) -> Workers | None:
     is_played_by_all = is_distributed(data) and data.auto_shard_policy == AutoShardPolicy.OFF
     if num_workers > 1 and is_played_by_all:
         msg = (
-            "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under which "
-            f"all {num_workers} workers play everything: each example would be counted "
-            "as often. Pass the source itself, with strategy=, or distribute it by another policy."
+            "Expected data of which each worker reads a part, got AutoShardPolicy.OFF, under "
+            f"which all {num_workers} workers read everything: each example would be counted "
+            "that often. Pass the source itself, with strategy=, or distribute it by another "
+            "policy."
         )
         raise UsageError(msg)
     if strategy is not None and strategy is not own:

@@ -36,7 +36,7 @@ def take_only_column(batch: Any) -> Any:
     """
     if isinstance(batch, Mapping) or (type(batch) is tuple and len(batch) > 1):
         got = list(batch) if isinstance(batch, Mapping) else f"a tuple of {len(batch)}"
-        msg = f"A layer by itself adapts to batches that are its column, got {got}. Use Features."
+        msg = f"A single layer adapts to batches that are its column, got {got}. Use Features."
         raise TypeError(msg)
     return batch[0] if type(batch) is tuple else batch
 
