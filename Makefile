@@ -6,6 +6,7 @@ BIN := .venv/bin
 TRAIN_READY := .venv/ready-train
 TEST_READY := .venv/ready-test
 BENCH_READY := .venv/ready-bench
+DOCS_READY := .venv-docs/ready
 
 # The frameworks have an environment of their own: their versions do not fit those of the tests.
 INTEGRATIONS_READY := .venv-integrations/ready
@@ -24,7 +25,7 @@ FAST := tests/test_architecture.py tests/test_exports.py tests/plan tests/data/t
 export PYTHONDONTWRITEBYTECODE =
 
 .DELETE_ON_ERROR:
-.PHONY: train test test-fast test-long test-integrations lint pytest bench bench-quick clean help
+.PHONY: train test test-fast test-long test-integrations lint pytest bench bench-quick docs linkcheck clean help
 
 train: $(TRAIN_READY)  ## the main job: two ranks train on this machine
 	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/train_stdlib.py
@@ -58,6 +59,12 @@ bench: $(BENCH_READY)  ## all figures, docs/benchmarks.md and its chart; leave t
 bench-quick: $(BENCH_READY)  ## the same from less data, and what got slower; prints only
 	$(BIN)/python benchmarks/run.py --quick
 
+docs: $(DOCS_READY)  ## the documentation as a site, build/site/index.html; a warning is an error
+	.venv-docs/bin/sphinx-build -W --keep-going -q -c docs . build/site
+
+linkcheck: $(DOCS_READY)  ## links to other sites; needs a network
+	.venv-docs/bin/sphinx-build -W --keep-going -q -b linkcheck -c docs . build/linkcheck
+
 clean:  ## caches and build output; environments stay
 	rm -rf build dist *.egg-info .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -85,6 +92,12 @@ $(TEST_READY): pyproject.toml constraints.txt
 
 $(BENCH_READY): $(TEST_READY)
 	$(call install,.venv,constraints.txt,$(WITH_BENCH))
+	touch $@
+
+# The site needs neither torch nor this package: it is made of the pages alone.
+$(DOCS_READY): constraints-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --no-input -r constraints-docs.txt
 	touch $@
 
 $(INTEGRATIONS_READY): pyproject.toml constraints-integrations.txt

@@ -15,8 +15,8 @@ PUBLIC = {
         " steps strategy"
     ),
     "DistributedIterator": (
-        "close element_spec get_next get_next_as_optional last_step load_state_dict state_dict"
-        " stats"
+        "close element_spec get_next get_next_as_optional last_step load_state_dict report"
+        " state_dict stats"
     ),
     "FileShardDataset": "set_epoch",
     "DataShardDataset": "set_epoch",
@@ -25,7 +25,7 @@ PUBLIC = {
     ),
     "InputOptions": (
         "audit auto_shard_policy cp_columns cp_dim fetch_to_device partial_batch"
-        " per_replica_buffer_size rebatch replication_mode timeout"
+        " per_replica_buffer_size rebatch replication_mode timeout trace"
     ),
     "InputStats": (
         "balance examples num_tokens packing repeats retries skipped sources steps"

@@ -11,7 +11,7 @@ import pytest
 import torch_distinput as tdi
 from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster.agreement.agreement import Agreement
-from torch_distinput.cluster.agreement.agreement_queue import Agreed, Ending
+from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending
 from torch_distinput.plan.progress.delivered import DeliveryCounter
 from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch

@@ -8,7 +8,8 @@ import pytest
 
 from tests.cluster.test_agreement import LIMIT, Step
 from torch_distinput.cluster.agreement import vote_pace
-from torch_distinput.cluster.agreement.agreement_queue import _LOW_WATER, Agreed, AgreementQueue
+from torch_distinput.cluster.agreement.agreement_queue import _LOW_WATER, AgreementQueue
+from torch_distinput.cluster.agreement.voted_steps import Agreed
 from torch_distinput.plan.progress.end_of_data import WINDOW, VoterState
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import ResumePoint

@@ -192,6 +192,32 @@ def test_files_that_tell_their_lengths_go_on_everywhere(tmp_path, policy, split)
     assert [list(range(28))] * 2 == [sorted(epoch) for epoch in epochs]
 
 
+@pytest.mark.parametrize(("drop_last", "num_steps"), [(False, 6), (True, 5)])
+def test_files_that_tell_their_lengths_have_a_len_from_any_step_on(tmp_path, drop_last, num_steps):
+    """Though workers vote, to compare what they have measured."""
+    np.save(tmp_path / "a.npy", np.arange(23))
+    source = bucketed(tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy"), 8)
+
+    make = make_of(source, 4, drop_last=drop_last, policy="data")
+
+    def play_on(strategy, state=None):
+        dataset = make(strategy)
+        if state is not None:
+            dataset.load_state_dict(state)
+        iterator = iter(dataset)  # it looks into the files
+        lens, states = [len(dataset)], []
+        for _ in iterator:
+            lens.append(len(dataset))
+            states.append(dataset.state_dict())
+        return lens, states
+
+    ((lens, states), _) = simulate(play_on, num_workers=2)
+    assert [num_steps] * (num_steps + 1) == lens
+    for number, state in enumerate(states, 1):
+        for lens, _ in simulate(partial(play_on, state=state), num_workers=3):
+            assert [num_steps] * (num_steps + 1 - number) == lens
+
+
 def test_the_windows_of_a_file_are_shuffled_each_by_itself(tmp_path):
     """A place holds the number of its window: the batches of another come in another order."""
     np.save(tmp_path / "a.npy", np.arange(320))

@@ -20,7 +20,7 @@ from torch_distinput.plan.assignment.mixing import TokenTurns, make_order
 from torch_distinput.plan.assignment.shares import Shares, make_shares
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
-some = settings(max_examples=300 if LONG else 12)
+some = settings(max_examples=300 if LONG else 8)
 STOPS = ("first", "all", "repeat")
 
 
@@ -122,7 +122,7 @@ def test_files_that_are_dealt_out(folders, files, stop, size, workers, shuffle, 
 
 def test_packed_rows_and_a_mixture_inside_go_on_from_every_step():
     """Sources of every kind tell what they hold when they are read."""
-    documents = [{"input_ids": [7] * (1 + n * 5 % 7)} for n in range(11)]
+    documents = [{"input_ids": [7] * (1 + n * 5 % 7)} for n in range(8)]
 
     def tokens_of(row):
         kept = row["document_ids"] > 0
@@ -130,7 +130,7 @@ def test_packed_rows_and_a_mixture_inside_go_on_from_every_step():
 
     def make(strategy):
         packed = tdi.pack(stream_of(documents), length=8, window=4)
-        inner = tdi.mix({"x": tdi.pack(documents[:5], length=8), "y": packed}, weights=(1, 2))
+        inner = tdi.mix({"x": tdi.pack(documents[:4], length=8), "y": packed}, weights=(1, 2))
         rows = tdi.pack(stream_of(documents[::2]), length=8, window=3)
         source = tdi.mix({"in": inner, "z": rows}, weights=(1, 1), stop="all", length=tokens_of)
         return strategy.distribute_dataset(source, global_batch_size=3)

@@ -18,7 +18,7 @@ from torch_distinput.testing import run_ranks
 WEIGHTS = (3, 2, 1)
 
 
-def mix_kinds(pattern, stop, policy, strategy):
+def mix_kinds(pattern, stop, policy, strategy, length=None):
     """A stream and a tensor beside files; or files alone, to be dealt out."""
     files = tdi.FileDataset(pattern).map(int)
     sources = {"stream": partial(numbers, 11), "tensor": torch.arange(100, 107), "files": files}
@@ -26,10 +26,15 @@ def mix_kinds(pattern, stop, policy, strategy):
     if policy == "file":
         sources, weights = {"files": files, "more": files.map(partial(sum_with, 300))}, (1, 2)
     return strategy.distribute_dataset(
-        tdi.mix(sources, weights=weights, stop=stop),
+        tdi.mix(sources, weights=weights, stop=stop, length=length),
         global_batch_size=4,
         options=tdi.InputOptions(auto_shard_policy=policy),
     )
+
+
+def last_digit(number):
+    """Tokens of a number."""
+    return number % 10
 
 
 def sum_with(number, other):
@@ -81,10 +86,11 @@ def test_one_order_on_all_ranks(tmp_path, stop):
     assert whole == head + middle + tail
 
 
-def test_files_of_each_rank(tmp_path):
+@pytest.mark.parametrize("length", [None, pytest.param(last_digit, marks=pytest.mark.long)])
+def test_files_of_each_rank(tmp_path, length):
     """Each rank mixes its own, and all know what is in a step; a resume elsewhere has the rest."""
     pattern = write_files(tmp_path, [range(2 * n, 2 * n + 2) for n in range(7)])
-    make = partial(mix_kinds, pattern, "all", "file")
+    make = partial(mix_kinds, pattern, "all", "file", length=length)
     everything = sorted([*range(14), *range(300, 314)])
     whole, sources, _ = play_on(make, 2)
     assert everything == sorted(x for step in whole for x in step)
@@ -95,3 +101,19 @@ def test_files_of_each_rank(tmp_path):
     head, _, state = play_on(make, 2, steps=2)
     tail, _, _ = play_on(make, 3, state)
     assert everything == sorted(x for step in head + tail for x in step)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stop", ["first", "all", "repeat"])
+def test_shares_of_tokens_on_all_ranks(tmp_path, stop):
+    """One order under DATA, that goes on with 3 ranks and 1."""
+    pattern = write_files(tmp_path, [range(201, 204), range(204, 205)])
+    make = partial(mix_kinds, pattern, stop, "data", length=last_digit)
+    whole, sources, _ = play_on(make, 2)
+    head, _, state = play_on(make, 2, steps=2)
+    middle, _, state = play_on(make, 3, state, steps=1)
+    tail, _, _ = play_on(make, 1, state)
+    assert whole == head + middle + tail
+    assert [len(step) for step in whole] == [sum(each.values()) for each in sources]
+    if stop == "all":
+        assert 22 == len({x for step in whole for x in step}) == sum(map(len, whole))

@@ -19,7 +19,7 @@ def run_without(platform):
     """The names of the uses, in order, as they ended."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.systems.take_away", platform]
     done = subprocess.run(
-        command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=60
+        command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120
     )
     assert 0 == done.returncode, done.stderr
     return done.stdout.splitlines()

@@ -272,7 +272,7 @@ def _input(
     clock = None if options.trace is False else WorkClock()
     if isinstance(source, IndexedSource):
         if clock is not None:
-            from torch_distinput.data.steps.timed import time_fetch  # noqa: PLC0415 - as below
+            from torch_distinput.data.steps.timing.timed_steps import time_fetch  # noqa: PLC0415 - as below
 
             source = replace(source, fetch=time_fetch(source.fetch, clock), clock=clock)
         dealer = None

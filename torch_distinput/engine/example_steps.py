@@ -144,15 +144,12 @@ class ExampleSteps(Steps):
         """
         if self._is_budgeted or (self.balance is not None and self.route.splitter.shared):
             return None
-        lengths = self._lengths(position)
+        lengths = self._count_rows(position)
         if lengths is None:
             return None
         return Schedule(
             splitter=self.route.splitter,
-            lengths=tuple(
-                stream.row + sum(rows)
-                for stream, rows in zip(position.streams, lengths, strict=True)
-            ),
+            lengths=lengths,
             drop_last=self.source.request.drop_last,
             steps_done=position.steps_done,
         )
@@ -168,9 +165,9 @@ class ExampleSteps(Steps):
         shard = self.route.make_shard(position, Segment())
         stream = self._stream
         if clock is not None:
-            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+            from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
 
-            stream = timed.time_stream(stream, clock)
+            stream = timed_steps.time_stream(stream, clock)
         if isinstance(splitter.global_batch_size, BatchBudget):
             size = splitter.global_batch_size
             dataset: Any = self._cut_by_budget(stream, size, position, read_plan)
@@ -192,10 +189,10 @@ class ExampleSteps(Steps):
             stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
         )
         if clock is not None:
-            finish = timed.count_finish(finish, stream, clock)
+            finish = timed_steps.count_finish(finish, stream, clock)
             if options.num_workers or options.num_threads:
-                dataset = timed.TimedCuts(dataset, clock)
-                finish = timed.TimedFinish(finish, clock)
+                dataset = timed_steps.TimedCuts(dataset, clock)
+                finish = timed_steps.TimedFinish(finish, clock)
         return run_stages(dataset, finish, options)
 
     def _cut_by_budget(
@@ -296,6 +293,18 @@ class ExampleSteps(Steps):
         first = position.examples - position.rows[0]  # of the layout
         bounds = replace(self.route.splitter.bounds, first=first)
         return bounds.find_last_end(reading.stop, drop_last=True)
+
+    def _count_rows(self, position: Position) -> tuple[int, ...] | None:
+        """All rows of each stream, counted as those delivered are; None if not known."""
+        lengths = self._lengths(position)
+        if lengths is not None:
+            streams = zip(position.streams, lengths, strict=True)
+            return tuple(stream.row + sum(rows) for stream, rows in streams)
+        if self._counted is None or not (self.tally.is_needed and self.route.splitter.shared):
+            return None
+        # Workers have voted, so that a place was told by reading: it is a number for len() alone.
+        whole = self._counted.lengths([self.route.make_shard(position, Segment())])
+        return None if whole is None else (position.rows[0] + whole[0] - position.examples,)
 
     def _lengths(self, position: Position) -> list[list[int]] | None:
         """Rows of each segment of each stream, less those to pass over; None if not known."""

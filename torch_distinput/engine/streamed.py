@@ -32,7 +32,7 @@ from torch_distinput.plan.progress.state import Recipe
 from torch_distinput.plan.progress.state_version_1 import ReadFlat
 
 if TYPE_CHECKING:
-    from torch_distinput.cluster.agreement.agreement_queue import NoteVote
+    from torch_distinput.cluster.agreement.voted_steps import NoteVote
 
 
 @final
@@ -200,9 +200,9 @@ class PreparedStream:
             return OwnFeed(steps, counter, origin=origin)
         note_vote: NoteVote[LocalStep] = None
         if self._clock is not None:
-            from torch_distinput.data.steps import timed  # noqa: PLC0415 - most do not measure
+            from torch_distinput.data.steps.timing import timed_steps  # noqa: PLC0415 - most do not
 
-            steps, note_vote = timed.time_steps(steps, self._clock), timed.note_vote
+            steps, note_vote = timed_steps.time_steps(steps, self._clock), timed_steps.note_vote
         try:
             agreement = opening.agreement_channel.start(
                 steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from torch_distinput.cluster.agreement.agreement import Agreement
-from torch_distinput.cluster.agreement.agreement_queue import Agreed, Ending
+from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers

@@ -24,7 +24,11 @@ from torch_distinput.errors import make_system_error
 from torch_distinput.testing import rank_process
 from torch_distinput.testing.rank_process import Answer, Job
 
-_PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "torch_distinput", rank_process.__name__]
+_PRELOAD = [
+    *("torch", "torch.distributed", "torch._dynamo"),
+    *("torch_distinput.distribute.strategies", "torch_distinput.cluster.launch"),
+    rank_process.__name__,
+]
 _START_SECONDS = 120.0  # to start the processes and to import fn's module: not fn's own time
 _GRACE_SECONDS = 5.0  # for a rank that was told to end
 _LAST_SECONDS = 30.0  # for one that a signal ends, or has ended: at once, if a core is free

@@ -81,7 +81,7 @@ def test_a_module_is_run_as_one(tmp_path, capsys, monkeypatch) -> None:
 
 def test_a_script_without_loaders_says_so(tmp_path, capsys) -> None:
     assert 0 == run(tmp_path, "print(1)")
-    assert "No DataLoader delivered a batch" in capsys.readouterr().out
+    assert "No DataLoader of the script's own delivered a batch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

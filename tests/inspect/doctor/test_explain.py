@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -66,12 +67,46 @@ def test_a_fault_is_found_with_its_number(name: str) -> None:
     assert expected == [(finding.kind, finding.number) for finding in found]
 
 
-def test_copies_of_many_objects_are_found(monkeypatch) -> None:
+class Arrays(Numbers):
+    """Holds an array, a tensor, and an array in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(8)
+        self.array = np.zeros(1 << 20, dtype=np.uint8)
+        self.tensor = torch.zeros(1 << 20, dtype=torch.uint8)
+        self.file = np.memmap(folder / "file", dtype=np.uint8, mode="w+", shape=1 << 20)
+
+
+@pytest.fixture
+def small_is_large(monkeypatch) -> None:
     monkeypatch.setattr("torch_distinput.inspect.doctor.verdicts.LARGE_BYTES", 1 << 20)
-    (finding,) = explain(DataLoader(Texts(10_000), 8, num_workers=2), num_workers=1).findings
+
+
+def in_processes(dataset: Any, method: str) -> DataLoader:
+    return DataLoader(dataset, 8, num_workers=2, multiprocessing_context=method)
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_copies_of_many_objects_are_found(method: str) -> None:
+    (finding,) = explain(in_processes(Texts(10_000), method), num_workers=1).findings
     assert "memory copied" == finding.kind
     exact = 2 * (10_000 * (60 + 49) + 8 * 10_000)  # a str has 49 bytes beside its characters
     assert abs(finding.number - exact) < 0.2 * exact
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_arrays_are_copied_to_processes_that_are_not_forked(tmp_path) -> None:
+    dataset = Arrays(tmp_path)
+    assert () == explain(in_processes(dataset, "fork"), num_workers=1).findings
+    (finding,) = explain(in_processes(dataset, "spawn"), num_workers=1).findings
+    assert ("memory copied", 2 << 20) == (finding.kind, finding.number)
+
+
+def test_what_a_dataset_holds_is_a_fact(tmp_path) -> None:
+    facts = explain(DataLoader(Arrays(tmp_path)), num_workers=1).facts
+    held = "1.0 MiB in tensors, 1.0 MiB in NumPy's arrays and about 0 B in Python objects."
+    assert [True] == [fact.endswith(held) for fact in facts if "holds" in fact]
 
 
 @pytest.mark.parametrize("trainer", ["accelerate", "lightning"])
@@ -178,6 +213,11 @@ def test_an_explanation_prints_findings_facts_and_code() -> None:
 
 def test_an_explanation_without_findings_says_so() -> None:
     assert "Found nothing" in str(explain(DataLoader(Numbers(61), 8), num_workers=1))
+
+
+def test_what_was_not_seen_limits_what_was_found() -> None:
+    printed = str(explain(DataLoader(DividedStream(64), 8), num_workers=8))
+    assert "Found nothing that is lost, repeated or out of step, as far as it was seen." in printed
 
 
 def test_a_notebook_shows_text_as_text() -> None:

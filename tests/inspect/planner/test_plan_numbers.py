@@ -106,6 +106,21 @@ def test_what_splitting_costs_is_that_of_a_run_with_split_files(tmp_path):
     assert [24, 22, 20] == [cost.steps for cost in whole.costs]
 
 
+def test_bytes_that_nobody_has_seen_are_said_to_be_estimated():
+    assert any("Bytes are estimated" in note for note in plan(bytes_per_example=10).notes)
+    assert any("Bytes are estimated" in note for note in plan(100, bytes_per_example=10).notes)
+
+
+@pytest.mark.parametrize("source", [0, [0, 0, 0]])
+def test_of_nothing_there_are_no_steps_and_no_picture(source):
+    found = plan(source)
+    assert (0, 0, None, None) == (
+        *(found.steps, found.zero_row_steps, found.first_zero_row_step, found.imbalance),
+    )
+    assert "<svg" not in found._repr_html_()
+    assert "none" in str(found)
+
+
 def test_files_are_listed_by_every_worker(tmp_path):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("x\n")

@@ -21,14 +21,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
-from torch_distinput.cluster.agreement.agreement_queue import (
-    Agreed,
-    AgreementQueue,
-    Ending,
-    News,
-    NoteVote,
-    S,
-)
+from torch_distinput.cluster.agreement.agreement_queue import AgreementQueue
+from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending, News, NoteVote, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import DeliveryCounter

@@ -16,7 +16,7 @@ from torch_distinput.plan.progress.tally import NOTHING_TALLIED, TallySize
 
 if TYPE_CHECKING:
     from torch_distinput.cluster.agreement.agreement import Agreement
-    from torch_distinput.cluster.agreement.agreement_queue import NoteVote, S
+    from torch_distinput.cluster.agreement.voted_steps import NoteVote, S
     from torch_distinput.plan.progress.delivered import DeliveryCounter
 
 

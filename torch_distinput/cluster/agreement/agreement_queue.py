@@ -26,52 +26,24 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic
 
 from torch_distinput.cluster.agreement.vote_pace import VotePace
+from torch_distinput.cluster.agreement.voted_steps import (
+    Agreed,
+    Ending,
+    JoinTallies,
+    News,
+    NoteVote,
+    S,
+)
 from torch_distinput.plan.progress.delivered import Progress
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
+from torch_distinput.plan.progress.end_of_data import WINDOW, Vote, VoterState
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import Tally
 from torch_distinput.threads import new_condition, new_rlock
-
-
-class Votable(Protocol):
-    """What a vote must know of a step; nothing of its examples."""
-
-    @property
-    def count(self) -> int:
-        """Examples of this worker in the step."""
-
-    @property
-    def tally(self) -> Tally:
-        """Numbers of this worker in the step; asked only where they are joined."""
-
-    @property
-    def mark(self) -> int:
-        """Fingerprint of what all workers should have read alike, or 0."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory that the step holds."""
-
-    @property
-    def resume_point(self) -> ResumePoint | None:
-        """A place at or before the step from which the worker's stream can be read again."""
-
-    @property
-    def num_touched(self) -> int:
-        """How many of the files assigned to the worker the rows up to here are from."""
-
-
-S = TypeVar("S", bound=Votable)
-JoinTallies = Callable[[list[Tally]], list[Tally]] | None
-"""From this worker's numbers of each step, as far as it has steps, to those of all workers."""
-NoteVote = Callable[[list[S]], None] | None
-"""Told the steps on which this worker is about to vote, by who measures what it waits for."""
 
 _HELD_BYTES = 64 << 20
 """Host memory for steps ahead of use; one ready step is always allowed."""
@@ -82,46 +54,6 @@ _LOW_WATER = 32
 _BURST = 32
 """Steps for which there is room again before a reader is woken: to wake it costs some steps."""
 _NEVER = sys.maxsize
-
-
-class Agreed(NamedTuple):
-    """A step that all workers play.
-
-    Attributes:
-        step: this worker's part, a :class:`Votable`; None if it has ended. (A tuple with names has
-            no type parameter before Python 3.11.)
-        num_bytes: what it holds.
-        num_examples: examples over all replicas in sync.
-        progress: where all workers stand after it.
-        tally: numbers of the step over all workers, where they are joined.
-    """
-
-    step: Any
-    num_bytes: int
-    num_examples: int
-    progress: Progress
-    tally: Tally | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """Why there are no more steps.
-
-    Attributes:
-        outcome: ``ENDED``, or what went wrong.
-        workers: the workers it names.
-        words: what failed workers said, by worker; empty where no worker was told.
-        error: this worker's own error, or that of the channel.
-    """
-
-    outcome: Outcome
-    workers: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()
-    error: BaseException | None = None
-
-
-News = tuple[ResumePoint, ...]
-"""Resume points that a worker tells the others."""
 
 
 class AgreementQueue(Generic[S]):
@@ -259,9 +191,8 @@ class AgreementQueue(Generic[S]):
     def lacks_steps(self) -> bool:
         """Whether this worker itself has nothing to vote on, since its source is still at it."""
         with self._lock:
-            if self._agreed or self._state is not VoterState.RUNNING:
-                return False
-            return not (self._ready if self._introduced else self._can_introduce())
+            is_running = self._state is VoterState.RUNNING and not self._agreed
+            return is_running and not (self._ready if self._introduced else self._can_introduce())
 
     # ------------------------------------------------------------------ any thread
 

@@ -25,7 +25,7 @@ from torch_distinput.data.steps.local_step import (
     take_apart,
     with_work,
 )
-from torch_distinput.data.steps.timed_fetch import TimedBatch, TimedFetch
+from torch_distinput.data.steps.timing.timed_fetch import TimedBatch, TimedFetch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.meter import Work

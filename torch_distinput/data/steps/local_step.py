@@ -15,6 +15,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.balancing import StepCosts
+from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import NO_TALLY, Tally
 from torch_distinput.values import BalanceStats, PackingStats
@@ -76,6 +77,11 @@ class PackedCounts(NamedTuple):
     documents: int
     tokens: int
     places: int
+
+    @staticmethod
+    def of(contents: Indices) -> PackedCounts:
+        """Add up rows; ``contents``: ``(rows, 3)``, documents, tokens and places of each."""
+        return PackedCounts(len(contents), *contents.sum(0).tolist())
 
 
 @final
@@ -170,6 +176,11 @@ class Trace(NamedTuple):
 NO_TRACE = Trace()
 
 
+def with_work(trace: Trace, work: Work) -> Trace:
+    """As ``trace._replace``, which costs more than what is measured here."""
+    return Trace(*trace[:-1], work)
+
+
 @final
 class TraceTotals:
     """Adds up what the steps of an iterator tell."""
@@ -186,20 +197,6 @@ class TraceTotals:
             self.costs.add(trace.costs)
         if trace.packed is not None:
             self.packed.add(trace.packed)
-
-
-def with_work(trace: Trace, work: Work) -> Trace:
-    """As ``trace._replace``, which costs more than what is measured here."""
-    return Trace(
-        trace.resume_point,
-        trace.num_touched,
-        trace.source_counts,
-        trace.num_tokens,
-        trace.own,
-        trace.costs,
-        trace.packed,
-        work,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

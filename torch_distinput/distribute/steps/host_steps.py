@@ -29,7 +29,7 @@ def make_host_steps(
     """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
 
     With a step travels what is told of it when it is handed over, which may be later: its facts,
-    its structures, where the epoch stands after it, what was traced, and how it came.
+    its structures, where the epoch stands after it, its trace, and how it came.
     """
     asked, pull = 0.0, None  # where nothing is measured
     for index in itertools.count(first_step):

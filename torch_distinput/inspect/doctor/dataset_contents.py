@@ -27,12 +27,14 @@ class Contents:
     """Of a dataset, and of what it wraps.
 
     Attributes:
-        array_bytes: in tensors and arrays, as they lie in this process.
+        tensor_bytes: in tensors, which loader processes share however they are started.
+        array_bytes: in NumPy's arrays, which are sent to processes that are not forked.
         object_bytes: in lists, tuples and dicts with what is in them, estimated from a sample.
         num_objects: Python objects in these.
         generators: attributes that are random generators and that fetching an example uses.
     """
 
+    tensor_bytes: int
     array_bytes: int
     object_bytes: int
     num_objects: int
@@ -41,16 +43,19 @@ class Contents:
 
 def look_into(dataset: Any) -> Contents:
     """Count what is in a dataset's attributes; nothing is called, and nothing is read."""
-    arrays = objects = num_objects = 0
+    tensors = arrays = objects = num_objects = 0
     for value in _held(dataset, _DEPTH):
         size = _array_bytes(value)
-        if size is not None:
+        if isinstance(value, torch.Tensor):
+            tensors += size or 0
+        elif size is not None:
             arrays += size
         else:
             found = _estimate(value)
             num_objects += found[0]
             objects += found[1]
     return Contents(
+        tensor_bytes=tensors,
         array_bytes=arrays,
         object_bytes=objects,
         num_objects=num_objects,

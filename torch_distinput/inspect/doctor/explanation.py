@@ -59,7 +59,7 @@ class Explanation:
         """Print title, findings, facts, what was unseen, and the code that changes."""
         lines = [*_wrap(self.title), ""]
         if not self.findings:
-            lines.append("Found nothing that is lost, repeated or out of step.")
+            lines.append(self._say_nothing())
         for number, finding in enumerate(self.findings, start=1):
             lines += _wrap(f"{number}. {finding.kind}: {finding.text}", "   ")
         for heading, sentences in (("Facts", self.facts), ("Not seen", self.unseen)):
@@ -79,7 +79,7 @@ class Explanation:
             for finding in self.findings
         )
         parts = [f"<p><b>{escape(self.title)}</b></p>"]
-        parts.append(f"<ol>{rows}</ol>" if rows else "<p>Found nothing that goes wrong.</p>")
+        parts.append(f"<ol>{rows}</ol>" if rows else f"<p>{self._say_nothing()}</p>")
         for heading, sentences in (("Facts", self.facts), ("Not seen", self.unseen)):
             if sentences:
                 items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
@@ -87,6 +87,11 @@ class Explanation:
         parts += ["<p>With torch_distinput</p>"] * bool(self.findings)
         parts += [f'<pre style="overflow-x: auto">{escape(code)}</pre>' for code in self._codes()]
         return "\n".join(parts)
+
+    def _say_nothing(self) -> str:
+        """What is not seen may still go wrong."""
+        limit = ", as far as it was seen" if self.unseen else ""
+        return f"Found nothing that is lost, repeated or out of step{limit}."
 
     def _codes(self) -> list[str]:
         """Each piece of code once, in the order of the findings."""

@@ -6,6 +6,7 @@ only: a loader over a stream remembers that it was asked, and warns later.
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
@@ -65,7 +66,7 @@ class LoaderFacts:
         batch_size: of one batch of this loader; 1 without batches; None where the sampler decides.
         division: who divides the examples among ranks; None: nobody.
         loader_processes: the DataLoader's own ``num_workers``.
-        start_method: by which these are started, where the loader says so.
+        start_method: by which these are started; None without them.
         has_init_fn: whether it has a ``worker_init_fn``.
     """
 
@@ -145,7 +146,8 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
     if not issubclass(type(loader), DataLoader):  # a wrapper may give itself another __class__
         msg = (
             f"Expected a torch DataLoader, or one that Accelerate or Fabric has prepared, got "
-            f"{type(loader).__name__}. Pass the loader that the training loop iterates."
+            f"{type(loader).__name__}. Pass the loader that the training loop iterates. What "
+            "distribute_dataset returns divides itself, and needs none."
         )
         raise TypeError(msg)
     return cast(DataLoader[Any], loader)
@@ -270,5 +272,10 @@ def _length(sized: Any) -> int | None:
 
 
 def _start_method(loader: DataLoader[Any]) -> str | None:
-    context: Any = loader.multiprocessing_context if loader.num_workers else None
-    return None if context is None else str(context.get_start_method())
+    if not loader.num_workers:
+        return None
+    context: Any = loader.multiprocessing_context
+    if context is not None:
+        return str(context.get_start_method())
+    chosen = multiprocessing.get_start_method(allow_none=True)  # to ask otherwise would choose it
+    return chosen or multiprocessing.get_all_start_methods()[0]

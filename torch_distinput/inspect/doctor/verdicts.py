@@ -139,17 +139,26 @@ def _find_shared_generators(facts: LoaderFacts) -> Iterator[Finding]:
 
 
 def _find_copies(facts: LoaderFacts) -> Iterator[Finding]:
-    copied = facts.contents.object_bytes * facts.loader_processes
-    if copied < LARGE_BYTES:
+    held, processes = facts.contents, facts.loader_processes
+    is_forked = facts.start_method == "fork"
+    each = held.object_bytes if is_forked else held.object_bytes + held.array_bytes
+    if each * processes < LARGE_BYTES:
         return
+    if is_forked:
+        why = (
+            "comes to hold a copy of the objects: reading one writes its reference count, and a "
+            "forked page that is written to is copied."
+        )
+    else:
+        why = f"is started by {facts.start_method}, and is sent a pickle of both."
     text = (
-        f"{facts.dataset} holds {facts.contents.num_objects:,} Python objects, about "
-        f"{show_bytes(facts.contents.object_bytes)}. Each of {facts.loader_processes} loader "
-        f"processes comes to hold a copy, {show_bytes(copied)} a rank: reading an object writes "
-        "its reference count, and a forked page that is written to is copied."
+        f"{facts.dataset} holds {held.num_objects:,} Python objects in large lists and dicts, "
+        f"about {show_bytes(held.object_bytes)}, and {show_bytes(held.array_bytes)} of NumPy's "
+        f"arrays. Each of {processes} loader processes {why} A rank needs "
+        f"{show_bytes(each * processes)} more."
     )
     code = changed_lines.write_packing()
-    yield Finding(kind="memory copied", number=copied, text=text, code=code)
+    yield Finding(kind="memory copied", number=each * processes, text=text, code=code)
 
 
 def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
@@ -186,10 +195,11 @@ def _describe_pinning(facts: LoaderFacts) -> str:
 
 def _list_memory(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
     held = facts.contents
-    if held.array_bytes + held.object_bytes >= 1 << 20:
+    if held.tensor_bytes + held.array_bytes + held.object_bytes >= 1 << 20:
         yield (
-            f"The dataset holds {show_bytes(held.array_bytes)} in arrays and about "
-            f"{show_bytes(held.object_bytes)} in Python objects, on each rank."
+            f"On each rank the dataset holds {show_bytes(held.tensor_bytes)} in tensors, "
+            f"{show_bytes(held.array_bytes)} in NumPy's arrays and about "
+            f"{show_bytes(held.object_bytes)} in Python objects."
         )
     if facts.loader_processes:
         by = f", started by {facts.start_method}" if facts.start_method else ""

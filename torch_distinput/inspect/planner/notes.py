@@ -24,6 +24,8 @@ def list_notes(known: KnownFiles, outcome: PolicyOutcome) -> list[str]:
         notes.append(
             f"Split files are taken to have parts of {mib} MiB, as text has; count=True looks."
         )
+    if known.sizes is not None and not known.listing:
+        notes.append("Bytes are estimated from examples, and so are requests.")
     if known.sizes is not None:
         notes.append("Requests are those of reading whole files over a network, from the start.")
     return notes

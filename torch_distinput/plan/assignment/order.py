@@ -25,7 +25,7 @@ from torch_distinput.plan.assignment.permutation import (
 )
 
 _WORD_LIMIT = 1 << 64
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 """Indices that are worked out together, half a megabyte."""
 
 
@@ -166,7 +166,7 @@ class UniformBatches:
             block = np.arange(number, min(number + length, end))
             begins = self._bounds.begin(block)
             yield from self.order.take(begins[:, None] + np.arange(start, stop))
-            number, length = number + len(block), min(2 * length, most)
+            number, length = number + len(block), min(4 * length, most)
 
     @property
     def digest(self) -> str:

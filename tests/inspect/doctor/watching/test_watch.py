@@ -12,6 +12,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.inspect.doctor.loaders import Augmented, Numbers, Stream, sampled
+from torch_distinput import OneDeviceStrategy
 from torch_distinput.inspect.doctor.watching.loader_watch import (
     EnoughSeenError,
     LoaderWatch,
@@ -188,3 +189,13 @@ def test_batches_that_cannot_be_taken_apart_have_no_digests() -> None:
         lambda: list(DataLoader(Stream(4), 2, collate_fn=lambda _: Odd())), num_ranks=2
     )[0].epochs
     assert ((), ()) == epoch.digests
+
+
+@pytest.mark.parametrize("dataset", [Stream(9), Numbers(9)])
+def test_loaders_that_this_package_drives_are_not_watched(dataset) -> None:
+    """Every rank may read all of a stream there, and each gets its part."""
+    strategy = OneDeviceStrategy("cpu")
+    distributed = strategy.distribute_dataset(DataLoader(dataset, 3))
+    batches: list[Any] = []
+    assert () == watched(lambda: batches.extend(distributed), num_ranks=2)
+    assert 3 == len(batches)

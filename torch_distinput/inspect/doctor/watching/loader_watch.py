@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import sys
+import sysconfig
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, final
 from unittest import mock
 from weakref import WeakKeyDictionary
@@ -29,6 +31,8 @@ from torch_distinput.inspect.doctor.watching.stages import Stages, TimedCollate,
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_PACKAGE = Path(__file__).parents[3]
+_PYTHON = Path(sysconfig.get_path("stdlib"))
 _ROWS_NOTED = 512
 _INDICES_NOTED = 1_000_000
 _NAME = "_torch_distinput_epoch"
@@ -133,9 +137,10 @@ class LoaderWatch:
         except Exception as error:  # noqa: BLE001 - the script is to run as it does without us
             _log.warning("%s is not watched: %r. Report it, please.", type(loader).__name__, error)
             return
-        if facts.is_ours:
+        place = _place()
+        if facts.is_ours or place is None:
             return
-        epochs = self._epochs[_place(), facts]
+        epochs = self._epochs[place, facts]
         epochs.append(EpochWatch(facts, loader=number, num_ranks=self._num_ranks))
         setattr(iterator, _NAME, (epochs[-1], epochs))
 
@@ -242,17 +247,27 @@ def _record(place: str, facts: LoaderFacts, epochs: list[EpochWatch]) -> LoaderR
     )
 
 
-def _place() -> str:
-    """The line of the user's that iterates: the first one outside of installed packages."""
-    frame = sys._getframe(1)  # noqa: SLF001
-    ours = str(Path(__file__).parents[3])
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        is_installed = {"site-packages", "dist-packages"} & set(Path(name).parts)
-        if not is_installed and not name.startswith((ours, "<")):
-            return f"{Path(name).name}:{frame.f_lineno}"
+def _place() -> str | None:
+    """The line that iterates, outside of installed packages; None where this package drives it.
+
+    What torch_distinput reads it divides by itself, whatever the loader does.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_PACKAGE):
+            if path.relative_to(_PACKAGE).parts[0] not in {"inspect", "__main__.py"}:
+                return None
+        elif not _is_installed(path):
+            return f"{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "a framework"
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether a file is no code of the user's: of a package, of Python, or no file at all."""
+    is_package = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(is_package) or path.name.startswith("<") or path.is_relative_to(_PYTHON)
 
 
 def _private_bytes(iterator: Any) -> int:

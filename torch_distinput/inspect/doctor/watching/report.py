@@ -15,7 +15,7 @@ def write_report(records: Sequence[RankRecord]) -> str:
     for explanation in explained:
         parts += ["", str(explanation)]
     if not explained:
-        parts += ["", "No DataLoader delivered a batch in these processes."]
+        parts += ["", "No DataLoader of the script's own delivered a batch in these processes."]
     return "\n".join(parts)
 
 

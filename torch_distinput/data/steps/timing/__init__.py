@@ -1,0 +1,1 @@
+"""What making a step took: measured where it is read, decoded and collated."""
