@@ -182,6 +182,32 @@ def test_logs_get_a_line_in_half_a_minute_and_terminals_what_tqdm_gives(monkeypa
     assert 0.1 == iter(tdi.progress(dataset))._bar.mininterval
 
 
+class BrokenPipe(Terminal):
+    """Its reader goes after the first bar, or was never there."""
+
+    def __init__(self, num_lines):
+        super().__init__()
+        self._left = num_lines
+
+    def write(self, text):
+        self._left -= 1
+        if self._left < 0:
+            raise BrokenPipeError(32, "nobody reads")
+        return len(text)
+
+
+@pytest.mark.parametrize("with_tqdm", [True, False])
+@pytest.mark.parametrize("num_lines", [0, 1, 3])
+def test_a_rank_whose_bar_nobody_reads_trains_on(num_lines, with_tqdm, monkeypatch):
+    """The others would wait for it."""
+    if not with_tqdm:
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(plain_bar, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr(sys, "stderr", BrokenPipe(num_lines))
+    assert 4 == len(list(tdi.progress(make_dataset())))
+
+
 def test_a_bar_of_tqdm_has_no_thread(monkeypatch):
     open_terminal(monkeypatch)
     before = threading.active_count()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integrations import conftest, published
 from tests.integrations.published import ROOT, contents, run
+from torch_distinput.inspect.command import _SUBCOMMANDS
 
 pytestmark = pytest.mark.skipif(not conftest.ALL_INSTALLED, reason="takes a minute")
 
@@ -122,6 +123,8 @@ def test_the_environment_has_nothing_else(python, tmp_path):
 def test_the_command_says_what_it_does(python, tmp_path):
     for command in ([python.parent / "torch-distinput"], [python, "-m", "torch_distinput"]):
         assert "usage: torch-distinput" in run(*command, "--help", cwd=tmp_path)
+    for name in _SUBCOMMANDS:
+        assert f"usage: torch-distinput {name}" in run(*command, name, "--help", cwd=tmp_path)
 
 
 def test_a_script_trains_alone_and_on_two_ranks(python, tmp_path):

@@ -15,6 +15,7 @@ from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Ids
 from torch_distinput.meter import Work
 from torch_distinput.plan.assignment.balancing import StepCosts
+from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.tally import NO_TALLY, Tally
 from torch_distinput.values import BalanceStats, PackingStats
@@ -76,6 +77,11 @@ class PackedCounts(NamedTuple):
     documents: int
     tokens: int
     places: int
+
+    @staticmethod
+    def of(contents: Indices) -> PackedCounts:
+        """Add up rows; ``contents``: ``(rows, 3)``, documents, tokens and places of each."""
+        return PackedCounts(len(contents), *contents.sum(0).tolist())
 
 
 @final

@@ -14,11 +14,13 @@ from torch.utils.data import IterableDataset
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
+from torch_distinput.data.sources.sequences.packed_contents import count_packed
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
+    PackedCounts,
     SourceCounts,
     Trace,
     cut_step,
@@ -26,7 +28,6 @@ from torch_distinput.data.steps.local_step import (
     take_apart,
 )
 from torch_distinput.data.steps.order_marks import mark_order
-from torch_distinput.data.steps.packed_rows import count_packed
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import count_own, with_longest
@@ -294,7 +295,9 @@ class Finish:
             return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
         trace = item.trace
         if isinstance(self.stream, (WindowedStream, MixedStream)):
-            trace = trace._replace(packed=count_packed(self.stream, item.chunk.data))
+            contents = count_packed(self.stream, item.chunk.data)
+            packed = None if contents is None else PackedCounts.of(contents)
+            trace = trace._replace(packed=packed)
         batch = self.stream.finish(item.chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from torch_distinput.data.steps.local_step import LocalStep, PackedCounts, SourceCounts
 from torch_distinput.plan.assignment.batching import Splitter, cut_for_all
 from torch_distinput.plan.assignment.order import GlobalBatches
@@ -87,9 +89,8 @@ def with_packed_counts(
     ``contents``: ``(rows, 3)``: of each row its documents, tokens and places.
     """
     for step, num_examples in steps:
-        parts = (part for part in step.parts if part is not None)
-        found = sum(contents[part.ids].sum(0) for part in parts)
-        counts = PackedCounts(step.count, *(found.tolist() if step.count else (0, 0, 0)))
+        ids = [part.ids for part in step.parts if part is not None]
+        counts = PackedCounts.of(contents[np.concatenate(ids)]) if ids else None
         yield replace(step, trace=step.trace._replace(packed=counts)), num_examples
 
 

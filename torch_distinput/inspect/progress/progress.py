@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from torch_distinput import DistributedDataset
 from torch_distinput.inspect.progress.reading import EpochReading
 from torch_distinput.options import check_count
-from torch_distinput.values import Distributed
+from torch_distinput.values import Distributed, OptionalStep
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput import DistributedIterator, OptionalStep, Step
+    from torch_distinput import DistributedIterator, Step
+
+
+_GONE = (OSError, ValueError)
+"""What a file raises whose reader has gone, or that was closed."""
 
 
 def progress(
@@ -89,9 +94,9 @@ class ProgressDataset(Distributed):
         self._close_bar()  # of the iterator before, which is closed now
         bar = None
         if self._dataset._session.is_first:  # noqa: SLF001 - the first of a mesh, too
-            bar = _make_bar(
-                EpochReading(self._dataset, iterator, desc=self._desc, total=self._total)
-            )
+            reading = EpochReading(self._dataset, iterator, desc=self._desc, total=self._total)
+            with suppress(*_GONE):
+                bar = _make_bar(reading)
         running = ProgressIterator(iterator, bar)
         self._close_bar = running.close_bar
         return running
@@ -158,7 +163,10 @@ class ProgressIterator(Distributed, Iterator[Any]):
             self.close_bar()
             raise
         if self._bar is not None:
-            self._bar.update()
+            try:
+                self._bar.update()
+            except _GONE:  # the other ranks would wait for one that stops because of its bar
+                self._bar = None
         return step
 
     def __getattr__(self, name: str) -> Any:
@@ -171,12 +179,10 @@ class ProgressIterator(Distributed, Iterator[Any]):
 
     def get_next_as_optional(self) -> OptionalStep[Any]:
         """Return the next step, or an empty :class:`OptionalStep` after the last one."""
-        found = self._iterator.get_next_as_optional()
-        if not found.has_value():
-            self.close_bar()
-        elif self._bar is not None:
-            self._bar.update()
-        return found
+        try:
+            return OptionalStep(has_value=True, value=next(self))
+        except StopIteration:
+            return OptionalStep(has_value=False)
 
     def close(self) -> None:
         """Close the iterator, and end the line of the bar."""
@@ -194,4 +200,5 @@ class ProgressIterator(Distributed, Iterator[Any]):
 
 def _close(bar: _Bar | None) -> None:
     if bar is not None:
-        bar.close()
+        with suppress(*_GONE):
+            bar.close()

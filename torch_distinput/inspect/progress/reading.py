@@ -53,4 +53,4 @@ class EpochReading:
         """The examples in sync, counted as the steps are, and this rank's share of waiting."""
         seconds = time.perf_counter() - self._started
         waited = self._iterator._waited  # noqa: SLF001 - stats() would copy all counters
-        return f"{self._record.examples:,} examples, waiting {waited / seconds:.0%}"
+        return f"{self._record.examples:,} examples, waiting {waited / max(seconds, 1e-9):.0%}"

@@ -11,20 +11,19 @@ from torch_distinput.data.sources.indexed import IndexedStream
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.window_plan import RowPlan
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
-from torch_distinput.data.steps.local_step import PackedCounts
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.plan.assignment.permutation import Indices
 
 
-def count_packed(stream: Stream, data: Any) -> PackedCounts | None:
+def count_packed(stream: Stream, data: Any) -> Indices | None:
     """Count what rows are filled with; None unless all rows of the stream are packed.
 
     ``data``: the rows, as the stream hands them over.
+
+    Returns:
+        ``(rows, 3)``: of each row its documents, tokens and places, in some order.
     """
-    if not _is_packed(stream):
-        return None
-    contents = _count(stream, data)
-    return PackedCounts(len(contents), *contents.sum(0).tolist())
+    return _count(stream, data) if _is_packed(stream) else None
 
 
 def _is_packed(stream: Stream) -> bool:
