@@ -30,6 +30,7 @@ templates_path = ["site/templates"]
 html_additional_pages = {"index": "to_home.html"}  # the address of the site itself
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5394", "color-brand-content": "#0969da"},
     "dark_css_variables": {"color-brand-primary": "#58a6ff", "color-brand-content": "#58a6ff"},

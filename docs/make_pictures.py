@@ -1,0 +1,194 @@
+"""Draw docs/pictures: what simulated ranks of this library deliver, as SVG.
+
+Run ``python docs/make_pictures.py`` after a change of who reads what. No result is written down
+here: squares are what the ranks got. A picture has a paper of its own, and light or dark colours as
+the reader's system asks, also where a page shows it as an image.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.testing import simulate
+
+FOLDER = Path(__file__).with_name("pictures")
+WIDTH, SQUARE, GAP = 520, 30, 4
+STYLE = """
+.paper { fill: #ffffff } text { fill: #1f2328; font: 14px system-ui, sans-serif }
+.title { font-weight: 600; font-size: 16px } .faint { fill: #59636e }
+.in { fill: #ffffff; text-anchor: middle; font-size: 13px; font-weight: 600 }
+.rank0 { fill: #0b62a8 } .rank1 { fill: #b34700 } .rank2 { fill: #00755a }
+@media (prefers-color-scheme: dark) {
+  .paper { fill: #161b22 } text { fill: #e6edf3 } .faint { fill: #9da7b3 } .in { fill: #ffffff }
+}
+"""
+FILES = {"a.txt": 6, "b.txt": 4, "c.txt": 5, "d.txt": 3}
+RANKS = 3
+Step = list[list[int]]
+"""The examples that each rank gets in one step."""
+
+
+# ------------------------------------------------------------------------------ shapes
+
+
+def picture(height: int, label: str, shapes: list[str]) -> str:
+    """Return a whole picture, with words for those who do not see it."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}" height="{height}" role="img" aria-label="{label}">\n'
+        f'<style>{STYLE}</style>\n<rect class="paper" width="{WIDTH}" height="{height}" rx="6"/>\n'
+        + "\n".join(shapes)
+        + "\n</svg>\n"
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    """Return a line of text that begins at x; ``in`` is centred there."""
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}">{words}</text>'
+
+
+def square(x: float, y: float, ranks: list[int], words: object) -> str:
+    """Return one example: a strip in the colour of each rank that got it."""
+    strip = SQUARE / len(ranks)
+    strips = "".join(
+        f'<rect class="rank{rank}" x="{x + at * strip:g}" y="{y:g}" width="{strip:g}" '
+        f'height="{SQUARE}"/>'
+        for at, rank in enumerate(ranks)
+    )
+    return strips + text(x + SQUARE / 2, y + 20, str(words), "in")
+
+
+def legend(y: float, words: str) -> Iterator[str]:
+    """Yield the colours of the ranks, and what the number in a square is."""
+    for rank in range(RANKS):
+        x = 20 + rank * 90
+        yield f'<rect class="rank{rank}" x="{x}" y="{y - 12:g}" width="14" height="14"/>'
+        yield text(x + 20, y, f"rank {rank}")
+    yield text(20, y + 24, words, "faint")
+
+
+# ------------------------------------------------------------------------------ who reads what
+
+
+def delivered(policy: str) -> list[Step]:
+    """Return each step of an epoch of the files under a policy."""
+    with TemporaryDirectory() as folder:
+        first = 0
+        for name, count in FILES.items():
+            rows = range(first, first + count)
+            Path(folder, name).write_text("".join(f"{row}\n" for row in rows))
+            first += count
+
+        def work(strategy: Any) -> Step:
+            recipe = tdi.FileDataset([str(Path(folder, name)) for name in FILES]).map(int)
+            options = tdi.InputOptions(auto_shard_policy=policy)
+            dataset = strategy.distribute_dataset(recipe, global_batch_size=6, options=options)
+            return [batch.tolist() for batch in dataset]
+
+        return [list(step) for step in zip(*simulate(work, num_workers=RANKS), strict=True)]
+
+
+def policies() -> str:
+    """Return the picture of four files and three ranks under each policy."""
+    shapes = list(legend(30, "the number in an example is the step that brings it"))
+    top = 66
+    for policy in ("file", "data", "off"):
+        steps = delivered(policy)
+        shapes.append(text(20, top + 24, f'"{policy}"', "title"))
+        shapes.append(text(110, top + 24, said(steps), "faint"))
+        top += 36
+        row = 0
+        for name, count in FILES.items():
+            shapes.append(text(20, top + 20, name))
+            for at in range(count):
+                found = [
+                    (number, rank)
+                    for number, step in enumerate(steps)
+                    for rank, rows in enumerate(step)
+                    if row in rows
+                ]
+                ranks = [rank for _, rank in found]
+                numbers = sorted({number for number, _ in found})
+                x = 110 + at * (SQUARE + GAP)
+                shapes.append(square(x, top, ranks, ",".join(map(str, numbers))))
+                row += 1
+            top += SQUARE + GAP
+    return picture(top + 16, "Which rank reads which examples of four files", shapes)
+
+
+def said(steps: list[Step]) -> str:
+    """Return the counts of an epoch in words."""
+    times = set(Counter(row for step in steps for rows in step for row in rows).values())
+    (count,) = times
+    empty = sum(not rows for step in steps for rows in step)
+    often = "once" if count == 1 else f"{count} times"
+    return f"{len(steps)} steps, each example {often}, {empty} batches of zero rows"
+
+
+# ------------------------------------------------------------------------------ one epoch, elastic
+
+EXAMPLES, BATCH = 29, 8
+LEGS = ((2, 1), (3, 2), (1, None))
+"""Ranks, and how many steps they make; None: what is left."""
+
+
+def legs() -> Iterator[tuple[int, list[Step]]]:
+    """Yield the ranks of each leg of an epoch, and its steps."""
+    state: dict[str, Any] | None = None
+    for ranks, limit in LEGS:
+
+        def work(strategy: Any) -> tuple[Step, dict[str, Any]]:
+            dataset = strategy.distribute_dataset(
+                torch.arange(EXAMPLES), global_batch_size=BATCH, shuffle=True, seed=0
+            )
+            if state is not None:  # noqa: B023 - it runs before the next leg begins
+                dataset.load_state_dict(state)  # noqa: B023
+            steps: Step = []
+            for step in dataset.steps():
+                steps.append(step.batch.tolist())
+                if len(steps) == limit:  # noqa: B023
+                    break
+            return steps, dataset.state_dict()
+
+        results = simulate(work, num_workers=ranks)
+        state = results[0][1]
+        yield ranks, [list(step) for step in zip(*(rows for rows, _ in results), strict=True)]
+
+
+def elastic() -> str:
+    """Return the picture of one epoch that two ranks begin, three go on with and one ends."""
+    played = list(legs())
+    seen = Counter(row for _, steps in played for step in steps for rows in step for row in rows)
+    once = seen == Counter(range(EXAMPLES))
+    shapes = list(legend(30, "the number is the example, in shuffled order"))
+    top, number = 72, 0
+    for ranks, steps in played:
+        shapes.append(text(20, top + 20, f"{ranks} rank{'s' * (ranks > 1)}", "title"))
+        for step in steps:
+            shapes.append(text(110, top + 20, f"step {number}", "faint"))
+            x = 175.0
+            for rank, rows in enumerate(step):
+                for row in rows:
+                    shapes.append(square(x, top, [rank], row))
+                    x += SQUARE + GAP
+                x += 3 * GAP
+            top += SQUARE + GAP
+            number += 1
+        top += 14
+    often = "each exactly once" if once else "NOT each once"
+    shapes.append(text(110, top + 12, f"{sum(seen.values())} examples delivered, {often}"))
+    return picture(top + 30, "One epoch on two ranks, then three, then one", shapes)
+
+
+PICTURES = {"policies.svg": policies, "elastic.svg": elastic}
+
+if __name__ == "__main__":
+    for file, draw in PICTURES.items():
+        (FOLDER / file).write_text(draw())
