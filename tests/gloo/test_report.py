@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 import torch_distinput as tdi
+from tests.gloo.meshes import strategy_on
 from torch_distinput.testing import run_ranks
 
 OPTIONS = tdi.InputOptions(trace=True)
@@ -58,6 +59,21 @@ def test_where_ranks_vote_the_others_wait_in_the_agreement():
     assert "agreement" == verdict.others_wait_in
     assert fast.waits["agreement"] > fast.input_wait
     assert slow.waits["source"] > 0.010
+
+
+def measure_broadcast(strategy):
+    """The report of each of two ranks that share data, of which the first one reads."""
+    shared = strategy_on((1, 2), ("dp", "tp"), replicate_input="broadcast")
+    for _ in shared.distribute_dataset(SlowOnOne(0.5), global_batch_size=4, options=OPTIONS):
+        pass
+    return shared.report().ranks
+
+
+def test_a_rank_waits_in_the_agreement_for_the_one_that_reads_for_it():
+    (reader,), (partner,) = run_ranks(measure_broadcast, 2)
+    assert reader.waits["source"] >= 0.020
+    assert 0 == partner.waits["source"]
+    assert partner.waits["agreement"] >= 0.010
 
 
 def test_the_slow_rank_is_named_and_the_others_wait_in_the_all_reduce():

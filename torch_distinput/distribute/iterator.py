@@ -115,6 +115,7 @@ class DistributedIterator(Distributed, Iterator[Any]):
             first_step=run.record.steps,
             cp_dim=run.cp_dim,
             clock=None if run.log is None else run.log.clock,
+            is_reader=session.is_reader,
         )
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
         self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)

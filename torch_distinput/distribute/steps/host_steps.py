@@ -25,6 +25,7 @@ def make_host_steps(
     first_step: int,
     cp_dim: str | None,
     clock: WorkClock | None,
+    is_reader: bool,
 ) -> Iterator[ReplicaLeaves]:
     """Complete each delivery: every replica gets a batch. Steps are numbered here, for all.
 
@@ -40,7 +41,8 @@ def make_host_steps(
             return
         step = empty_step(num_replicas) if delivery.step is None else delivery.step
         if clock is not None:
-            had, work, is_own = meter.now(), step.trace.work, delivery.step is not None
+            had, work = meter.now(), step.trace.work
+            is_own = is_reader and delivery.step is not None
             pull = (asked, had, work, is_own, clock.decode, clock.collate)
         parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
         leaves, structures, ids = zip(*parts, strict=True)
