@@ -23,7 +23,7 @@ def in_toctrees() -> list[Path]:
 
 def test_every_page_is_in_one_toctree() -> None:
     pages = sorted(set(PAGES) - {HOME})
-    pages += [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    pages += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
     pages += [ROOT / "torch_distinput/plan/progress/README.md"]
     assert sorted(pages) == sorted(in_toctrees())
 
