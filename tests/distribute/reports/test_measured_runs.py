@@ -123,6 +123,35 @@ def test_a_slow_map_of_files_is_decoding(clock, tmp_path, rank):
     check(simulate(work, num_workers=NUM_WORKERS), rank, DECODE)
 
 
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        lambda files, slow: files.map(slow),
+        lambda files, slow: files.filter(lambda record: slow(record) is not None),
+        lambda files, slow: files.map(slow).shuffle(4),
+        lambda files, slow: files.map(slow).filter(lambda record: record >= 0),
+    ],
+)
+def test_what_is_done_to_records_is_decoding_before_the_cut_and_after_it(clock, tmp_path, recipe):
+    """Each step is a file of four records, so that the first step is not all there is."""
+    clock.rank = 0
+    delays = Delays(clock, 0, DECODE)
+    for number in range(NUM_STEPS):
+        np.save(tmp_path / f"{number:02}.npy", np.arange(4))
+
+    def slow(record):
+        delays.at(DECODE, 0.0025)
+        return record
+
+    files = recipe(tdi.FileDataset(str(tmp_path / "*.npy"), reader="npy"), slow)
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(files, global_batch_size=4, options=OPTIONS)
+    assert NUM_STEPS == len(list(dataset))
+    waits = strategy.report().ranks[0].waits
+    assert waits[DECODE] > 0
+    assert 0 == waits[SOURCE] == waits[COLLATE]
+
+
 @pytest.mark.parametrize("rank", range(NUM_WORKERS))
 def test_a_slow_step_is_yours(clock, rank):
     delays = Delays(clock, rank, YOUR_STEP)

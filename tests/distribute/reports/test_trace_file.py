@@ -102,6 +102,10 @@ def test_a_wait_is_cut_as_its_making_was(tmp_path):
     _, spans = read(tmp_path / "t.json")
     parts = {e["name"]: round(e["dur"]) for e in spans if e["tid"] == 0 and e["name"] != "next"}
     assert {"source": 3_000, "decode": 1_000, "collate": 1_000} == parts
+    starts = {e["name"]: e["ts"] - spans[0]["ts"] for e in spans if e["name"] in parts}
+    assert {"source": 0, "decode": 3_000, "collate": 4_000} == {
+        name: round(start) for name, start in starts.items()
+    }
 
 
 def test_the_file_of_a_job_that_is_killed_is_whole(tmp_path):

@@ -147,7 +147,7 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
         msg = (
             f"Expected a torch DataLoader, or one that Accelerate or Fabric has prepared, got "
             f"{type(loader).__name__}. Pass the loader that the training loop iterates. What "
-            "distribute_dataset returns divides itself, and needs none."
+            "distribute_dataset returns divides itself."
         )
         raise TypeError(msg)
     return cast(DataLoader[Any], loader)
