@@ -14,6 +14,7 @@ include_patterns = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/**.md",
     "torch_distinput/plan/progress/README.md",
 ]

@@ -187,7 +187,47 @@ def elastic() -> str:
     return picture(top + 30, "One epoch on two ranks, then three, then one", shapes)
 
 
-PICTURES = {"policies.svg": policies, "elastic.svg": elastic}
+# ------------------------------------------------------------------------------ delivered, trained
+
+AHEAD, TRAINED = 6, 3
+"""Steps that a loop has taken, and those after which its optimizer has stepped."""
+
+
+def numbers(state: dict[str, Any] | None, limit: int) -> tuple[list[int], list[dict[str, Any]]]:
+    """Return the numbers of the steps that come after a state, and the states after each."""
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        torch.arange(2 * AHEAD), global_batch_size=2
+    )
+    if state is not None:
+        dataset.load_state_dict(state)
+    taken = [step for step, _ in zip(dataset.steps(), range(limit), strict=False)]
+    return [int(step.batch[0]) // 2 for step in taken], [step.state_dict() for step in taken]
+
+
+def trained() -> str:
+    """Return the picture of what comes again after the state of a step, and of the dataset."""
+    delivered_steps, states = numbers(None, AHEAD)
+    lines = {
+        "delivered": delivered_steps,
+        "trained": delivered_steps[:TRAINED],
+        f"after step {TRAINED - 1}": numbers(states[TRAINED - 1], AHEAD)[0],
+        f"after step {AHEAD - 1}": numbers(states[-1], AHEAD)[0],
+    }
+    lost = set(lines["delivered"]) - set(lines["trained"]) - set(lines[f"after step {AHEAD - 1}"])
+    shapes, top = [], 20
+    for at, (words, steps) in enumerate(lines.items()):
+        if at == 2:
+            shapes.append(text(20, top + 20, "What comes again, by the state that was saved:"))
+            top += SQUARE + GAP
+        shapes.append(text(20, top + 20, words, "title" if at < 2 else ""))
+        shapes += [square(140 + step * (SQUARE + GAP), top, [min(at, 2)], step) for step in steps]
+        top += SQUARE + GAP
+    never = ", ".join(map(str, sorted(lost)))
+    shapes.append(text(140, top - 14, f"nothing: steps {never} would never be trained"))
+    return picture(top + 16, "Steps delivered, steps trained, and what comes again", shapes)
+
+
+PICTURES = {"policies.svg": policies, "elastic.svg": elastic, "trained.svg": trained}
 
 if __name__ == "__main__":
     for file, draw in PICTURES.items():

@@ -14,16 +14,13 @@ def in_toctrees() -> list[Path]:
     """The pages that the toctrees of the landing page name, stars resolved."""
     trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", HOME.read_text(), re.MULTILINE | re.DOTALL)
     lines = [line for tree in trees for line in tree.splitlines() if line[:1] not in {"", ":"}]
-    return [
-        page.resolve()
-        for line in lines
-        for page in sorted(HOME.parent.glob(f"{line}.md"))
-    ]  # fmt: skip
+    named = [line.partition("<")[2].rstrip(">") or line for line in lines]  # "a title <page>"
+    return [page.resolve() for name in named for page in sorted(HOME.parent.glob(f"{name}.md"))]
 
 
 def test_every_page_is_in_one_toctree() -> None:
     pages = sorted(set(PAGES) - {HOME})
-    pages += [ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    pages += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
     pages += [ROOT / "torch_distinput/plan/progress/README.md"]
     assert sorted(pages) == sorted(in_toctrees())
 
