@@ -57,6 +57,10 @@ class Joined(RowPlan):
         """A list of rows."""
         return list(examples)
 
+    def count_contents(self, examples):
+        """Each number is a document of so many tokens; nobody asks here."""
+        return np.array([(len(row), sum(row), self.most) for row in examples])
+
     def make_rows(self, examples, ids, key):
         """First fit, in order."""
         made = []

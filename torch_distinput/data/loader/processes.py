@@ -188,6 +188,8 @@ class LoaderProcesses:
     def _results(self, run: TaskRun) -> Generator[Any, None, None]:
         try:
             yield from run
+        except GeneratorExit:  # asked first: at the exit a generator may outlive its module's names
+            raise
         except ChannelClosed:
             self._say_who_is_lost()
 
@@ -267,6 +269,8 @@ def _receive(results: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any
                 result.again()
             yield result
             number += 1
+    except GeneratorExit:  # between two results; asked first, as above
+        raise
     except SourceError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever torch raises when it loses a process
@@ -275,8 +279,6 @@ def _receive(results: Iterator[Any], forget: Callable[[], None]) -> Iterator[Any
         del results
         forget()
         raise _processes_lost(number, error) from error.with_traceback(None)
-    except GeneratorExit:  # between two results
-        raise
     except BaseException:  # perhaps in the middle of a message
         forget()
         raise
