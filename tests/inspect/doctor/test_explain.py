@@ -202,6 +202,8 @@ def test_what_only_a_run_can_show_is_said_to_be_unseen() -> None:
     assert ["set_epoch" in line for line in unseen] == [True]
     unseen = explain(DataLoader(DividedStream(64), 8), num_workers=8).unseen
     assert ["yields another part" in line for line in unseen] == [True]
+    (line,) = explain(DataLoader(DividedStream(64), 8, num_workers=2), num_workers=1).unseen
+    assert "yields another part on each of 2 loader processes;" in line
 
 
 def test_an_explanation_prints_findings_facts_and_code() -> None:
