@@ -202,6 +202,8 @@ def test_what_only_a_run_can_show_is_said_to_be_unseen() -> None:
     assert ["set_epoch" in line for line in unseen] == [True]
     unseen = explain(DataLoader(DividedStream(64), 8), num_workers=8).unseen
     assert ["yields another part" in line for line in unseen] == [True]
+    (line,) = explain(DataLoader(DividedStream(64), 8, num_workers=2), num_workers=1).unseen
+    assert "yields another part on each of 2 loader processes;" in line
 
 
 def test_an_explanation_prints_findings_facts_and_code() -> None:
@@ -224,3 +226,12 @@ def test_a_notebook_shows_text_as_text() -> None:
     html = Explanation(title="<b>", findings=(), facts=("1 < 2",))._repr_html_()
     assert "&lt;b&gt;" in html
     assert "1 &lt; 2" in html
+
+
+def test_what_accelerate_prepared_on_one_process_it_would_divide_on_more(monkeypatch) -> None:
+    class DataLoaderShard(DataLoader[Any]):
+        __module__ = "accelerate.data_loader"
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    (finding,) = explain(DataLoaderShard(Numbers(61), 4), num_workers=8).findings
+    assert ("repeated", 3) == (finding.kind, finding.number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -107,7 +108,7 @@ def _run_script(arguments: argparse.Namespace, watch: LoaderWatch) -> Ended:
     except BaseException as error:  # noqa: BLE001 - the report comes also then
         if not watch.has_seen_enough:
             traceback.print_exc()
-            return Ended(outcome=f"raised {type(error).__name__}: {error}"[:200], status=1)
+            return _of_error(error)
     if watch.has_seen_enough:
         return Ended(outcome=f"stopped after {arguments.steps} steps, as asked", status=0)
     return Ended(outcome="ran to the end", status=0)
@@ -118,6 +119,13 @@ def _of_exit(end: SystemExit) -> Ended:
         print(end.code, file=sys.stderr)  # noqa: T201 - as Python does
         return Ended(outcome=f"exited: {end.code}"[:200], status=1)
     return Ended(outcome=f"exited with status {end.code or 0}", status=end.code or 0)
+
+
+def _of_error(error: BaseException) -> Ended:
+    message = f": {error}" if str(error) else ""
+    # What a shell is told of a Python that Ctrl-C has ended: 128 and the number of SIGINT.
+    status = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return Ended(outcome=f"raised {type(error).__name__}{message}"[:200], status=status)
 
 
 def _path_of_job() -> Path:

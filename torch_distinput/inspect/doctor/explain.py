@@ -38,7 +38,8 @@ def explain(
             loader processes, which the DataLoader itself calls ``num_workers``. None: what the
             loader was divided for, else torchrun's WORLD_SIZE, else one.
         trainer: who will divide a loader that nobody has divided yet: ``"accelerate"`` (and
-            Transformers' Trainer) or ``"lightning"``. None: it is iterated as it is.
+            Transformers' Trainer) or ``"lightning"``. None: it is iterated as it is, or by
+            Accelerate's defaults if Accelerate has prepared it on one process.
         read_examples: of a stream, how many examples a deep copy of the dataset may yield in
             each of two pretended loader processes, to see whether their parts differ. Random
             states are put back.
@@ -57,7 +58,7 @@ def explain(
     num_ranks = _ranks_of(facts) if num_workers is None else num_workers
     check_count("num_workers", num_ranks, minimum=1)
     check_count("read_examples", read_examples, minimum=0)
-    facts = with_trainer(facts, trainer, num_ranks)
+    facts = with_trainer(facts, trainer or _trainer_of(loader), num_ranks)
     findings, unseen = (
         list(find_by_arithmetic(facts, num_ranks)),
         list(list_unseen(facts, num_ranks)),
@@ -72,6 +73,13 @@ def explain(
         facts=tuple(list_loader_facts(facts, num_ranks)),
         unseen=tuple(unseen),
     )
+
+
+def _trainer_of(loader: Any) -> Literal["accelerate"] | None:
+    """Accelerate divides what it prepares, but on one process it leaves no trace of how."""
+    is_prepared = type(loader).__module__.partition(".")[0] == "accelerate"
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return "accelerate" if is_prepared and is_alone else None
 
 
 def _ranks_of(facts: LoaderFacts) -> int:

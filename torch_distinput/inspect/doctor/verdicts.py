@@ -229,10 +229,12 @@ def list_unseen(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
             "`torch-distinput doctor` counts what arrives."
         )
     if facts.is_stream and max(num_ranks, facts.loader_processes) > 1:
+        by = [f"{facts.loader_processes} loader processes"] * (facts.loader_processes > 1)
+        by = [f"{num_ranks} ranks"] * (num_ranks > 1) + by
+        ends = ", and whether ranks end at the same step" * (num_ranks > 1)
         yield (
-            f"Whether {facts.dataset} yields another part on each of {num_ranks} ranks and "
-            f"{max(1, facts.loader_processes)} loader processes, and whether ranks end at the same "
-            "step; `torch-distinput doctor` compares what arrives, and explain(read_examples=100) "
+            f"Whether {facts.dataset} yields another part on each of {' and '.join(by)}{ends}; "
+            "`torch-distinput doctor` compares what arrives, and explain(read_examples=100) "
             "what two loader processes would read."
         )
     if facts.may_be_part and division is None and num_ranks > 1:

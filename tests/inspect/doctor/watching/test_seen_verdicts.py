@@ -277,3 +277,14 @@ def test_ranks_that_read_one_part_are_named() -> None:
 def test_two_epochs_that_are_not_seen_prove_nothing() -> None:
     """Fewer steps than an epoch has: whether set_epoch is called cannot be known."""
     assert [] == findings(lambda rank, num: epochs_of(divided(rank, num)), 2, steps=5)
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_a_rank_that_ends_early_hides_no_order_that_another_has_shown(early) -> None:
+    def script(rank: int, num_ranks: int) -> object:
+        loader = divided(rank, num_ranks)
+        return epochs_of(loader, number=1) if rank == early else epochs_of(loader)
+
+    (explanation,) = said(script, 2)
+    assert ["same order in each epoch"] == [finding.kind for finding in explanation.findings]
+    assert not any("set_epoch" in line for line in explanation.unseen)

@@ -229,7 +229,8 @@ def _find_same_order(seen: Seen) -> Iterator[Finding]:
     if seen.facts.order != "shuffled" or seen.facts.is_stream:
         return
     begun: dict[int, list[tuple[int, ...]]] = {}
-    for epoch in seen.loaders[0].epochs:
+    # A rank that ended early has begun fewer epochs.
+    for epoch in max(seen.loaders, key=_count_begun).epochs:
         if len(epoch.indices) >= _FEWEST:
             begun.setdefault(epoch.loader, []).append(epoch.indices)
     for orders in begun.values():
@@ -243,6 +244,10 @@ def _find_same_order(seen: Seen) -> Iterator[Finding]:
             code = changed_lines.write_distribution(seen.facts, seen.num_ranks)
             yield Finding(kind="same order in each epoch", number=common, text=text, code=code)
             return
+
+
+def _count_begun(loader: LoaderRecord) -> int:
+    return sum(bool(epoch.indices) for epoch in loader.epochs)
 
 
 def _why_same_order(facts: LoaderFacts) -> str:
@@ -294,7 +299,7 @@ def _list_shared_parts(seen: Seen) -> Iterator[str]:
 def _list_unseen(seen: Seen) -> Iterator[str]:
     facts, epochs = seen.facts, [epoch for loader in seen.loaders for epoch in loader.epochs]
     is_known = facts.division is not None and facts.division.divider == "DistributedSampler"
-    begun = min(sum(bool(epoch.indices) for epoch in loader.epochs) for loader in seen.loaders)
+    begun = max(map(_count_begun, seen.loaders))
     if seen.trains and facts.order == "shuffled" and is_known and begun < 2:
         shares = count_shares(facts, seen.num_ranks)
         steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
