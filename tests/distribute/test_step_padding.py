@@ -170,3 +170,20 @@ def test_one_worker_has_nobody_to_ask():
     dataset = one(3).distribute_dataset(source, global_batch_size=3, collate_fn=collate)
     (step,) = dataset
     assert [(1, 5)] * 3 == [tuple(batch.shape) for batch in step.values]
+
+
+@pytest.mark.parametrize("policy", ["data", "off"])
+def test_workers_that_pad_by_other_rules_are_refused(policy):
+    """One would ask in a vote for what the other does not send."""
+
+    def work(strategy):
+        longest_of = "step" if strategy.worker_index else "replica"
+        strategy.distribute_dataset(
+            stream_of([[1] * n for n in (1, 2, 5, 3)]),
+            global_batch_size=2,
+            collate_fn=tdi.pad_collate(longest_of=longest_of),
+            options=options(auto_shard_policy=policy),
+        ).__iter__()
+
+    with pytest.raises(tdi.MismatchError, match="longest_of"):
+        simulate(work, num_workers=2)

@@ -103,6 +103,14 @@ def test_a_loop_that_is_left_ends_its_line_and_lets_the_iterator_go(capsys):
     assert [[0, 1, 2]] == as_lists(dataset)[:1]
 
 
+def test_a_loop_that_is_left_open_ends_its_line_before_the_interpreter_is_taken_down():
+    """A script that stops in the middle holds its iterator until then; tqdm would raise."""
+    iterator = iter(tdi.progress(make_dataset()))
+    assert iterator.close_bar.alive
+    assert iterator.close_bar.atexit
+    iterator.close()
+
+
 def test_a_new_iterator_ends_the_line_of_the_one_before(capsys):
     shown = tdi.progress(make_dataset())
     earlier = iter(shown)

@@ -95,7 +95,7 @@ def build_dataset(
         _input(opened, splitter, policy, seed, options=options, balance=balance),
         name=opened.name,
         recipe=recipe,
-        facts=_facts(opened.request, session, options, balance),
+        facts=_facts(opened, session, options, balance),
         options=options,
         padding=padding,
     )
@@ -155,9 +155,10 @@ def build_from_function(
 
 
 def _facts(
-    request: Request, session: Session, options: InputOptions, balance: Balance | None
+    source: Source, session: Session, options: InputOptions, balance: Balance | None
 ) -> dict[str, object]:
     """What must be equal on all workers."""
+    request = source.request
     return {
         "replicas per worker": session.topology.replicas_per_worker,
         "global_batch_size": request.size,
@@ -165,7 +166,17 @@ def _facts(
         "rebatch": options.rebatch,
         "partial_batch": _partial_batch(options, session).value,
         **({} if balance is None else balance.facts),
+        **_padding_facts(source),
     }
+
+
+def _padding_facts(source: Source) -> dict[str, object]:
+    """Workers that pad to the longest row of a step ask each other how long it is."""
+    if isinstance(source, IndexedSource):
+        is_padded = source.padded_lengths is not None
+    else:
+        is_padded = isinstance(source, StreamSource) and source.step_padding is not None
+    return {"pad_collate(longest_of=)": "step"} if is_padded else {}
 
 
 def _refuse_per_replica(options: InputOptions) -> None:

@@ -147,9 +147,9 @@ class ProgressIterator(Distributed, Iterator[Any]):
         self._iterator = iterator
         self._next = iterator.__next__
         self._bar = bar
-        # A loop that is left drops this, and the line of the bar must end.
+        # A loop that is left drops this, and the line of the bar must end; at exit too, since
+        # tqdm would draw its last line when the modules it needs are gone.
         self.close_bar = weakref.finalize(self, _close, bar)
-        self.close_bar.atexit = False
 
     def __iter__(self) -> ProgressIterator:
         """Return itself."""

@@ -105,6 +105,23 @@ def test_a_rank_that_fetches_nothing_says_so_once(tmp_path) -> None:
     assert 2 == len(said)
 
 
+def test_what_the_guard_has_begun_is_over_before_the_process_goes_on(tmp_path) -> None:
+    """Else two threads write one record, and one of them finds it gone."""
+    has_begun, said, never = threading.Event(), [], threading.Event()
+
+    def say_quiet() -> bool:
+        has_begun.set()
+        never.wait(timeout=0.05)  # the other thread leaves the block meanwhile
+        said.append(1)
+        return True
+
+    with guarded(
+        folder_of(tmp_path, 0), last_moment=lambda: 0.0, give_up=lambda: None, say_quiet=say_quiet
+    ):
+        assert has_begun.wait(timeout=30)
+    assert [1] == said
+
+
 def test_ranks_that_are_all_quiet_are_reported_while_they_go_on(tmp_path, capsys) -> None:
     """They may wait for one another, in collectives that are not the same."""
     first, second = (

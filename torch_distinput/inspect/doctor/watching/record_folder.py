@@ -148,8 +148,9 @@ def guarded(
             if not was_said and folder.is_quiet(last_moment()):
                 was_said = say_quiet()
 
-    start_thread(guard, name="doctor-guard", stop=is_over.set)
+    thread = start_thread(guard, name="doctor-guard", stop=is_over.set)
     try:
         yield
     finally:
         is_over.set()
+        thread.join()  # it may be leaving a record, as this thread is about to
