@@ -52,6 +52,7 @@ def test_a_script_is_stopped_after_so_many_steps(tmp_path, capsys) -> None:
         ("raise KeyError('k')", 1, "raised KeyError: 'k'"),
         ("import sys; sys.exit(3)", 3, "exited with status 3"),
         ("raise SystemExit('no')", 1, "exited: no"),
+        ("raise SystemExit([3])", 1, "exited: [3]"),
         ("raise SystemExit", 0, "exited with status 0"),
         ("raise KeyboardInterrupt", 130, "raised KeyboardInterrupt"),  # as a shell sees Ctrl-C
     ],

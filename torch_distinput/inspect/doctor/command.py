@@ -115,7 +115,7 @@ def _run_script(arguments: argparse.Namespace, watch: LoaderWatch) -> Ended:
 
 
 def _of_exit(end: SystemExit) -> Ended:
-    if isinstance(end.code, str):
+    if end.code is not None and not isinstance(end.code, int):
         print(end.code, file=sys.stderr)  # noqa: T201 - as Python does
         return Ended(outcome=f"exited: {end.code}"[:200], status=1)
     return Ended(outcome=f"exited with status {end.code or 0}", status=end.code or 0)
