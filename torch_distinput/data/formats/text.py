@@ -63,7 +63,9 @@ def _blocks(file: InputFile, part: Part, size: int, *, whole_lines: bool) -> Ite
             is_last = position + len(block) == part.stop
             if (whole_lines or is_last) and not block.endswith(b"\n"):
                 block += opened.readline()
-            yield block if position else block.removeprefix(codecs.BOM_UTF8)
+            content = block if position else block.removeprefix(codecs.BOM_UTF8)
+            if content:  # to whoever reads on, nothing is the end
+                yield content
             position += len(block)
 
 
