@@ -10,7 +10,8 @@ costs more than the average rank. *Tokens* cost a rank the sum of its lengths, a
 packed; *attention* the sum of their squares. *Padded* is the cost by which `BatchRebalanceSampler`
 groups: each document of a rank is as long as the longest, and costs length + length² / 1000; the
 average is without padding. Each round has another order. What `LengthGroupedSampler` gives is cut
-as Trainer cuts it, 16 for each rank.
+as Trainer cuts it, 16 for each rank. Of a *stream* the costs are found when it is read; the peers
+need all lengths before.
 
 *Dealing*: one batch of 1,024 documents on 64 ranks.
 """

@@ -8,7 +8,8 @@ documents to rows. *Waste*: padding, and tokens that never come, for each millio
 each million documents that would fit into a row, those that are not whole in one. *A token*: the
 time of an epoch in batches of 8 rows, for each token; ours reads a nested tensor, or a table of
 Hugging Face as the peers do. torchtitan's dataset gives rows one by one, cuts documents where a row
-is full, and leaves out what fills no row. ``DataCollatorWithFlattening`` makes one row of any
+is full, and leaves out what fills no row. grain packs documents that are cut into rows beforehand,
+and reads a list of arrays. ``DataCollatorWithFlattening`` makes one row of any
 length of 8 documents, so it is measured by its time alone.
 """
 
