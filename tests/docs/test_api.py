@@ -6,6 +6,7 @@ import builtins
 import dataclasses
 import enum
 import inspect
+import re
 import runpy
 from collections.abc import Iterator
 from functools import cache
@@ -83,6 +84,15 @@ def test_every_section_is_read_to_its_end() -> None:
             if len(first) != len(MAKE_API["items"](parts[heading])):
                 lost[name] = first
     assert {} == lost
+
+
+def test_no_docstring_has_a_section_of_another_name() -> None:
+    """It would be prose on the page, all in one paragraph."""
+    named = {
+        name: re.findall(r"^[A-Z]\w+:$", MAKE_API["prose"](value), re.MULTILINE)
+        for name, value, _ in described()
+    }
+    assert {} == {name: found for name, found in named.items() if found}
 
 
 def test_every_argument_of_a_docstring_is_a_parameter_and_the_reverse() -> None:
