@@ -19,10 +19,11 @@ TIMEOUT = 120.0
 class AutoShardPolicy(str, enum.Enum):
     """Who reads what (``tf.data.experimental.AutoShardPolicy``).
 
-    ``AUTO``: FILE if the source has files or shards to deal out, else DATA.
-    ``FILE``: file i goes to worker i modulo the number of workers.
-    ``DATA``: global batches are cut, and each worker delivers its own pieces.
-    ``OFF``: nothing is dealt; every worker plays everything.
+    Attributes:
+        AUTO: FILE if the source has files or shards to deal out, else DATA.
+        FILE: file i goes to worker i modulo the number of workers.
+        DATA: global batches are cut, and each worker delivers its own pieces.
+        OFF: nothing is dealt; every worker plays everything.
     """
 
     AUTO = "auto"

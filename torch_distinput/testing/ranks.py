@@ -52,6 +52,7 @@ def run_ranks(
         RankError: If ``fn`` raised or a rank died: for the first that did.
         TimeoutError: If ranks were still busy when the time was up: which, and what they did.
         TypeError: If ``fn`` cannot be sent to another process.
+        ValueError: If a count is below 1, or ``timeout`` is not above 0.
     """
     outcomes = _run(fn, num_workers, replicas_per_worker, timeout)
     failed = _by_cause([outcome for outcome in outcomes if outcome.error is not None])
@@ -67,10 +68,14 @@ def run_ranks_outcomes(
     replicas_per_worker: int = 1,
     timeout: float = 60.0,
 ) -> list[RankOutcome]:
-    """Do what `run_ranks` does, and return how it ended on each rank, in worker order.
+    """Do what :func:`run_ranks` does, and return how it ended on each rank, in worker order.
 
     For tests in which ranks are meant to fail: one that dies does not hide what the others saw.
-    These have until ``timeout`` to answer.
+    These have until ``timeout`` to answer. The arguments are those of :func:`run_ranks`.
+
+    Raises:
+        TypeError: If ``fn`` cannot be sent to another process.
+        ValueError: If a count is below 1, or ``timeout`` is not above 0.
     """
     return _by_worker(_run(fn, num_workers, replicas_per_worker, timeout))
 

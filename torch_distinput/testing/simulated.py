@@ -261,6 +261,15 @@ def simulate(
 
     If workers raise, the first error in time is raised again, with a note that names its worker;
     errors about another worker only if there is no other.
+
+    Args:
+        fn: called with the strategy of its worker, in the worker's thread; any function.
+        num_workers: how many workers, at least 1.
+        replicas_per_worker: local replicas of each, at least 1.
+
+    Raises:
+        TypeError: if a count is no whole number.
+        ValueError: if one is below 1.
     """
     check_count("num_workers", num_workers, minimum=1)
     check_count("replicas_per_worker", replicas_per_worker, minimum=1)

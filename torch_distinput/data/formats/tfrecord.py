@@ -41,15 +41,15 @@ class TFRecord(Reader):
     Attributes:
         features: what to take from the examples, by name::
 
-            {
-                "id": torch.int64,                # one number a row: int64 or float32
-                "image": (torch.float32, (28, 28)),  # this shape in each row
-                "weight": (torch.float32, (), 1.0),  # 1.0 where the feature is missing
-                "ids": (torch.int64, ...),        # any number of them: a jagged tensor
-                "raw": bytes,                     # a list, one item a row
-                "text": str,                      # the same, decoded from UTF-8
-                "tags": (str, ...),               # an array of lists
-            }
+                {
+                    "id": torch.int64,                # one number a row: int64 or float32
+                    "image": (torch.float32, (28, 28)),  # this shape in each row
+                    "weight": (torch.float32, (), 1.0),  # 1.0 where the feature is missing
+                    "ids": (torch.int64, ...),        # any number of them: a jagged tensor
+                    "raw": bytes,                     # a list, one item a row
+                    "text": str,                      # the same, decoded from UTF-8
+                    "tags": (str, ...),               # an array of lists
+                }
 
             A missing feature of any number of values is an empty row; any other one without a
             default is an error. Text and bytes with a shape are NumPy arrays of objects.

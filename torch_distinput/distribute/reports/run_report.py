@@ -53,9 +53,10 @@ class RunReport:
     def scalars(self) -> dict[str, float]:
         """The numbers to log, by name, as for ``SummaryWriter.add_scalar`` or ``wandb.log``.
 
-        ``input/step_ms``: the median step of the ranks. ``input/<station>_share``: what part of a
-        step goes to a station, from 0 to 1, on the rank where that is most.
-        ``input/bound_rank``: the rank of the verdict; -1 where it names none.
+        - ``input/step_ms``: the median step of the ranks, in milliseconds.
+        - ``input/<station>_share``: what part of a step goes to a station, from 0 to 1, on the rank
+          where that is most.
+        - ``input/bound_rank``: the rank of the verdict; -1 where it names none.
         """
         rank = self.verdict.rank
         numbers = {
