@@ -21,14 +21,16 @@ from torch_distinput.testing import simulate
 FOLDER = Path(__file__).with_name("pictures")
 WIDTH, SQUARE, GAP = 520, 30, 4
 STYLE = """
-.paper { fill: #ffffff } text { fill: #1f2328; font: 14px system-ui, sans-serif }
-.title { font-weight: 600; font-size: 16px } .faint { fill: #59636e }
-.in { fill: #ffffff; text-anchor: middle; font-size: 13px; font-weight: 600 }
-.rank0 { fill: #0b62a8 } .rank1 { fill: #b34700 } .rank2 { fill: #00755a }
+.drawn .paper { fill: #ffffff } .drawn text { fill: #1f2328; font: 14px system-ui, sans-serif }
+.drawn .title { font-weight: 600; font-size: 16px } .drawn .faint { fill: #59636e }
+.drawn .in { fill: #ffffff; text-anchor: middle; font-size: 13px; font-weight: 600 }
+.drawn .rank0 { fill: #0b62a8 } .drawn .rank1 { fill: #b34700 } .drawn .rank2 { fill: #00755a }
+.drawn .line { fill: none; stroke: #59636e; stroke-width: 2 } .drawn .head { fill: #59636e }
 @media (prefers-color-scheme: dark) {
-  .paper { fill: #161b22 } text { fill: #e6edf3 } .faint { fill: #9da7b3 } .in { fill: #ffffff }
+  .drawn .paper { fill: #161b22 } .drawn text { fill: #e6edf3 } .drawn .faint { fill: #9da7b3 }
+  .drawn .in { fill: #ffffff } .drawn .line { stroke: #9da7b3 } .drawn .head { fill: #9da7b3 }
 }
-"""
+"""  # the class keeps a picture that is inlined on a page from colouring the rest of it
 FILES = {"a.txt": 6, "b.txt": 4, "c.txt": 5, "d.txt": 3}
 RANKS = 3
 Step = list[list[int]]
@@ -38,11 +40,11 @@ Step = list[list[int]]
 # ------------------------------------------------------------------------------ shapes
 
 
-def picture(height: int, label: str, shapes: list[str]) -> str:
-    """Return a whole picture, with words for those who do not see it."""
+def picture(height: int, label: str, shapes: list[str], role: str = "img") -> str:
+    """Return a whole picture, with words for those who do not see it; a ``group`` has links."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'width="{WIDTH}" height="{height}" role="img" aria-label="{label}">\n'
+        f'width="{WIDTH}" height="{height}" class="drawn" role="{role}" aria-label="{label}">\n'
         f'<style>{STYLE}</style>\n<rect class="paper" width="{WIDTH}" height="{height}" rx="6"/>\n'
         + "\n".join(shapes)
         + "\n</svg>\n"
@@ -227,7 +229,92 @@ def trained() -> str:
     return picture(top + 16, "Steps delivered, steps trained, and what comes again", shapes)
 
 
-PICTURES = {"policies.svg": policies, "elastic.svg": elastic, "trained.svg": trained}
+# ------------------------------------------------------------------------------ the path of the data
+
+STAGES = (
+    ("source", "identifies what you pass, and yields rows", 0, "sources"),
+    ("shard", "selects the files or rows of this worker", 0, "policies"),
+    ("batch and rebatch", "cuts a global batch for the replicas", 0, "concepts"),
+    ("end of data", "agrees on the steps, ahead of use", 1, "semantics"),
+    ("device prefetch", "copies batches, ahead of use", 2, "devices"),
+    ("per-replica values", "fills in batches of zero rows", 2, "replicas"),
+    ("run and reduce", "calls your function, joins its results", 2, "loss"),
+)
+"""The name of a stage, what it does, the colour of what passes it, and its page."""
+PASSES = ("rows on the host", "counts of ranks", "batches for devices")
+
+
+def stages() -> str:
+    """Return the picture of the stages that data passes; inlined on the site, they are links."""
+    top, stop = 56, 54
+    end = top + len(STAGES) * stop
+    shapes = [f'<path class="line" d="M35 {top}V{end}"/>']
+    for colour, words in enumerate(PASSES):
+        x = 20 + colour * 162
+        shapes.append(f'<rect class="rank{colour}" x="{x}" y="18" width="14" height="14"/>')
+        shapes.append(text(x + 20, 30, words))
+    for at, (name, does, colour, page) in enumerate(STAGES):
+        y = top + at * stop
+        shapes += [
+            f'<a href="../{page}.html">',
+            f'<rect class="rank{colour}" x="20" y="{y}" width="30" height="30" rx="15"/>',
+            text(35, y + 20, str(at + 1), "in"),
+            text(64, y + 13, name, "title"),
+            text(64, y + 32, does, "faint"),
+            "</a>",
+        ]
+    shapes.append(f'<path class="head" d="M35 {end + 12}l-8 -14h16z"/>')
+    shapes.append(text(64, end + 8, "your training loop", "title"))
+    label = "The path of the data, from the source to your training loop"
+    return picture(end + 30, label, shapes, "group")
+
+
+# ------------------------------------------------------------------------------ which policy
+
+QUESTIONS = (
+    ("Do you shard the data yourself?", "distribute_datasets", "_from_function", 1),
+    ("Should every worker read everything?", '"off"', "each reads all", 1),
+    ("Has the source no files or shards?", '"auto"', 'which means "data"', 0),
+    ("Full steps, or fewer files than ranks?", '"data"', "cuts each batch", 0),
+)
+"""A question, what to take if yes in two lines, and its colour."""
+
+
+def which_policy() -> str:
+    """Return the tree of questions that ends in a policy."""
+    shapes, top, stop = [], 20, 76
+    for at, (question, *answer, colour) in enumerate(QUESTIONS):
+        y = top + at * stop
+        shapes += [
+            text(20, y + 25, question),
+            f'<path class="line" d="M306 {y + 20}H338"/>',
+            f'<path class="head" d="M346 {y + 20}l-12 -6v12z"/>',
+            text(308, y + 13, "yes", "faint"),
+            *conclusion(350, y, answer, colour),
+            f'<path class="line" d="M40 {y + 36}V{y + 68}"/>',
+            f'<path class="head" d="M40 {y + 76}l-6 -12h12z"/>',
+            text(52, y + 60, "no", "faint"),
+        ]
+    y = top + len(QUESTIONS) * stop
+    shapes += conclusion(20, y, ['"auto"', 'which means "file"'], 2)
+    shapes.append(text(190, y + 25, "each worker opens only its own files", "faint"))
+    return picture(y + 60, "Which policy: four questions", shapes)
+
+
+def conclusion(x: int, y: int, lines: list[str], colour: int) -> Iterator[str]:
+    """Yield a box with two lines in it."""
+    yield f'<rect class="rank{colour}" x="{x}" y="{y - 3}" width="158" height="46" rx="6"/>'
+    for at, words in enumerate(lines):
+        yield text(x + 79, y + 16 + 18 * at, words, "in")
+
+
+PICTURES = {
+    "stages.svg": stages,
+    "which-policy.svg": which_policy,
+    "policies.svg": policies,
+    "elastic.svg": elastic,
+    "trained.svg": trained,
+}
 
 if __name__ == "__main__":
     for file, draw in PICTURES.items():

@@ -159,12 +159,20 @@ def test_the_page_names_what_is_met_and_missed(measured, report):
     assert "DistributedSampler" in page
 
 
-def test_the_chart_is_drawn(measured, report, tmp_path):
-    pytest.importorskip("matplotlib", reason="comes with `make bench`")
+def test_the_chart_has_bars_and_targets_of_both(measured, report):
+    drawn = report.draw({"scripts": measured})
 
-    report.draw({"scripts": measured}, tmp_path / "chart.png")
+    figures = report.read({"scripts": measured}).values()
+    rows = report.compared([one for many in figures for one in many])
+    assert rows
+    for kind in ("ours", "peer", "target"):
+        assert len(rows) + 1 == drawn.count(f'class="{kind}"')  # one in the legend
 
-    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+def test_the_chart_was_made_from_the_results(report):
+    results = json.loads((BENCHMARKS / "results.json").read_text())
+
+    assert report.draw(results) == (BENCHMARKS.parent / "docs" / "benchmarks.svg").read_text()
 
 
 def test_the_page_was_made_from_the_results(report):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 
 import pytest
@@ -21,3 +22,9 @@ def test_every_picture_has_a_script_and_a_page() -> None:
     assert sorted(PICTURES) == sorted(file.name for file in (DOCS / "pictures").iterdir())
     text = "".join(page.read_text() for page in PAGES)
     assert [] == [name for name in PICTURES if f"pictures/{name})" not in text]
+
+
+def test_stages_lead_to_pages_of_the_site() -> None:
+    links = re.findall(r'href="\.\./(.*)\.html"', (DOCS / "pictures" / "stages.svg").read_text())
+    assert links
+    assert [] == [link for link in links if not (DOCS / f"{link}.md").exists()]
