@@ -229,9 +229,9 @@ def trained() -> str:
     return picture(top + 16, "Steps delivered, steps trained, and what comes again", shapes)
 
 
-# ------------------------------------------------------------------------------ the way of the data
+# ------------------------------------------------------------------------------ stages
 
-STATIONS = (
+STAGES = (
     ("source", "identifies what you pass, and yields rows", 0, "sources"),
     ("shard", "selects the files or rows of this worker", 0, "policies"),
     ("batch and rebatch", "cuts a global batch for the replicas", 0, "concepts"),
@@ -240,20 +240,20 @@ STATIONS = (
     ("per-replica values", "fills in batches of zero rows", 2, "replicas"),
     ("run and reduce", "calls your function, joins its results", 2, "loss"),
 )
-"""The name of a station, what it does, the colour of what passes it, and its page."""
+"""The name of a stage, what it does, the colour of what passes it, and its page."""
 PASSES = ("rows on the host", "counts of ranks", "batches for devices")
 
 
-def way() -> str:
-    """Return the picture of the stations that data passes; inlined on the site, they are links."""
+def stages() -> str:
+    """Return the picture of the stages that data passes; inlined on the site, they are links."""
     top, stop = 56, 54
-    end = top + len(STATIONS) * stop
+    end = top + len(STAGES) * stop
     shapes = [f'<path class="line" d="M35 {top}V{end}"/>']
     for colour, words in enumerate(PASSES):
         x = 20 + colour * 162
         shapes.append(f'<rect class="rank{colour}" x="{x}" y="18" width="14" height="14"/>')
         shapes.append(text(x + 20, 30, words))
-    for at, (name, does, colour, page) in enumerate(STATIONS):
+    for at, (name, does, colour, page) in enumerate(STAGES):
         y = top + at * stop
         shapes += [
             f'<a href="../{page}.html">',
@@ -265,7 +265,7 @@ def way() -> str:
         ]
     shapes.append(f'<path class="head" d="M35 {end + 12}l-8 -14h16z"/>')
     shapes.append(text(64, end + 8, "your training loop", "title"))
-    label = "The way of the data, from the source to your training loop"
+    label = "The path of the data, from the source to your training loop"
     return picture(end + 30, label, shapes, "group")
 
 
@@ -309,7 +309,7 @@ def conclusion(x: int, y: int, lines: list[str], colour: int) -> Iterator[str]:
 
 
 PICTURES = {
-    "way.svg": way,
+    "stages.svg": stages,
     "which-policy.svg": which_policy,
     "policies.svg": policies,
     "elastic.svg": elastic,

@@ -24,7 +24,7 @@ def test_every_picture_has_a_script_and_a_page() -> None:
     assert [] == [name for name in PICTURES if f"pictures/{name})" not in text]
 
 
-def test_stations_lead_to_pages_of_the_site() -> None:
-    links = re.findall(r'href="\.\./(.*)\.html"', (DOCS / "pictures" / "way.svg").read_text())
+def test_stages_lead_to_pages_of_the_site() -> None:
+    links = re.findall(r'href="\.\./(.*)\.html"', (DOCS / "pictures" / "stages.svg").read_text())
     assert links
     assert [] == [link for link in links if not (DOCS / f"{link}.md").exists()]
