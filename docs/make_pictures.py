@@ -229,7 +229,7 @@ def trained() -> str:
     return picture(top + 16, "Steps delivered, steps trained, and what comes again", shapes)
 
 
-# ------------------------------------------------------------------------------ the path of the data
+# ------------------------------------------------------------------------------ stages
 
 STAGES = (
     ("source", "identifies what you pass, and yields rows", 0, "sources"),
