@@ -26,7 +26,7 @@ LONG = os.environ.get("TDI_TEST_LONG") == "1"
 settings.register_profile(
     "project",
     deadline=None,  # two noisy cores: time is never asserted
-    max_examples=1000 if LONG else 45,
+    max_examples=1000 if LONG else 36,
     derandomize=not LONG,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -20,6 +20,10 @@ from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrat
 from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.parameters import handle, identity
 
+PLAYED_WITH_FRAMEWORKS = pytest.mark.skipif(
+    not LONG and os.environ.get("TDI_TEST_INTEGRATIONS") != "1",
+    reason="takes half a minute: played by `make test-integrations`, with each engine",
+)
 SECONDS = 900 if LONG else 300
 """For one test, on the busiest machine: 50 actors of Ray that are started again take minutes."""
 

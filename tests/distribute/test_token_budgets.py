@@ -261,7 +261,7 @@ def test_loader_processes_change_nothing(kind, num_workers):
 
 def test_a_loop_that_is_left_leaves_nothing():
     """C6: the next epoch has every example, and no thread stays."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
 
     def work(strategy):
         dataset = by_tokens(stream_of(range(20)), 12)(strategy)
@@ -272,7 +272,10 @@ def test_a_loop_that_is_left_leaves_nothing():
 
     workers = simulate(work, num_workers=2)
     assert list(range(20)) == sorted(value for worker in workers for value in worker)
-    assert before == threading.active_count()
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(timeout=60.0)
+    assert not any(thread.is_alive() for thread in left)
 
 
 def test_every_worker_plays_everything_under_off():

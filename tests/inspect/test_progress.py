@@ -218,9 +218,9 @@ def test_a_rank_whose_bar_nobody_reads_trains_on(num_lines, with_tqdm, monkeypat
 
 def test_a_bar_of_tqdm_has_no_thread(monkeypatch):
     open_terminal(monkeypatch)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     shown = iter(tdi.progress(make_dataset()))
-    assert before == threading.active_count()
+    assert set() == set(threading.enumerate()) - before
     shown.close()
 
 

@@ -28,8 +28,8 @@ LISTS = [
     lengths for count in range(1, 7) for lengths in itertools.product(range(4), repeat=count)
 ]
 MODES = list(itertools.product(Rebatch, (True, False), (4, 3, 1, 5, 2)))
-STRIDE, LONG_STRIDE = 181, 7
-"""All 5,460 lists take half an hour: each 181st is played, and each 7th in the long run. Both are
+STRIDE, LONG_STRIDE = 241, 7
+"""All 5,460 lists take half an hour: each 241st is played, and each 7th in the long run. Both are
 prime to the 30 modes, so every mode comes up."""
 THIRDS = [Cluster(1, 2), Cluster(2, 1), Cluster(3, 2)]
 """Of a third leg only what is left is looked at, and that does not depend on replicas."""
