@@ -137,7 +137,7 @@ POLICIES = pytest.mark.parametrize("policy", [FILE, DATA, OFF])
 @POLICIES
 def test_every_row_is_delivered_once(policy):
     """Wherever an epoch is stopped, and whoever goes on with it, and again."""
-    assert sum(map(check, choose(STRIDE, policy))) > 12_000
+    assert sum(map(check, choose(STRIDE, policy))) > 10_000
 
 
 @pytest.mark.long
