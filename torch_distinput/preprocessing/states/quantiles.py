@@ -130,7 +130,7 @@ class Quantiles:
         upper = np.where(np.isfinite(lower) & np.isfinite(upper), upper, lower)
         with np.errstate(invalid="ignore"):  # infinity less infinity
             boundaries = np.where(upper == lower, lower, lower + (upper - lower) * weights)
-        return boundaries.astype(np.float32)
+        return boundaries.astype(np.float32) + np.float32(0)  # not -0, to which tiny ones round
 
     def _find_values(self) -> NDArray[np.float32]:
         """The value of each bucket that is nearest to zero, ascending."""
