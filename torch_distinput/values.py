@@ -60,8 +60,8 @@ class Distributed:
         name = type(self).__name__
         msg = (
             f"Expected a {name} to be used where it was made, got a pickle or a copy of it: its "
-            "ranks and threads do not travel. Make the strategy and distribute in the process that "
-            "iterates: in the function that each worker runs."
+            "ranks and threads cannot be copied. Make the strategy and distribute in the process "
+            "that iterates: in the function that each worker runs."
         )
         raise TypeError(msg)
 
