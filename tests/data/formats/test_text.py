@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 
@@ -78,3 +79,24 @@ def test_lines_are_the_same_however_the_file_is_cut(lines, is_open, num_bytes, p
     good = [line.decode() for line in whole if line != b"\xff"]
     assert good == [line for rows in found for line in rows]
     assert whole.count(b"\xff") == len(bad)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_read_that_is_interrupted_is_not_the_end(monkeypatch, packed):
+    """Python's text files read on by themselves; who reads for them would have ended."""
+    for name in ("CHUNK_BYTES", "_DECODED_BYTES"):
+        monkeypatch.setattr(text, name, 4)
+
+    class Interrupted(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell():
+                raise InterruptedError(errno.EINTR, "interrupted")
+            return super().read(size)
+
+    file = InputFile(
+        path="a.txt", size=None, version="", local_path=None,
+        open=lambda: Interrupted(b"one\ntwo\nthree\n"), bad=lambda *_: None,
+    )  # fmt: skip
+    reader = Text(packed=packed)
+    with pytest.raises(OSError, match="interrupted"):
+        list(reader.read(file, reader.parts(file)[0]))

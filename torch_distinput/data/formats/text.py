@@ -130,7 +130,12 @@ class _Blocks(io.BufferedIOBase):
         return True
 
     def read1(self, _: int = -1) -> bytes:
-        block = next(self._blocks, b"")
+        try:
+            block = next(self._blocks, b"")
+        except InterruptedError as error:
+            # A text file reads on after that one, which a generator takes for its end: without
+            # its errno it is an error like any other of the storage.
+            raise OSError(str(error)) from error
         self.has_returns = self.has_returns or b"\r" in block
         return block
 
