@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -287,3 +288,18 @@ class OptionalStep(Generic[T_co]):
             )
             raise UsageError(msg)
         return self._value  # type: ignore[return-value]
+
+
+class StepIterator(Iterator[Any]):
+    """An iterator that also answers to the names of ``tf.distribute.DistributedIterator``."""
+
+    def get_next(self) -> Any:
+        """Return the next step, as ``next`` does; StopIteration after the last one."""
+        return next(self)
+
+    def get_next_as_optional(self) -> OptionalStep[Any]:
+        """Return the next step, or an empty :class:`OptionalStep` after the last one."""
+        try:
+            return OptionalStep(has_value=True, value=next(self))
+        except StopIteration:
+            return OptionalStep(has_value=False)

@@ -227,8 +227,10 @@ def test_a_source_that_does_not_return_is_named(monkeypatch):
 
         limit = options(timeout=1)  # to leave the epoch before takes worker 1 a tenth of that
         dataset = strategy.distribute_dataset(stream, global_batch_size=4, options=limit)
-        next(iter(dataset))
+        iterator = iter(dataset)  # held: a reader stops where its iterator is collected
+        next(iterator)
         assert inside.wait(60)
+        del iterator
         both.wait()
         if strategy.worker_index == 0:
             return iter(dataset)

@@ -12,7 +12,7 @@ any        _ending              _ending   one assignment; the finalizer that end
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_err
 from torch_distinput.errors import UsageError, again, let_go, refer
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
-from torch_distinput.values import Distributed, InputStats, OptionalStep, PerReplica, StepInfo
+from torch_distinput.values import Distributed, InputStats, PerReplica, StepInfo, StepIterator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -77,7 +77,7 @@ class EpochRun:
     log: StepLog | None = None
 
 
-class DistributedIterator(Distributed, Iterator[Any]):
+class DistributedIterator(Distributed, StepIterator):
     """Yields one step after another (``tf.distribute.DistributedIterator``).
 
     A step has the structure of a batch. With one local replica its leaves are tensors of shape
@@ -194,17 +194,6 @@ class DistributedIterator(Distributed, Iterator[Any]):
         if self._ending is None:
             self._run.warnings.end(self._run.record)
         raise StopIteration
-
-    def get_next(self) -> Any:
-        """Return the next step, as ``next`` does; StopIteration after the last one."""
-        return next(self)
-
-    def get_next_as_optional(self) -> OptionalStep[Any]:
-        """Return the next step, or an empty :class:`OptionalStep` after the last one."""
-        try:
-            return OptionalStep(has_value=True, value=next(self))
-        except StopIteration:
-            return OptionalStep(has_value=False)
 
     @property
     def element_spec(self) -> Any:

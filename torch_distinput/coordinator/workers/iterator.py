@@ -15,10 +15,11 @@ import torch
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.workers.messages import IteratorPlace, IteratorReport
+from torch_distinput.values import StepIterator
 
 
 @final
-class WorkerIterator(Iterator[Any]):
+class WorkerIterator(StepIterator):
     """Gives what the worker's own dataset has, and counts it for the coordinator.
 
     Other attributes, such as ``last_step``, are those of the dataset's iterator.
@@ -55,17 +56,6 @@ class WorkerIterator(Iterator[Any]):
         if self._find_ids is not None:
             self._ids += self._find_ids(element)
         return element
-
-    def get_next(self) -> Any:
-        """Return the next element of this worker, as ``next`` does."""
-        return next(self)
-
-    def get_next_as_optional(self) -> tdi.OptionalStep[Any]:
-        """Return the next element, or an empty :class:`OptionalStep` after the last one."""
-        try:
-            return tdi.OptionalStep(has_value=True, value=next(self))
-        except StopIteration:
-            return tdi.OptionalStep(has_value=False)
 
     def __getattr__(self, name: str) -> Any:
         """What the iterator behind this has besides."""

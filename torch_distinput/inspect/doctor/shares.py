@@ -45,13 +45,7 @@ def share_padded(
         per_rank = -(-num_examples // num_ranks)
     steps = per_rank // batch_size if loader_drops else -(-per_rank // batch_size)
     kept = min(per_rank, steps * batch_size) * num_ranks
-    return EpochShares(
-        delivered=kept,
-        repeated=max(0, kept - num_examples),
-        dropped=max(0, num_examples - kept),
-        fewest_steps=steps,
-        most_steps=steps,
-    )
+    return _of_rounds(num_examples, kept, steps, steps)
 
 
 def share_batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from torch_distinput import DistributedDataset
 from torch_distinput.inspect.progress.reading import EpochReading
 from torch_distinput.options import check_count
-from torch_distinput.values import Distributed, OptionalStep
+from torch_distinput.values import Distributed, StepIterator
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,9 +75,7 @@ class _Bar(Protocol):
 class ProgressDataset(Distributed):
     """A dataset together with a bar for each of its iterators, from :func:`progress`."""
 
-    def __init__(
-        self, dataset: DistributedDataset, *, desc: str | None, total: int | None
-    ) -> None:
+    def __init__(self, dataset: DistributedDataset, *, desc: str | None, total: int | None) -> None:
         """Called by :func:`progress`."""
         self._dataset = dataset
         self._desc = desc
@@ -136,7 +134,7 @@ def _make_bar(reading: EpochReading) -> _Bar | None:
 
 
 @final
-class ProgressIterator(Distributed, Iterator[Any]):
+class ProgressIterator(Distributed, StepIterator):
     """An iterator beside its bar: what it has not of its own is the :class:`DistributedIterator`'s.
 
     It has the same type on all ranks; only the first has a bar to move.
@@ -172,17 +170,6 @@ class ProgressIterator(Distributed, Iterator[Any]):
     def __getattr__(self, name: str) -> Any:
         """What the iterator has: ``last_step``, ``stats()``, ``state_dict()``, ..."""
         return getattr(self._iterator, name)
-
-    def get_next(self) -> Any:
-        """Return the next step, as ``next`` does."""
-        return next(self)
-
-    def get_next_as_optional(self) -> OptionalStep[Any]:
-        """Return the next step, or an empty :class:`OptionalStep` after the last one."""
-        try:
-            return OptionalStep(has_value=True, value=next(self))
-        except StopIteration:
-            return OptionalStep(has_value=False)
 
     def close(self) -> None:
         """Close the iterator, and end the line of the bar."""
