@@ -22,6 +22,8 @@ from tests.fast_paths import NAMES, switched
 from torch_distinput.testing import rank_pool
 
 LONG = os.environ.get("TDI_TEST_LONG") == "1"
+WITH_FRAMEWORKS = os.environ.get("TDI_TEST_INTEGRATIONS") == "1"
+"""Whether this is `make test-integrations`, where a framework that is missing is an error."""
 
 settings.register_profile(
     "project",
@@ -110,11 +112,14 @@ def ray() -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The two rules by which a test is skipped."""
+    """The three rules by which a test is skipped."""
     no_gpu = pytest.mark.skip(reason="needs CUDA")
     not_long = pytest.mark.skip(reason="only in `make test-long`")
+    not_here = pytest.mark.skip(reason="takes long: played by `make test-integrations`")
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
         if item.get_closest_marker("long") and not LONG:
             item.add_marker(not_long)
+        if item.get_closest_marker("with_frameworks") and not (LONG or WITH_FRAMEWORKS):
+            item.add_marker(not_here)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from tests.conftest import LONG
+from tests.conftest import LONG, WITH_FRAMEWORKS
 from tests.coordinator.engines import new_engine
 from tests.coordinator.simulated_engine import SimulatedEngine, SimulatedObject
 from tests.coordinator.waiting import Waits
@@ -20,10 +19,6 @@ from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrat
 from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.parameters import handle, identity
 
-PLAYED_WITH_FRAMEWORKS = pytest.mark.skipif(
-    not LONG and os.environ.get("TDI_TEST_INTEGRATIONS") != "1",
-    reason="takes half a minute: played by `make test-integrations`, with each engine",
-)
 SECONDS = 900 if LONG else 300
 """For one test, on the busiest machine: 50 actors of Ray that are started again take minutes."""
 
@@ -59,7 +54,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     Under `make test-integrations` a missing Ray is an error.
     """
     missing = request.param == "ray" and find_spec("ray") is None
-    if missing and os.environ.get("TDI_TEST_INTEGRATIONS") == "1":
+    if missing and WITH_FRAMEWORKS:
         pytest.fail("needs ray: not installed")
     if missing:
         pytest.skip("needs ray: not installed")

@@ -12,14 +12,13 @@ import threading
 import pytest
 
 from tests.commands import output_of
-from tests.coordinator.conftest import PLAYED_WITH_FRAMEWORKS
 from tests.coordinator.engines import new_engine
 from tests.coordinator.processes import named_pipe, wait_until_gone
 from tests.coordinator.remote_objects import Subject, announce
 from tests.docs.pages import ROOT
 from torch_distinput.coordinator.engines import child_process, local_process
 
-pytestmark = PLAYED_WITH_FRAMEWORKS
+pytestmark = pytest.mark.with_frameworks  # with each engine
 
 
 def coordinate(name, folder, end, environment):

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import LONG
-from tests.coordinator.conftest import PLAYED_WITH_FRAMEWORKS
 from tests.coordinator.in_process import PlayedWorker, forget_all, start
 from tests.coordinator.parameter_models import (
     OPTIMIZERS,
@@ -49,7 +48,7 @@ MOVES = st.lists(
     max_size=12,
 )
 
-pytestmark = PLAYED_WITH_FRAMEWORKS
+pytestmark = pytest.mark.with_frameworks  # with each engine
 FEWER = 120 if LONG else 10
 """For each module with each optimizer."""
 MODULES = {"dense": dense_table, "sparse": sparse_table, "only": OnlyEmbeddings}

@@ -17,6 +17,7 @@ from torch_distinput.data.user_sources.stream_settings import settings_of
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 COUNT = 53
+pytestmark = pytest.mark.with_frameworks
 
 
 def stream(*, shuffled=True):

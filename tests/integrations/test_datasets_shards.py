@@ -24,7 +24,10 @@ from tests.distribute.hugging_face_streams import (
 from torch_distinput.data.user_sources.stages import has_exact_state, has_single_shards
 
 LEGS = [(1, 1, 1), (2, 2, 2), (2, 3, 1), (3, 1, 2)]
-pytestmark = pytest.mark.filterwarnings("ignore:To copy construct:UserWarning")  # in datasets
+pytestmark = [
+    pytest.mark.with_frameworks,
+    pytest.mark.filterwarnings("ignore:To copy construct:UserWarning"),  # in datasets
+]
 
 
 def whole(make, num_ranks, policy, epoch):
