@@ -18,9 +18,10 @@ from torch_distinput.cluster.liveness.status import Activity, Status
 from torch_distinput.cluster.liveness.summary import is_of_peer
 from torch_distinput.communicator import named_workers
 
-_TOLD_BEATS = 3.5
+_TOLD_BEATS = 5.5
 """A summary may be so old that it says nothing of a worker: its watcher hears of a missing beat one
-and a half of them later, what it read then may have lain there for one, and so may the summary."""
+and a half of them later, what it read then may have lain there for one, and so may the summary. On
+a busy machine both threads are late as well: for that there are two more."""
 _RETURN_SECONDS = 1.0
 """Time for a worker that failed to come to the next iteration: its script may have expected it."""
 
