@@ -83,7 +83,6 @@ def test_lines_are_the_same_however_the_file_is_cut(lines, is_open, num_bytes, p
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_read_that_is_interrupted_is_not_the_end(monkeypatch, packed):
-    """Python's text files read on by themselves; who reads for them would have ended."""
     for name in ("CHUNK_BYTES", "_DECODED_BYTES"):
         monkeypatch.setattr(text, name, 4)
 

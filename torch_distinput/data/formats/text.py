@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import IO, final
+from typing import IO
 
 import numpy as np
 import torch
@@ -23,6 +22,8 @@ LINE_END = 0x0A
 _PIECE_BYTES = 1 << 18
 _DECODED_BYTES = 1 << 16
 """A block, its text and its lines fit into a core's cache together."""
+_LONG_LINE = 512
+"""From so many characters on, a call of its own for each line end pays."""
 _FEW_LINES = 1024
 _WORD = 8
 _ONE, _TOP = np.uint64(1), np.uint64(56)
@@ -108,36 +109,44 @@ class Text(Reader):
 
 
 def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
-    """Python's text files find line ends eight bytes at a time, ``str.split`` one by one."""
-    blocks = _Blocks(_blocks(file, part, _DECODED_BYTES, whole_lines=False))
-    text = io.TextIOWrapper(blocks, "utf-8", newline="\n")
-    while lines := text.readlines(CHUNK_BYTES):
-        lines = [line.removesuffix("\n") for line in lines]
-        yield [line.removesuffix("\r") for line in lines] if blocks.has_returns else lines
+    lines: list[str] = []
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    rest, num_bytes, has_returns, cut = "", 0, False, _cut_short
+    for block in _blocks(file, part, _DECODED_BYTES, whole_lines=False):
+        text = decode(block)
+        found = cut(text)
+        cut = _cut_long if len(found) * _LONG_LINE < len(text) else _cut_short
+        found[0] = rest + found[0]
+        rest = found.pop()
+        has_returns = has_returns or b"\r" in block
+        lines += [line.removesuffix("\r") for line in found] if has_returns else found
+        num_bytes += len(block)
+        if lines and num_bytes >= CHUNK_BYTES:
+            yield lines
+            lines, num_bytes = [], 0
+    decode(b"", final=True)
+    if rest:
+        lines.append(rest.removesuffix("\r"))
+    if lines:
+        yield lines
 
 
-@final
-class _Blocks(io.BufferedIOBase):
-    """Blocks as a file, which gives a whole one however little of it is asked for."""
+def _cut_short(text: str) -> list[str]:
+    """Lines, and what is behind the last line end."""
+    return text.split("\n")
 
-    name = "blocks of lines"
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = blocks
-        self.has_returns = False
-
-    def readable(self) -> bool:
-        return True
-
-    def read1(self, _: int = -1) -> bytes:
-        try:
-            block = next(self._blocks, b"")
-        except InterruptedError as error:
-            # A text file reads on after that one, which a generator takes for its end: without
-            # its errno it is an error like any other of the storage.
-            raise OSError(str(error)) from error
-        self.has_returns = self.has_returns or b"\r" in block
-        return block
+def _cut_long(text: str) -> list[str]:
+    """The same. ``split`` looks at each character by itself, ``index`` at many together."""
+    lines: list[str] = []
+    start = 0
+    try:
+        while True:
+            end = text.index("\n", start)
+            lines.append(text[start:end])
+            start = end + 1
+    except ValueError:
+        return [*lines, text[start:]]
 
 
 def _read_packed(file: InputFile, part: Part) -> Iterator[PackedStrings]:
