@@ -36,6 +36,7 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
     from torch_distinput.distribute.reports.rank_times import RankTimes
     from torch_distinput.distribute.reports.run_report import RunReport
     from torch_distinput.distribute.reports.verdict import InputVerdict
+    from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
     from torch_distinput.distribute.steps.groups import StepGroup, accumulate
     from torch_distinput.distribute.steps.loss import compute_average_loss
     from torch_distinput.distribute.steps.step import Step
@@ -92,6 +93,7 @@ __all__ = [
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
+    "DistributedSteps",
     "EpochPlan",
     "Explanation",
     "FileDataset",
@@ -168,6 +170,7 @@ _LATE = {
     "DistinputError": "errors",
     "DistributedDataset": "distribute.dataset",
     "DistributedIterator": "distribute.iterator",
+    "DistributedSteps": "distribute.steps.distributed_steps",
     "EpochPlan": "inspect.planner.epoch_plan",
     "Explanation": "inspect.doctor.explanation",
     "FileDataset": "data.files.dataset",
