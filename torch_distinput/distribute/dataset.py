@@ -109,7 +109,7 @@ class DistributedDataset(Distributed):
             PeerFailedError: another rank could not open its data.
             PeerTimeoutError: another rank did not come within ``InputOptions.timeout``.
             ConfigurationError: the state that was loaded is of other data, or cannot be continued
-                by this cluster.
+                by this cluster; or the file of ``InputOptions.trace`` cannot be written.
         """
         record = EpochRecord(self._next.position)
         iterator = self._start(record)
@@ -308,6 +308,8 @@ class DistributedDataset(Distributed):
         prepared: list[PreparedEpoch] = []
 
         def prepare() -> tuple[dict[str, object], object]:
+            if self._measurement is not None:
+                self._measurement.open_file()
             prepared.append(self._input.prepare(position))
             facts = self._all_facts(prepared[0], position)
             if self._next.loaded is not None:
