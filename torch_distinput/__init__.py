@@ -45,8 +45,9 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
         MultiWorkerMirroredStrategy,
         OneDeviceStrategy,
         TPUStrategy,
+        get_strategy,
     )
-    from torch_distinput.distribute.strategy import Strategy, get_strategy
+    from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.errors import (
         AuditError,
         ClosureCancelledError,
@@ -220,7 +221,7 @@ _LATE = {
     "explain": "inspect.doctor.explain",
     "form_data_parallel_group": "cluster.data_parallel_group",
     "get_replica_context": "distribute.replicas.replica",
-    "get_strategy": "distribute.strategy",
+    "get_strategy": "distribute.strategies",
     "init_distributed": "cluster.launch",
     "mix": "data.user_sources.sequences.mixture",
     "pack": "data.user_sources.sequences.packing",
