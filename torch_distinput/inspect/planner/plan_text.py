@@ -106,7 +106,7 @@ def _describe_zero_rows(plan: EpochNumbers, about: str) -> str:
     if not plan.zero_row_steps or plan.first_zero_row_step is None:
         return "none"
     first = shown(plan.first_zero_row_step)
-    batches = show_count(plan.zero_row_batches, "zero-row batch")
+    batches = show_count(plan.zero_row_batches or 0, "zero-row batch")
     return f"{about}{shown(plan.zero_row_steps)}, from step {first} on ({batches})"
 
 
