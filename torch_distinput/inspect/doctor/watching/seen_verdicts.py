@@ -308,6 +308,13 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
         shares = count_shares(facts, seen.num_ranks)
         steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
         yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
+    if len(seen.ranks) < seen.num_ranks:
+        yield (
+            f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "
+            f"{len(seen.ranks)} iterated it under the doctor. Of ranks that the script starts by "
+            "itself only the first is seen: start them with torchrun --nproc-per-node "
+            f"{seen.num_ranks} -m torch_distinput doctor."
+        )
     if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
         yield "Whether ranks end at the same step: none has come to the end of its data."
     digests = any(_rows(epoch) for epoch in epochs)
