@@ -36,7 +36,7 @@ def chart(panels: dict[str, Sequence[Row]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" '
         f'height="{top}" role="img" aria-label="Ours, the best peer and the target">\n'
-        f"<style>{STYLE}</style>\n{_box(0, 0, WIDTH, top, 'paper')}\n" + "\n".join(shapes)
+        f"<style>{STYLE}</style>\n{draw_box(0, 0, WIDTH, top, 'paper')}\n" + "\n".join(shapes)
     ) + "\n</svg>\n"
 
 
@@ -44,10 +44,10 @@ def _legend() -> Iterator[str]:
     names = {"ours": "torch_distinput", "peer": "best peer", "ring": "other peers"}
     for at, (kind, words) in enumerate({**names, "target": "target"}.items()):
         x = (20, 162, 270, 390)[at]
-        box = _box(x + 4 * (kind == "target"), 20, 4 if kind == "target" else 12, 12, kind)
+        box = draw_box(x + 4 * (kind == "target"), 20, 4 if kind == "target" else 12, 12, kind)
         yield f'<circle class="ring" cx="{x + 6}" cy="26" r="4"/>' if kind == "ring" else box
-        yield _text(x + 18, 31, words)
-    yield _text(20, 54, "Less is better. Axes are logarithmic.", "faint")
+        yield write_text(x + 18, 31, words)
+    yield write_text(20, 54, "Less is better. Axes are logarithmic.", "faint")
 
 
 def _panel(title: str, rows: Sequence[Row], top: int) -> Iterator[str]:
@@ -62,36 +62,38 @@ def _panel(title: str, rows: Sequence[Row], top: int) -> Iterator[str]:
 
     is_ratio = rows[0][0].unit == "ratio"
     powers = [10.0**power for power in range(ceil(lowest), floor(highest) + 1)]
-    yield _text(LEFT, top + 12, title, "title")
+    yield write_text(LEFT, top + 12, title, "title")
     for at, row in enumerate(rows):
         y = top + 26 + at * ROW
-        yield from (_box(place(power), y + 38, 1, 30, "axis") for power in powers)
+        yield from (draw_box(place(power), y + 38, 1, 30, "axis") for power in powers)
         if is_ratio:
-            yield _box(place(1) - 0.5, y + 38, 1.5, 30, "floor")
+            yield draw_box(place(1) - 0.5, y + 38, 1.5, 30, "floor")
         yield from _row(row, y, place(1) if is_ratio else LEFT, place)
     end = top + 44 + len(rows) * ROW
-    yield from (_text(place(power), end, f"{power:g}", "number") for power in powers)
+    yield from (write_text(place(power), end, f"{power:g}", "number") for power in powers)
 
 
 def _row(row: Row, y: float, start: float, place: Callable[[float], float]) -> Iterator[str]:
     """Yield what one workload is, the bar of ours with its target, and that of the best peer."""
     ours, peers = row
     which = ours.case.partition(", ")[2]
-    yield _text(LEFT, y + 16, f"{ours.workload} ({which})" if which else ours.workload)
+    yield write_text(LEFT, y + 16, f"{ours.workload} ({which})" if which else ours.workload)
     said = f"ours {rounded(ours.value)}; {peers[0].case}: {rounded(peers[0].value)}"
-    yield _text(LEFT, y + 33, said, "faint")
+    yield write_text(LEFT, y + 33, said, "faint")
     for one, kind, down in ((ours, "ours", 41), (peers[0], "peer", 54)):
         x, end = sorted((start, place(one.value)))
-        yield _box(x, y + down, max(end - x, 1), 11, kind)
+        yield draw_box(x, y + down, max(end - x, 1), 11, kind)
     for one in peers[1:]:
         yield f'<circle class="ring" cx="{place(one.value):.1f}" cy="{y + 59.5:g}" r="4"/>'
     if ours.target is not None:
-        yield _box(place(ours.target) - 2, y + 38, 4, 17, "target")
+        yield draw_box(place(ours.target) - 2, y + 38, 4, 17, "target")
 
 
-def _text(x: float, y: float, words: str, kind: str = "") -> str:
+def write_text(x: float, y: float, words: str, kind: str = "") -> str:
+    """Words that begin, end or stand in the middle at x, as the style of their kind says."""
     return f'<text x="{x:.5g}" y="{y:g}" class="{kind}">{escape(words)}</text>'
 
 
-def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
+def draw_box(x: float, y: float, width: float, height: float, kind: str) -> str:
+    """A rectangle with its upper left corner at (x, y)."""
     return f'<rect class="{kind}" x="{x:.5g}" y="{y:g}" width="{width:.5g}" height="{height:g}"/>'

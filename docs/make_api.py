@@ -30,7 +30,8 @@ OTHER_PAGES = {
 WIDTH = 100
 Named = tuple[str, ModuleType]
 RETURNED = {
-    *("DistributedDataset", "DistributedIterator", "EpochPlan", "OptionalStep", "Parameters"),
+    *("DistributedDataset", "DistributedIterator", "DistributedSteps", "EpochPlan"),
+    *("OptionalStep", "Parameters"),
     *("PerWorkerDataset", "PerWorkerIterator", "RemoteValue", "ReplicaContext", "RunReport"),
     *("Step", "StepGroup", "Strategy"),
 }

@@ -47,6 +47,7 @@ PROMISED = {
     # strategies, and what they make
     "DistributedDataset",
     "DistributedIterator",
+    "DistributedSteps",
     "MirroredStrategy",
     "MultiWorkerMirroredStrategy",
     "OneDeviceStrategy",

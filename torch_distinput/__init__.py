@@ -36,6 +36,7 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
     from torch_distinput.distribute.reports.rank_times import RankTimes
     from torch_distinput.distribute.reports.run_report import RunReport
     from torch_distinput.distribute.reports.verdict import InputVerdict
+    from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
     from torch_distinput.distribute.steps.groups import StepGroup, accumulate
     from torch_distinput.distribute.steps.loss import compute_average_loss
     from torch_distinput.distribute.steps.step import Step
@@ -44,8 +45,9 @@ if _typing.TYPE_CHECKING:  # what follows, for who reads types: a test compares 
         MultiWorkerMirroredStrategy,
         OneDeviceStrategy,
         TPUStrategy,
+        get_strategy,
     )
-    from torch_distinput.distribute.strategy import Strategy, get_strategy
+    from torch_distinput.distribute.strategy import Strategy
     from torch_distinput.errors import (
         AuditError,
         ClosureCancelledError,
@@ -92,6 +94,7 @@ __all__ = [
     "DistinputError",
     "DistributedDataset",
     "DistributedIterator",
+    "DistributedSteps",
     "EpochPlan",
     "Explanation",
     "FileDataset",
@@ -168,6 +171,7 @@ _LATE = {
     "DistinputError": "errors",
     "DistributedDataset": "distribute.dataset",
     "DistributedIterator": "distribute.iterator",
+    "DistributedSteps": "distribute.steps.distributed_steps",
     "EpochPlan": "inspect.planner.epoch_plan",
     "Explanation": "inspect.doctor.explanation",
     "FileDataset": "data.files.dataset",
@@ -217,7 +221,7 @@ _LATE = {
     "explain": "inspect.doctor.explain",
     "form_data_parallel_group": "cluster.data_parallel_group",
     "get_replica_context": "distribute.replicas.replica",
-    "get_strategy": "distribute.strategy",
+    "get_strategy": "distribute.strategies",
     "init_distributed": "cluster.launch",
     "mix": "data.user_sources.sequences.mixture",
     "pack": "data.user_sources.sequences.packing",

@@ -91,7 +91,7 @@ class PackedStrings:
 
     @staticmethod
     def over(tensors: Sequence[torch.Tensor], dtype: type) -> PackedStrings:
-        """The strings that copies of some :meth:`tensors` are, which may be on their way still."""
+        """Make strings of copies of :meth:`tensors`, unchecked: they may be on their way still."""
         data, offsets, *missing = tensors
         return _trust(data, offsets, missing[0] if missing else None, dtype)
 

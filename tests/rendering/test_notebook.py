@@ -103,7 +103,7 @@ def test_a_dataset_shows_where_it_goes_on():
     assert "epoch 0" in texts(dataset)
     next(iter(dataset))
     dataset.load_state_dict(dataset.state_dict())
-    assert "epoch 0, after 1 steps (1,000 examples)" in texts(dataset)
+    assert "epoch 0, after 1 step (1,000 examples)" in texts(dataset)
 
 
 def test_to_be_shown_a_dataset_reads_nothing_and_asks_nobody():

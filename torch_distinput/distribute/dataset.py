@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
 from torch_distinput.distribute.next_start import NextStart, describe_position
 from torch_distinput.distribute.static_shapes import LeafCheck
+from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
@@ -31,7 +31,6 @@ from torch_distinput.values import Distributed
 if TYPE_CHECKING:
     from torch_distinput.data.steps.padding import Padding
     from torch_distinput.distribute.session import Session
-    from torch_distinput.distribute.steps.step import Step
     from torch_distinput.plan.progress.checksum import IdSum
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
@@ -110,23 +109,21 @@ class DistributedDataset(Distributed):
             PeerFailedError: another rank could not open its data.
             PeerTimeoutError: another rank did not come within ``InputOptions.timeout``.
             ConfigurationError: the state that was loaded is of other data, or cannot be continued
-                by this cluster.
+                by this cluster; or the file of ``InputOptions.trace`` cannot be written.
         """
         record = EpochRecord(self._next.position)
         iterator = self._start(record)
         self._next.begin(record)
         return iterator
 
-    def steps(self) -> Generator[Step, None, None]:
+    def steps(self) -> DistributedSteps:
         """Play the next epoch as ``iter()`` does, each step as a value of its own.
 
         For whatever trains later than it reads: a step knows its examples and the state after it,
-        whatever was delivered since. ``iter()`` is called when the first step is asked for; closing
-        the generator closes the iterator.
+        whatever was delivered since. ``iter()`` is called when the first step is asked for. What is
+        returned has ``report()`` and ``close()``, as :class:`DistributedIterator` has.
         """
-        with iter(self) as iterator:
-            for batch in iterator:
-                yield iterator._make_step(batch)
+        return DistributedSteps(self)
 
     def __bool__(self) -> bool:
         """True, so that ``if dataset:`` needs no length: it asks whether there is a dataset."""
@@ -311,6 +308,8 @@ class DistributedDataset(Distributed):
         prepared: list[PreparedEpoch] = []
 
         def prepare() -> tuple[dict[str, object], object]:
+            if self._measurement is not None:
+                self._measurement.open_file()
             prepared.append(self._input.prepare(position))
             facts = self._all_facts(prepared[0], position)
             if self._next.loaded is not None:

@@ -119,11 +119,7 @@ class Session:
     def measure(
         self, dataset: int, options: InputOptions, clock: WorkClock | None
     ) -> Measurement | None:
-        """What measures the steps of a dataset; None where nothing does.
-
-        Raises:
-            ConfigurationError: if the file of ``InputOptions.trace`` cannot be written.
-        """
+        """What measures the steps of a dataset; None where nothing does."""
         if clock is None:
             return None
         # Imported here, because most datasets are not measured.

@@ -11,6 +11,7 @@ import torch
 from torch_distinput.cluster.membership import Membership, find_cluster
 from torch_distinput.communicator import Alone
 from torch_distinput.device.backend import TPU
+from torch_distinput.distribute import context
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.topology import Topology
@@ -80,7 +81,11 @@ class MirroredStrategy(Strategy):
 
 @final
 class OneDeviceStrategy(Strategy):
-    """One process with one device (``tf.distribute.OneDeviceStrategy``)."""
+    """One process with one device (``tf.distribute.OneDeviceStrategy``).
+
+    Args:
+        device: a ``torch.device`` or its name, such as ``"cpu"`` or ``"cuda:1"``.
+    """
 
     def __init__(self, device: Device) -> None:
         cluster = Membership(communicator=Alone(on_purpose=True))
@@ -122,6 +127,15 @@ class TPUStrategy(Strategy):
         communicator = cluster.communicator
         topology = Topology(num_workers=communicator.size, worker_index=communicator.rank)
         super().__init__(topology, [device], cluster, has_static_shapes=True)
+
+
+def get_strategy() -> Strategy | None:
+    """Return the strategy whose ``scope()`` or ``run`` we are in; None outside.
+
+    ``tf.distribute.get_strategy``, which returns a default strategy instead of None.
+    """
+    session = context.entered_session()
+    return None if session is None else session.strategy
 
 
 def _parsed(devices: Sequence[Device]) -> list[torch.device]:

@@ -6,7 +6,6 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,7 +13,6 @@ import torch
 from torch_distinput import scope_registry
 from torch_distinput.cluster.liveness.coordinated_stop import handle_signal
 from torch_distinput.cluster.membership import check_alone
-from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.source import Request
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
@@ -24,14 +22,12 @@ from torch_distinput.distribute import reductions
 from torch_distinput.distribute.build import build_dataset, build_from_function
 from torch_distinput.distribute.creator import DatasetCreator, refuse_settings
 from torch_distinput.distribute.replicas import replica
-from torch_distinput.distribute.replicas.per_replica import is_shared, regroup_values
 from torch_distinput.distribute.replicas.replicated_module import ReplicatedModule
 from torch_distinput.distribute.replicas.values_from_function import make_values
 from torch_distinput.distribute.scope_check import compare
 from torch_distinput.distribute.session import Session
 from torch_distinput.options import InputOptions, ReduceOp, check_options, parse_enum
 from torch_distinput.plan.assignment.topology import InputContext, Topology, ValueContext
-from torch_distinput.values import PerReplica
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,9 +134,8 @@ class Strategy(ABC):
             ConfigurationError: if the arguments do not fit the source.
         """
         request = Request(
-            global_batch_size=global_batch_size,
-            shuffle=shuffle, drop_last=drop_last, collate_fn=collate_fn,
-            num_workers=num_workers, num_threads=num_threads,
+            global_batch_size=global_batch_size, shuffle=shuffle, drop_last=drop_last,
+            collate_fn=collate_fn, num_workers=num_workers, num_threads=num_threads,
         )  # fmt: skip
         if isinstance(source, DatasetCreator):
             refuse_settings(request, seed=seed, balance=balance)
@@ -154,9 +149,13 @@ class Strategy(ABC):
     ) -> DistributedDataset:
         """Play replica batches that ``dataset_fn(InputContext)`` makes on each worker.
 
-        Called once per worker, or once per local replica with
-        ``InputOptions(replication_mode="per_replica")``. Nothing is sharded or cut: each step takes
-        one element per local replica, in replica order; a replica that has none gets zero rows.
+        Nothing is sharded or cut: each step takes one element per local replica, in replica order;
+        a replica that has none gets zero rows.
+
+        Args:
+            dataset_fn: from an :class:`InputContext` to an iterable of replica batches. Called once
+                per worker, or per local replica with ``InputOptions(replication_mode=...)``.
+            options: see :class:`InputOptions`.
 
         Raises:
             TypeError: if it does not return something that can be iterated once per epoch.
@@ -174,42 +173,38 @@ class Strategy(ABC):
         return make_values(self._session, value_fn)
 
     def run(
-        self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call ``fn`` once per local replica (``tf.distribute.Strategy.run``).
 
-        Each :class:`PerReplica` in the arguments, at any depth, is replaced by the replica's own
-        value; results are grouped the same way, except that a leaf that is one object on all
-        replicas (None, say, but no number or string) is returned as it is. The calls take turns in
-        replica order and hand over at collective calls of :func:`get_replica_context`; grad mode,
-        autocast, device, hooks of saved tensors and modes of torch are carried over.
+        The calls take turns in replica order and hand over at collective calls of
+        :func:`get_replica_context`; grad mode, autocast, device, hooks of saved tensors and modes
+        of torch are carried over.
+
+        Args:
+            fn: called with one replica's arguments, on its device.
+            args: a tuple or list. Each :class:`PerReplica` in it, at any depth, is replaced by the
+                replica's own value; everything else is passed to all replicas as it is.
+            kwargs: likewise, by name.
+
+        Returns:
+            What ``fn`` returns. With several local replicas each leaf is a PerReplica, unless it is
+            one object on all of them (None, say, but no number or string).
+
+        Raises:
+            UsageError: inside ``run``, or if the replicas make different collective calls.
+            TypeError: if ``args`` is no tuple or list, or ``kwargs`` no dict.
         """
         current.check_cross_replica(self._session, "Strategy.run")
         replica.check_arguments(args, kwargs)
-        split = partial(replica.split_arguments, num_replicas=len(self.devices))
-        own_args = [split(arg) for arg in args]
-        own_kwargs = {name: split(value) for name, value in (kwargs or {}).items()}
-        calls = [
-            partial(fn, *(a[r] for a in own_args), **{k: v[r] for k, v in own_kwargs.items()})
-            for r in range(len(self.devices))
-        ]
-        with current.scope(self._session):
-            if len(calls) == 1:
-                return replica.run_one(self._session, calls[0])[0]
-            results = replica.run_in_turns(self._session, calls)
-        return regroup_values(results, is_shared)
+        return replica.run_replicas(self._session, fn, args, kwargs or {})
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """This worker's results, one per local replica (``experimental_local_results``).
 
         A value without :class:`PerReplica` in it is the only result.
         """
-        if not any(isinstance(leaf, PerReplica) for leaf in flatten(value)[0]):
-            return (value,)
-        return tuple(replica.split_arguments(value, len(self.devices)))
+        return replica.split_results(value, len(self.devices))
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None
@@ -228,18 +223,32 @@ class Strategy(ABC):
 
         Returns:
             The structure with reduced, detached tensors; integers average to float32.
+
+        Raises:
+            ValueError: for another ``reduce_op``, an axis that a tensor does not have, or shapes
+                that differ between local replicas.
+            TypeError: for a leaf that is no dense tensor or number.
+            MismatchError: on all workers, if their values differ in structure, dtype or shape.
+            PeerFailedError: if another worker's value is refused.
         """
         self._check_collective("Strategy.reduce")
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
-        workers = self._session.communicator
         return reductions.reduce_values(
-            value, len(self.devices), op=op, axis=axis, communicator=workers
+            value, len(self.devices), op=op, axis=axis, communicator=self._session.communicator
         )
 
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Join tensors, lists or packed strings of all replicas in sync along ``axis``, in order.
 
-        The sizes along ``axis`` may differ, also be 0; the result is the same on every worker.
+        The result is detached, and the same on every worker.
+
+        Args:
+            value: a structure of them, PerReplica with several local replicas. Sizes along ``axis``
+                may differ, also be 0; the others are equal. Lists and strings have axis 0 only.
+            axis: counted from 0, or from the end if it is negative.
+
+        Raises:
+            MismatchError: on all workers, if the other sizes, the dtypes or the structures differ.
         """
         self._check_collective("Strategy.gather")
         workers = self._session.communicator
@@ -250,9 +259,9 @@ class Strategy(ABC):
 
         Args:
             index: int64 ``(rows,)``, the place of each row; each of 0..n-1 once over all replicas
-                (nobody knows of rows that are missing at the end).
-                Or ``(rows, 2)`` with file and record numbers, the ``last_step.ids`` of files:
-                repetitions are refused, but gaps go unnoticed, as filters leave some too.
+                (nobody knows of rows that are missing at the end). Or ``(rows, 2)`` with file and
+                record numbers, the ``last_step.ids`` of files: repetitions are refused, but gaps go
+                unnoticed, as filters leave some too.
             value: a structure of tensors or lists with a row for each index: of padded batches
                 ``values[mask]``.
 
@@ -339,12 +348,3 @@ class Strategy(ABC):
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
     experimental_distribute_values_from_function = distribute_values_from_function
     experimental_local_results = local_results
-
-
-def get_strategy() -> Strategy | None:
-    """Return the strategy whose ``scope()`` or ``run`` we are in; None outside.
-
-    ``tf.distribute.get_strategy``, which returns a default strategy instead of None.
-    """
-    session = current.entered_session()
-    return None if session is None else session.strategy

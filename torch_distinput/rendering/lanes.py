@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from torch_distinput.rendering.units import show_count
+
 RANK_COLORS = (
     *("#0969da", "#bc4c00", "#1a7f37", "#8250df"),
     *("#bf3989", "#116b75", "#953800", "#57606a"),
@@ -57,7 +59,7 @@ def draw_lanes(lanes: Sequence[Lane], *, num_rows: int, num_hidden: int = 0) -> 
     """
     lines = [_draw_lane(lane, num_rows) for lane in lanes]
     if num_hidden:
-        lines.append(f"<div style='opacity:.7'>and {num_hidden:,} more replicas</div>")
+        lines.append(f"<div style='opacity:.7'>and {show_count(num_hidden, 'more replica')}</div>")
     ranks = sorted({lane.rank for lane in lanes if lane.rank is not None})
     if 1 < len(ranks) <= len(RANK_COLORS):  # more would share colours: their labels tell
         lines.append(_draw_legend(ranks))
@@ -70,7 +72,7 @@ def color_of(rank: int | None) -> str:
 
 
 def _draw_lane(lane: Lane, num_rows: int) -> str:
-    count = f"{lane.num_rows:,} row{'s' * (lane.num_rows != 1)}" if lane.num_rows else "zero rows"
+    count = f"{show_count(lane.num_rows, 'row')}" if lane.num_rows else "zero rows"
     return (
         "<div style='display:flex;align-items:center;margin:2px 0'>"
         f"<span style='flex:0 0 11em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap'>"

@@ -12,6 +12,7 @@ from html import escape
 from itertools import accumulate
 
 from torch_distinput.rendering.lanes import MOST_LANES, Lane, color_of, draw_lanes
+from torch_distinput.rendering.units import show_count
 
 Section = Callable[[], str]
 _MOST_CHARACTERS = 80
@@ -49,7 +50,7 @@ def caption(text: str) -> str:
 def show_per_replica(values: Sequence[object]) -> str:
     """What each local replica holds, and its rows where all of them have rows."""
     return show(
-        f"PerReplica: {_count(len(values), 'local replica')}",
+        f"PerReplica: {show_count(len(values), 'local replica')}",
         lambda: facts((f"replica {i}", _describe(value)) for i, value in enumerate(values)),
         lambda: _draw_sizes([_count_rows(value) for value in values]),
     )
@@ -69,8 +70,8 @@ def show_stats(counters: Mapping[str, object]) -> str:
 def show_topology(num_workers: int, replicas_per_worker: int, worker_index: int) -> str:
     """Ranks from top to bottom, with the numbers in sync of their replicas; this rank in bold."""
     title = (
-        f"{_count(num_workers, 'worker')} x {_count(replicas_per_worker, 'replica')}, seen from "
-        f"worker {worker_index}"
+        f"{show_count(num_workers, 'worker')} x {show_count(replicas_per_worker, 'replica')}, seen "
+        f"from worker {worker_index}"
     )
     return show(title, lambda: _draw_ranks(num_workers, replicas_per_worker, worker_index))
 
@@ -169,7 +170,8 @@ def _draw_ranks(num_workers: int, replicas_per_worker: int, worker_index: int) -
         for rank in range(shown)
     ]
     if shown < num_workers:
-        lines.append(f"<div style='opacity:.7'>and {num_workers - shown:,} more workers</div>")
+        more = show_count(num_workers - shown, "more worker")
+        lines.append(f"<div style='opacity:.7'>and {more}</div>")
     style = "font-size:12px;line-height:20px;overflow-x:auto"
     return f"<div style='{style}'>{''.join(lines)}</div>"
 
@@ -206,7 +208,3 @@ def _short(value: object) -> str:
     if isinstance(value, float):
         text = f"{value:.3g}"
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

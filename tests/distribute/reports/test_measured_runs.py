@@ -175,6 +175,25 @@ def test_one_rank_reports_itself():
     assert [(0, 6)] == [(times.rank, times.num_steps) for times in steps.report().ranks]
 
 
+@pytest.mark.parametrize("show", [lambda dataset: dataset, tdi.progress])
+def test_steps_that_are_values_are_reported_too(show):
+    """While they are played and after them; before the first there is nothing to say."""
+    steps = show(tensors(tdi.OneDeviceStrategy("cpu"), options=OPTIONS)).steps()
+    with pytest.raises(tdi.UsageError, match="report.. needs steps"):
+        steps.report()
+    assert [2] == [steps.report().ranks[0].num_steps for step in steps if step.index == 3]
+    assert 6 == steps.report().ranks[0].num_steps
+
+
+def test_steps_that_are_values_end_when_they_are_closed():
+    """What was closed must not pass for the end of the data."""
+    steps = tensors(tdi.OneDeviceStrategy("cpu")).steps()
+    next(steps)
+    steps.close()
+    with pytest.raises(tdi.UsageError, match="closed"):
+        next(steps)
+
+
 def test_a_report_is_of_the_newest_epoch():
     strategy = tdi.OneDeviceStrategy("cpu")
     dataset = tensors(strategy, options=OPTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 
 import pytest
 import torch
@@ -162,10 +163,34 @@ def test_a_full_disk_ends_the_file_and_not_the_training(tmp_path, caplog):
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     options = tdi.InputOptions(trace=str(tmp_path / "none" / "trace.json"))
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        torch.arange(4), global_batch_size=2, options=options
+    )
     with pytest.raises(tdi.ConfigurationError, match="Make the folder .*none'"):
-        tdi.OneDeviceStrategy("cpu").distribute_dataset(
-            torch.arange(4), global_batch_size=2, options=options
-        )
+        iter(dataset)
+
+
+def test_a_folder_that_one_rank_lacks_ends_all_of_them_at_once(tmp_path):
+    """The rank that cannot write says what to do, and the others say which rank it is."""
+
+    def play(strategy):
+        folder = tmp_path / "none" if strategy.worker_index == 1 else tmp_path
+        options = tdi.InputOptions(trace=folder / "trace.json", timeout=3.0)
+        try:
+            dataset = strategy.distribute_dataset(
+                torch.arange(4), global_batch_size=2, options=options
+            )
+            next(iter(dataset))
+        except tdi.DistinputError as error:
+            return f"{type(error).__name__}: {error}"
+
+    started = time.monotonic()
+    first, second, third = simulate(play, num_workers=3)
+    assert time.monotonic() - started < 2.0
+    assert second.startswith("ConfigurationError: Expected InputOptions.trace")
+    assert first == third
+    assert first.startswith("PeerFailedError")
+    assert "worker 1: ConfigurationError: Expected InputOptions.trace" in first
 
 
 @pytest.mark.parametrize("trace", [None, 1, "", b"trace.json"])

@@ -68,7 +68,7 @@ def test_records_are_counted_where_the_format_tells(tmp_path, capsys):
     ("arguments", "expected"),
     [
         ("--workers 4 --global-batch-size 60", "has 3 for 4 workers"),
-        ("--workers 0 --global-batch-size 60", "num_workers must be at least 1, got 0"),
+        ("--workers 0 --global-batch-size 60", "--workers must be at least 1, got 0"),
         ("--workers 2 --global-batch-size 60 --bytes-per-example 0", "a number above 0, got 0.0"),
     ],
 )
@@ -77,6 +77,45 @@ def test_what_a_run_would_refuse_is_said_in_one_line(pattern, capsys, arguments,
     error = capsys.readouterr().err
     assert expected in error
     assert 1 == error.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advised"),
+    [
+        ("--workers 4", ["Pass --policy data, under", "or pass --split-files."]),
+        ("--workers 1 --seed -1", ["--seed must be at least 0"]),
+        ("--workers 1 --bytes-per-example -1", ["--bytes-per-example must be a number"]),
+        ("--workers 1", ["pass --bytes-per-example for an estimate, or --count where"]),
+        ("--workers 1 --replicas-per-worker 50", ["--rebatch even gives some to all"]),
+    ],
+)
+def test_what_is_advised_are_options_of_the_command(pattern, capsys, arguments, advised):
+    """Not arguments of the function."""
+    main(["plan", pattern, "--global-batch-size", "60", *arguments.split()])
+    said = "".join(capsys.readouterr())
+    assert all(words in said for words in advised), said
+    for word in ("InputOptions", "=True", "bytes_per_example", '="'):
+        assert word not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advised"),
+    [
+        ("--count", "expects --count with paths only, got --count beside"),
+        ("--policy file", "--policy file needs a source with files or shards"),
+    ],
+)
+def test_what_a_number_of_examples_has_not_is_said_in_options(capsys, arguments, advised):
+    command = ["plan", "5", "--workers", "1", "--global-batch-size", "1", *arguments.split()]
+    assert 1 == main(command)
+    assert advised in capsys.readouterr().err
+
+
+def test_one_of_a_thing_is_not_many(capsys):
+    assert 0 == main(["plan", "7", "--workers", "1", "--global-batch-size", "6", "--drop-last"])
+    said = capsys.readouterr().out
+    assert said.startswith("7 examples on 1 worker, global batch 6")
+    assert "1 example of partial batches" in said
 
 
 def test_a_file_that_cannot_be_counted_is_named_in_one_line(tmp_path, capsys):

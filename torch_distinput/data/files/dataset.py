@@ -107,12 +107,15 @@ class FileDataset:
     def map(self, fn: Callable[..., Any]) -> FileDataset:
         """Replace each record by ``fn(record)``.
 
-        A record is a ``str`` or ``bytes``, or a dict with a value for each column; rows of tensors
-        are tensors. If ``fn`` has a parameter ``rng``, it gets a ``numpy.random.Generator`` keyed
-        by seed, epoch and record, so that augmentation does not depend on who reads what.
-
         FILE: maps the worker's own records. DATA: the maps at the end of the chain run for a
         worker's own examples only; one before a filter or a shuffle runs for all, on every worker.
+
+        Args:
+            fn: from a record to an example of any structure. A record is what the reader yields: a
+                ``str`` or ``bytes``, or a dict with a value for each column; rows of tensors are
+                tensors. If ``fn`` has a parameter ``rng``, it gets a ``numpy.random.Generator``
+                keyed by seed, epoch and record, so that augmentation does not depend on who reads
+                what. What it raises becomes a :class:`SourceError`, whatever ``on_error`` says.
         """
         return self._with(file_ops.Map(fn))
 
@@ -120,6 +123,9 @@ class FileDataset:
         """Keep the records for which ``fn(record)`` is true.
 
         FILE: of the worker's own records. DATA: of all records, on every worker.
+
+        Args:
+            fn: from a record, or what a map before it has made of it, to whether it is kept.
         """
         return self._with(file_ops.Filter(fn))
 
@@ -131,6 +137,12 @@ class FileDataset:
         they lie in the file; they are decoded afterwards.
 
         FILE: windows of the worker's own stream. DATA: of the one stream, alike on every worker.
+
+        Args:
+            buffer_size: records of a window, at least 1; as many are held in memory.
+
+        Raises:
+            ValueError: if it is below 1; TypeError if it is no whole number.
         """
         return self._with(file_ops.Shuffle(check_count("buffer_size", buffer_size, minimum=1)))
 
@@ -138,6 +150,12 @@ class FileDataset:
         """Keep the first ``n`` records.
 
         FILE: of each worker's stream. DATA: of all.
+
+        Args:
+            n: at least 0. Where there are fewer records, all of them are kept.
+
+        Raises:
+            ValueError: if it is below 0; TypeError if it is no whole number.
         """
         return self._with(file_ops.Take(check_count("n", n, minimum=0)))
 
@@ -147,6 +165,12 @@ class FileDataset:
         Shuffles before it differ from time to time; a map with ``rng`` does if it comes before.
 
         FILE: the worker's own stream. DATA: the one stream.
+
+        Args:
+            n: how often in all, at least 0. None: without end; ``take`` after it ends the epoch.
+
+        Raises:
+            ValueError: if it is below 0; TypeError if it is no whole number.
         """
         return self._with(file_ops.Repeat(None if n is None else check_count("n", n, minimum=0)))
 
@@ -157,6 +181,15 @@ class FileDataset:
         reads parts of files in turn.
 
         FILE: among the worker's own files. DATA: among all.
+
+        Args:
+            cycle_length: files that are open at once, at least 1. One that ends makes room for the
+                next one of the list.
+            block_length: records from one file before the next one has its turn, at least 1.
+
+        Raises:
+            ConfigurationError: after another method of the chain.
+            ValueError: if a number is below 1; TypeError if it is no whole number.
         """
         if self.operations:
             msg = (

@@ -12,6 +12,7 @@ from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.rendering.lanes import MOST_LANES
 from torch_distinput.rendering.notebook import caption, draw_plan, facts, show
+from torch_distinput.rendering.units import show_count
 
 _CAPTIONS = {
     "data": "A full step: the rows of a global batch, in the order of the epoch.",
@@ -48,8 +49,10 @@ def _describe(recipe: Mapping[str, object], topology: Topology) -> list[tuple[st
 
 
 def _place(position: Position) -> str:
-    after = f", after {position.steps:,} steps ({position.examples:,} examples)"
-    return f"epoch {position.epoch}{after * bool(position.steps)}"
+    if not position.steps:
+        return f"epoch {position.epoch}"
+    steps, examples = show_count(position.steps, "step"), show_count(position.examples, "example")
+    return f"epoch {position.epoch}, after {steps} ({examples})"
 
 
 def _draw(recipe: Mapping[str, object], topology: Topology) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
@@ -30,7 +30,7 @@ from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.batch.tree import flatten, unflatten
 from torch_distinput.distribute import context as current
 from torch_distinput.distribute.reductions import gather_values, reduce_values
-from torch_distinput.distribute.replicas.per_replica import is_common, regroup_values
+from torch_distinput.distribute.replicas.per_replica import is_common, is_shared, regroup_values
 from torch_distinput.distribute.replicas.thread_state import ThreadState
 from torch_distinput.errors import UsageError
 from torch_distinput.options import ReduceOp, parse_enum
@@ -91,13 +91,18 @@ class ReplicaContext:
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
         """Sum or average a structure of tensors of one shape over all replicas in sync.
 
-        The result is detached: no gradient flows through it, as in ``torch.distributed``.
+        ``reduce_op`` is ``"sum"`` or ``"mean"``. The result is detached: no gradient flows through
+        it, as in ``torch.distributed``. Dtypes and errors are those of ``Strategy.reduce``.
         """
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
         return self._meet(CollectiveCall(call="all_reduce", settings=op, value=value))
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Join tensors of all replicas in sync along ``axis``, in replica order; detached."""
+        """Join tensors of all replicas in sync along ``axis``, in replica order; detached.
+
+        Sizes along ``axis`` may differ, also be 0. Value and errors are those of
+        ``Strategy.gather``.
+        """
         return self._meet(CollectiveCall(call="all_gather", settings=axis, value=value))
 
     def merge_call(
@@ -137,6 +142,24 @@ def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
     else:
         result = gather_values(value, len(requests), axis=first.settings, communicator=workers)
     return [own_copy(result, device) for device in session.devices]
+
+
+def run_replicas(
+    session: Session, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call a function once per local replica, with its own part of the arguments."""
+    replicas = range(len(session.devices))
+    own_args = [split_arguments(arg, len(replicas)) for arg in args]
+    own_kwargs = {name: split_arguments(arg, len(replicas)) for name, arg in kwargs.items()}
+    calls = [
+        partial(fn, *(a[r] for a in own_args), **{k: v[r] for k, v in own_kwargs.items()})
+        for r in replicas
+    ]
+    with current.scope(session):
+        if len(calls) == 1:
+            return run_one(session, calls[0])[0]
+        results = run_in_turns(session, calls)
+    return regroup_values(results, is_shared)
 
 
 def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
@@ -294,6 +317,13 @@ def split_arguments(value: Any, num_replicas: int) -> list[Any]:
         unflatten(structure, [_own(leaf, replica) for leaf in leaves])
         for replica in range(num_replicas)
     ]
+
+
+def split_results(value: Any, num_replicas: int) -> tuple[Any, ...]:
+    """Likewise, of results: a value without any PerReplica is the only one."""
+    if not any(isinstance(leaf, PerReplica) for leaf in flatten(value)[0]):
+        return (value,)
+    return tuple(split_arguments(value, num_replicas))
 
 
 def own_copy(value: Any, device: torch.device) -> Any:

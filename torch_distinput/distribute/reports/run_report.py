@@ -47,7 +47,8 @@ class RunReport:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         left_out = len(self.ranks) - len(shown)
-        more = f"\n({left_out} more ranks wait less for their input)" if left_out else ""
+        wait = "1 more rank waits" if left_out == 1 else f"{left_out} more ranks wait"
+        more = f"\n({wait} less for their input)" if left_out else ""
         return f"{self.verdict}\n\nMilliseconds of a step:\n" + "\n".join(lines) + more
 
     def scalars(self) -> dict[str, float]:

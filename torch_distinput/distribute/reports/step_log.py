@@ -66,23 +66,29 @@ class Measurement:
     Attributes:
         clock: of what is decoded and collated.
         is_shared: one rank reads for others.
-        file: None where steps are not written down.
+        file: None where steps are not written down, and before :meth:`open_file`.
     """
 
     def __init__(
         self, clock: WorkClock, path: str | None = None, *, rank: int = 0, is_shared: bool = False
     ) -> None:
-        """Open the file, if there is to be one.
+        """Open no file yet: a rank that cannot has to tell the others, who listen at ``iter()``."""
+        self.clock = clock
+        self.is_shared = is_shared
+        self.file: TraceFile | None = None
+        self._path = path
+        self._rank = rank
+
+    def open_file(self) -> None:
+        """Open the file, if there is to be one; all ``iter()``s after the first write on in it.
 
         Raises:
             ConfigurationError: if it cannot be written.
         """
-        self.clock = clock
-        self.is_shared = is_shared
-        self.file: TraceFile | None = None
-        if path is not None:
-            self.file = TraceFile(path, rank=rank, is_shared=is_shared)
-            weakref.finalize(self, self.file.close)
+        if self._path is None or self.file is not None:
+            return
+        self.file = TraceFile(self._path, rank=self._rank, is_shared=self.is_shared)
+        weakref.finalize(self, self.file.close)
 
     def open(self, first_step: int) -> StepLog:
         """The log of an iterator, which begins with a step."""

@@ -18,6 +18,7 @@ from torch_distinput.inspect.doctor.watching.loader_watch import (
     LoaderWatch,
 )
 from torch_distinput.inspect.doctor.watching.session import DoctorSession
+from torch_distinput.rendering.units import show_count
 
 
 @final
@@ -110,7 +111,8 @@ def _run_script(arguments: argparse.Namespace, watch: LoaderWatch) -> Ended:
             traceback.print_exc()
             return _of_error(error)
     if watch.has_seen_enough:
-        return Ended(outcome=f"stopped after {arguments.steps} steps, as asked", status=0)
+        steps = show_count(arguments.steps, "step")
+        return Ended(outcome=f"stopped after {steps}, as asked", status=0)
     return Ended(outcome="ran to the end", status=0)
 
 

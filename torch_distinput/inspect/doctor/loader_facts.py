@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from torch_distinput.inspect.doctor.dataset_contents import Contents, look_into
+from torch_distinput.rendering.units import show_count
 
 LoaderOrder = Literal["in order", "shuffled", "drawn with replacement", "by a sampler of its own"]
 Divider = Literal["DistributedSampler", "BatchSamplerShard", "IterableDatasetShard", "unknown"]
@@ -88,7 +89,8 @@ class LoaderFacts:
 
     def __str__(self) -> str:
         """One line, as a title."""
-        count = "" if self.num_examples is None else f" of {self.num_examples:,} examples"
+        known = self.num_examples
+        count = "" if known is None else f" of {show_count(known, 'example')}"
         size = "" if self.batch_size is None else f", batches of {self.batch_size:,}"
         by = "" if self.division is None else f", divided by {self._divider_name()}"
         order = "a stream" if self.is_stream else self.order

@@ -19,6 +19,7 @@ from torch_distinput.inspect.doctor import changed_lines
 from torch_distinput.inspect.doctor.explanation import Finding
 from torch_distinput.inspect.doctor.loader_facts import LoaderFacts, unwrapped
 from torch_distinput.inspect.doctor.row_digests import digest_example
+from torch_distinput.rendering.units import show_count
 
 _FEWEST = 4
 """Examples that must be there, and differ, before two processes can be said to yield the same."""
@@ -68,8 +69,7 @@ def are_the_same(one: list[str], other: list[str]) -> bool:
 
 def read_several_times(facts: LoaderFacts, num_ranks: int, times: int, compared: int) -> Finding:
     """Return the finding that every example comes so often."""
-    places = f"{max(1, facts.loader_processes)} loader process"
-    places += "es" * (facts.loader_processes > 1)
+    places = show_count(max(1, facts.loader_processes), "loader process")
     if num_ranks > 1:
         places = f"{num_ranks} ranks x {places}"
     text = (

@@ -17,7 +17,7 @@ from torch_distinput.inspect.doctor.shares import (
     share_split,
     share_whole,
 )
-from torch_distinput.rendering.units import show_bytes
+from torch_distinput.rendering.units import show_bytes, show_count
 
 LARGE_BYTES = 256 << 20
 """Copies of Python objects below this, on one rank, are not worth a word."""
@@ -64,24 +64,25 @@ def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> 
     if facts.division is None:
         yield not_divided(facts, num_ranks, shares)
         return
-    by = _name_of(facts.division)
+    by, examples = _name_of(facts.division), show_count(facts.num_examples or 0, "example")
     if shares.repeated:
         text = (
-            f"an epoch of {facts.num_examples:,} examples delivers {shares.delivered:,}. "
+            f"an epoch of {examples} delivers {shares.delivered:,}. "
             f"{shares.repeated:,} {'comes' if shares.repeated == 1 else 'come'} again, because "
             f"{by} fills up until {num_ranks} ranks have the same number. {_who_counts_again(by)}"
         )
         yield Finding(kind="repeated", number=shares.repeated, text=text, code=code)
     if shares.dropped:
         text = (
-            f"{shares.dropped:,} of {facts.num_examples:,} examples an epoch reach no rank, "
-            f"because drop_last leaves out what does not fill {_full(facts, num_ranks)}."
+            f"{shares.dropped:,} of {examples} an epoch "
+            f"{'reaches' if shares.dropped == 1 else 'reach'} no rank, because drop_last leaves "
+            f"out what does not fill {_full(facts, num_ranks)}."
         )
         yield Finding(kind="dropped", number=shares.dropped, text=text, code=code)
     if shares.fewest_steps < shares.most_steps:
         text = (
-            f"some ranks have {shares.fewest_steps:,} steps, others {shares.most_steps:,}: a "
-            "collective of the last step waits for ranks that have ended."
+            f"some ranks have {show_count(shares.fewest_steps, 'step')}, others "
+            f"{shares.most_steps:,}: a collective of the last step waits for ranks that have ended."
         )
         number = shares.most_steps - shares.fewest_steps
         yield Finding(kind="ranks end at different steps", number=number, text=text, code=code)
@@ -168,19 +169,20 @@ def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
         return
     shares = count_shares(facts, num_ranks)
     if shares is not None:
-        steps = f"{shares.most_steps:,} step{'s' * (shares.most_steps != 1)}"
+        steps = show_count(shares.most_steps, "step")
         if shares.fewest_steps < shares.most_steps:
             steps = f"{shares.fewest_steps:,} to {steps}"
         ranks = "on one rank" if num_ranks == 1 else f"on each of {num_ranks} ranks"
-        yield f"An epoch has {steps} {ranks}: {shares.delivered:,} examples delivered."
+        yield f"An epoch has {steps} {ranks}: {show_count(shares.delivered, 'example')} delivered."
         if num_ranks == 1 and shares.dropped:
-            yield f"drop_last leaves out {shares.dropped:,} examples an epoch."
+            yield f"drop_last leaves out {show_count(shares.dropped, 'example')} an epoch."
     if facts.order == "drawn with replacement" and num_ranks > 1 and facts.division is None:
-        yield f"Each rank draws {facts.num_examples:,} examples of its own, with replacement."
+        examples = show_count(facts.num_examples or 0, "example")
+        yield f"Each rank draws {examples} of its own, with replacement."
     if facts.division is not None and facts.division.num_ranks not in (None, num_ranks):
         yield (
-            f"The loader is divided among {facts.division.num_ranks} ranks; the numbers here are "
-            f"for {num_ranks} ranks that divide it by the same rule."
+            f"The loader is divided among {show_count(facts.division.num_ranks, 'rank')}; the "
+            f"numbers here are for {show_count(num_ranks, 'rank')} that divide it by the same rule."
         )
     yield from _list_memory(facts, num_ranks)
     if torch.accelerator.is_available():
@@ -204,7 +206,7 @@ def _list_memory(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
     if facts.loader_processes:
         by = f", started by {facts.start_method}" if facts.start_method else ""
         yield (
-            f"{num_ranks * facts.loader_processes} loader processes in all "
+            f"{show_count(num_ranks * facts.loader_processes, 'loader process')} in all "
             f"(DataLoader(num_workers={facts.loader_processes}) on each rank{by})."
         )
 

@@ -42,6 +42,7 @@ def refuse_beside(source: Any, **given: Any) -> None:
         if value:
             msg = (
                 f"plan_epoch expects {name} with paths only, got {name}={value!r} beside a "
-                f"{type(source).__name__}. Leave it out; a FileDataset has what it is made with."
+                f"source of type {type(source).__name__}. Leave it out; a FileDataset has what it "
+                "is made with."
             )
             raise ConfigurationError(msg)

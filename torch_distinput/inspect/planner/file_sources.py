@@ -12,6 +12,7 @@ import numpy as np
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.inspect.planner.known_files import FEWEST_PARTS, KnownFiles, KnownParts
 from torch_distinput.inspect.planner.totals.epoch_totals import Integers
+from torch_distinput.rendering.units import show_count
 
 if TYPE_CHECKING:
     from torch_distinput.data.files.dataset import FileDataset
@@ -35,7 +36,10 @@ def know_counts(counts: Any) -> KnownFiles:
         raise ConfigurationError(msg)
     examples = given.astype(np.int64)
     return KnownFiles(
-        name=f"{len(examples):,} files", num_files=len(examples), examples=examples, is_exact=True
+        name=show_count(len(examples), "file"),
+        num_files=len(examples),
+        examples=examples,
+        is_exact=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_distinput.inspect.planner.known_files import ASSUMED_PART_BYTES, KnownFiles
 from torch_distinput.inspect.planner.outcomes import PolicyOutcome
 from torch_distinput.inspect.planner.totals.epoch_totals import Pieces
+from torch_distinput.rendering.units import show_count
 
 
 def list_notes(known: KnownFiles, outcome: PolicyOutcome) -> list[str]:
@@ -41,4 +42,4 @@ def note_idle_replicas(pieces: Pieces) -> tuple[str, ...]:
     if size >= in_sync:
         cure = 'rebatch="even" gives some to all'
     few = f"rows for {filled:,} of {in_sync:,} replicas only"
-    return (f"A full global batch of {size:,} examples has {few}: {cure}.",)
+    return (f"A full global batch of {show_count(size, 'example')} has {few}: {cure}.",)

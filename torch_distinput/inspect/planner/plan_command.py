@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+from dataclasses import replace
 
 from torch_distinput.errors import DistinputError
 from torch_distinput.inspect.planner.planner import plan_epoch
@@ -15,6 +17,20 @@ _EXAMPLES = """examples:
   torch-distinput plan "data/*.tar" --workers 64 --global-batch-size 2048 --bytes-per-example 110e3
   torch-distinput plan 1281167 --workers 8 --global-batch-size 1024
 """
+_OPTIONS = {
+    r'options=tdi\.InputOptions\(auto_shard_policy="(\w+)"\)': r"--policy \1",
+    **{rf"AutoShardPolicy\.{one.name}": f"--policy {one.value}" for one in AutoShardPolicy},
+    r'\brebatch="(\w+)"': r"--rebatch \1",
+    r"\bcount=True|\bcount(?= with)": "--count",
+    r"\bsplit_files=True|\bsplit_files(?= with)": "--split-files",
+    r"\bbytes_per_example\b": "--bytes-per-example",
+    r"\bnum_workers\b": "--workers",
+    r"\breplicas_per_worker\b": "--replicas-per-worker",
+    r"\bglobal_batch_size\b": "--global-batch-size",
+    r"\b(seed|epoch)(?= must)": r"--\1",
+    r"\bplan_epoch\b": "this command",
+}
+"""What the library's advice calls by its name in Python, and what it is called here."""
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +82,19 @@ def _run(arguments: argparse.Namespace) -> int:
             options=InputOptions(auto_shard_policy=arguments.policy, rebatch=arguments.rebatch),
         )
     except (DistinputError, ImportError, OSError, TypeError, ValueError) as error:
-        sys.stderr.write(f"torch-distinput plan: {error}\n")
+        sys.stderr.write(f"torch-distinput plan: {_name_options(str(error))}\n")
         return 1
+    plan = replace(plan, notes=tuple(map(_name_options, plan.notes)))
     shown = json.dumps(plan.to_dict(), indent=2) if arguments.json else str(plan)
     sys.stdout.write(f"{shown}\n")
     if arguments.html:
         plan.save(arguments.html)
         sys.stderr.write(f"wrote {arguments.html}\n")
     return 0
+
+
+def _name_options(text: str) -> str:
+    """Advise the options of the command line."""
+    for written, option in _OPTIONS.items():
+        text = re.sub(written, option, text)
+    return text

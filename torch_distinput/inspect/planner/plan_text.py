@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from torch_distinput.rendering.units import show_bytes
+from torch_distinput.rendering.units import show_bytes, show_count
 
 if TYPE_CHECKING:
     from torch_distinput.inspect.planner.epoch_numbers import EpochNumbers, PolicyCost, Spread
@@ -30,7 +30,7 @@ def headline(plan: EpochNumbers) -> str:
     policy = plan.policy.name + (", split_files" if plan.split_files else "")
     size = plan.global_batch_size
     batch = "" if size is None else f", global batch {shown(size)}"
-    return f"{plan.source} on {plan.num_workers:,} workers{each}{batch} ({policy})"
+    return f"{plan.source} on {show_count(plan.num_workers, 'worker')}{each}{batch} ({policy})"
 
 
 def list_facts(plan: EpochNumbers) -> Iterator[tuple[str, str]]:
@@ -44,7 +44,7 @@ def list_facts(plan: EpochNumbers) -> Iterator[tuple[str, str]]:
     )
     yield "steps", about + shown(plan.steps) if plan.steps is not None else _UNKNOWN
     if plan.num_dropped:
-        yield "left out", f"{about}{shown(plan.num_dropped)} examples of partial batches"
+        yield "left out", f"{about}{show_count(plan.num_dropped, 'example')} of partial batches"
     if plan.zero_row_steps is not None:
         yield "zero-row steps", _describe_zero_rows(plan, about)
     if plan.examples is not None:
@@ -106,7 +106,7 @@ def _describe_zero_rows(plan: EpochNumbers, about: str) -> str:
     if not plan.zero_row_steps or plan.first_zero_row_step is None:
         return "none"
     first = shown(plan.first_zero_row_step)
-    batches = f"{shown(plan.zero_row_batches)} zero-row batches"
+    batches = show_count(plan.zero_row_batches or 0, "zero-row batch")
     return f"{about}{shown(plan.zero_row_steps)}, from step {first} on ({batches})"
 
 

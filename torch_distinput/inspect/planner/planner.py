@@ -35,6 +35,7 @@ from torch_distinput.options import (
 )
 from torch_distinput.plan.assignment.order import EpochOrder, UniformBatches
 from torch_distinput.plan.assignment.sharding import resolve_policy
+from torch_distinput.rendering.units import show_count
 
 _PAGE = 1000
 """Files of which an object store tells at a time."""
@@ -155,12 +156,12 @@ def _cut(
         return cut_source(source, size, shuffle=shuffle, drop_last=drop_last, key=key)
     number = check_count("the number of examples", source, minimum=0)
     if not check_size(size):
-        raise make_size_error(f"{number:,} examples", size)
+        raise make_size_error(show_count(number, "example"), size)
     batches = UniformBatches(
         order=EpochOrder(num_examples=number), global_batch_size=int(size), drop_last=drop_last
     )
     return OrderedBatches(
-        name=f"{number:,} examples",
+        name=show_count(number, "example"),
         runs=batches.runs,
         num_dropped=batches.num_dropped,
         size=int(size),

@@ -7,6 +7,7 @@ import time
 from typing import final
 
 from torch_distinput.inspect.progress.reading import EpochReading
+from torch_distinput.rendering.units import show_count
 
 _SECONDS_BETWEEN = 0.1
 
@@ -37,8 +38,10 @@ class PlainBar:
 
     def _draw(self) -> None:
         reading = self._reading
-        total = "" if reading.num_steps is None else f"/{reading.num_steps}"
-        line = f"{reading.title}: {reading.steps}{total} steps, {reading.text}"
+        steps = show_count(reading.steps, "step")
+        if reading.num_steps is not None:
+            steps = f"{reading.steps:,}/{show_count(reading.num_steps, 'step')}"
+        line = f"{reading.title}: {steps}, {reading.text}"
         self._file.write(f"\r{line:{self._width}}")
         self._file.flush()
         self._width = len(line)

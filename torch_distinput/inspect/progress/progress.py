@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from torch_distinput import DistributedDataset
+from torch_distinput import DistributedDataset, DistributedSteps
 from torch_distinput.inspect.progress.reading import EpochReading
 from torch_distinput.options import check_count
 from torch_distinput.values import Distributed, StepIterator
@@ -17,7 +17,7 @@ from torch_distinput.values import Distributed, StepIterator
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput import DistributedIterator, Step
+    from torch_distinput import DistributedIterator
 
 
 _GONE = (OSError, ValueError)
@@ -107,11 +107,9 @@ class ProgressDataset(Distributed):
         """The number of steps, as ``len(dataset)``."""
         return len(self._dataset)
 
-    def steps(self) -> Generator[Step, None, None]:
+    def steps(self) -> DistributedSteps:
         """Play the next epoch as ``dataset.steps()`` does, with the bar."""
-        with iter(self) as iterator:
-            for batch in iterator:
-                yield iterator._make_step(batch)  # noqa: SLF001 - the iterator's own
+        return DistributedSteps(self)
 
 
 def _nothing_to_close() -> None:

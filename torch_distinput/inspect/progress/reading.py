@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, final
 
+from torch_distinput.rendering.units import show_count
+
 if TYPE_CHECKING:
     from torch_distinput import DistributedDataset, DistributedIterator
 
@@ -53,4 +55,5 @@ class EpochReading:
         """The examples in sync, counted as the steps are, and this rank's share of waiting."""
         seconds = time.perf_counter() - self._started
         waited = self._iterator._waited  # noqa: SLF001 - stats() would copy all counters
-        return f"{self._record.examples:,} examples, waiting {waited / max(seconds, 1e-9):.0%}"
+        examples = show_count(self._record.examples, "example")
+        return f"{examples}, waiting {waited / max(seconds, 1e-9):.0%}"

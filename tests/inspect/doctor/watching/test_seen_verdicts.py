@@ -274,6 +274,13 @@ def test_ranks_that_read_one_part_are_named() -> None:
     assert facts[0].startswith("Ranks 0, 1 read the same part: each has part 0 of 1.")
 
 
+@pytest.mark.parametrize(("num_ranks", "is_said"), [(1, True), (2, False)])
+def test_ranks_that_were_not_watched_are_not_seen(num_ranks, is_said) -> None:
+    """A script may start its other ranks by itself, as Lightning does, without the doctor."""
+    (explanation,) = said(lambda rank, _: epochs_of(divided(rank, 2), tells=True), num_ranks)
+    assert is_said == any("start them with torchrun" in line for line in explanation.unseen)
+
+
 def test_two_epochs_that_are_not_seen_prove_nothing() -> None:
     """Fewer steps than an epoch has: whether set_epoch is called cannot be known."""
     assert [] == findings(lambda rank, num: epochs_of(divided(rank, num)), 2, steps=5)

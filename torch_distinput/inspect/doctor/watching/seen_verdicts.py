@@ -20,6 +20,7 @@ from torch_distinput.inspect.doctor.verdicts import (
 )
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, RankRecord, SeenEpoch
 from torch_distinput.inspect.doctor.watching.timing import list_times
+from torch_distinput.rendering.units import show_count
 
 _FEWEST = 8
 """Indices that two epochs must share, in order, before the order is said not to change."""
@@ -214,9 +215,9 @@ def _find_uneven_ends(seen: Seen) -> Iterator[Finding]:
         if ended and min(ended) < max(steps):
             fewest, most = steps.index(min(ended)), steps.index(max(steps))
             text = (
-                f"rank {seen.ranks[fewest]} came to the end of its data after {min(ended):,} "
-                f"steps, rank {seen.ranks[most]} had {max(steps):,}: a collective of the steps "
-                "between waits for ranks that have ended."
+                f"rank {seen.ranks[fewest]} came to the end of its data after "
+                f"{show_count(min(ended), 'step')}, rank {seen.ranks[most]} had {max(steps):,}: "
+                "a collective of the steps between waits for ranks that have ended."
             )
             code = changed_lines.write_distribution(seen.facts, len(seen.ranks))
             number = max(steps) - min(ended)
@@ -274,10 +275,13 @@ def _list_seen(seen: Seen) -> Iterator[str]:
     steps = [sum(epoch.batches for epoch in loader.epochs) for loader in seen.loaders]
     rows = sum(epoch.rows for loader in seen.loaders for epoch in loader.epochs)
     begun = max(len(loader.epochs) for loader in seen.loaders)
-    span = f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,} to {max(steps):,}"
+    span = show_count(max(steps), "step")
+    if min(steps) < max(steps):
+        span = f"{min(steps):,} to {span}"
     where = f" on each of {len(seen.ranks)} ranks" if len(seen.ranks) > 1 else ""
     yield from _list_shared_parts(seen)
-    yield f"Seen: {span} steps{where} in {begun} epoch{'s' * (begun > 1)}, {rows:,} rows in all."
+    counts = f"in {show_count(begun, 'epoch')}, {show_count(rows, 'row')} in all"
+    yield f"Seen: {span}{where} {counts}."
 
 
 def _list_shared_parts(seen: Seen) -> Iterator[str]:
@@ -304,6 +308,13 @@ def _list_unseen(seen: Seen) -> Iterator[str]:
         shares = count_shares(facts, seen.num_ranks)
         steps = "" if shares is None else f" --steps {shares.most_steps + 1} comes to a second."
         yield f"Whether sampler.set_epoch is called: only one epoch was begun.{steps}"
+    if len(seen.ranks) < seen.num_ranks:
+        yield (
+            f"What the other ranks get: the loader is divided among {seen.num_ranks}, and only "
+            f"{len(seen.ranks)} iterated it under the doctor. Of ranks that the script starts by "
+            "itself only the first is seen: start them with torchrun --nproc-per-node "
+            f"{seen.num_ranks} -m torch_distinput doctor."
+        )
     if facts.is_stream and len(seen.ranks) > 1 and not any(epoch.has_ended for epoch in epochs):
         yield "Whether ranks end at the same step: none has come to the end of its data."
     digests = any(_rows(epoch) for epoch in epochs)

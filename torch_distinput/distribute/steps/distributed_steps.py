@@ -1,0 +1,51 @@
+"""An epoch whose steps are values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from torch_distinput.errors import UsageError
+from torch_distinput.values import Distributed
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.reports.run_report import RunReport
+    from torch_distinput.distribute.steps.step import Step
+
+
+@final
+class DistributedSteps(Distributed, Iterator["Step"]):
+    """The run that :meth:`DistributedDataset.steps` returns.
+
+    ``iter(dataset)`` is called when the first step is asked for.
+    """
+
+    def __init__(self, dataset: Iterable[Any]) -> None:
+        """Called by the dataset, or by what shows its progress."""
+        self._dataset = dataset
+        self._iterator: Any = None
+
+    def __next__(self) -> Step:
+        """Return the next step. Raises what ``next()`` of ``iter(dataset)`` raises."""
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        iterator = self._iterator
+        step: Step = iterator._make_step(next(iterator))  # noqa: SLF001 - the iterator's own
+        return step
+
+    def report(self) -> RunReport:
+        """What :meth:`DistributedIterator.report` says: where the time of this rank's steps went.
+
+        Raises:
+            UsageError: before the first step; without ``InputOptions(trace=...)``.
+        """
+        if self._iterator is None:
+            msg = "report() needs steps, but none has been asked for yet. Call it in the loop."
+            raise UsageError(msg)
+        report: RunReport = self._iterator.report()
+        return report
+
+    def close(self) -> None:
+        """Close the iterator, if the first step has been asked for; further steps raise."""
+        if self._iterator is not None:
+            self._iterator.close()
