@@ -100,6 +100,16 @@ def test_prose_is_wrapped(page: Path) -> None:
     assert not [line for line in prose.splitlines() if len(line) > 110 and line[0] != "|"]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_row_of_a_table_is_a_line(page: Path) -> None:
+    """Else it is shown as text, with all its bars."""
+    paragraphs = FENCED.sub("", page.read_text()).split("\n\n")
+    tables = [rows.splitlines() for rows in paragraphs if rows.startswith("|")]
+    cells = re.compile(r"(?<!\\)\|")
+    assert not [rows for rows in tables if len({len(cells.findall(row)) for row in rows}) > 1]
+    assert not [rows for rows in tables if set(rows[1]) - set("|-: ")]
+
+
 def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     listed = set(re.findall(r"\]\(([^)#]*)", index.read_text()))
