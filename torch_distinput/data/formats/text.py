@@ -114,11 +114,14 @@ def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
     rest, num_bytes, has_returns, cut = "", 0, False, _cut_short
     for block in _blocks(file, part, _DECODED_BYTES, whole_lines=False):
         text = decode(block)
+        has_returns = has_returns or b"\r" in block
         found = cut(text)
+        if len(found) == 1:
+            rest += text  # CPython appends in place, however many blocks a line has
+            continue
         cut = _cut_long if len(found) * _LONG_LINE < len(text) else _cut_short
         found[0] = rest + found[0]
         rest = found.pop()
-        has_returns = has_returns or b"\r" in block
         lines += [line.removesuffix("\r") for line in found] if has_returns else found
         num_bytes += len(block)
         if lines and num_bytes >= CHUNK_BYTES:
