@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,7 @@ from tests.commands import output_of, own_machine
 from tests.coordinator.processes import SECONDS, wait_until_gone
 from tests.coordinator.remote_objects import Subject
 from tests.docs.pages import ROOT
+from torch_distinput.coordinator.engines.child_process import ChildProcess
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.engines.ray import RayEngine
@@ -74,6 +76,13 @@ class TestLocal:
     def test_eight_processes_start(self, local):
         remotes = [local.start(f"worker {i}", Subject, restarts=True) for i in range(8)]
         assert 8 == len({remote.call("pid") for remote in remotes})
+
+    def test_a_start_in_a_folder_that_is_gone_leaves_no_socket(self, tmp_path):
+        """Else whatever runs much later finds it: here a ResourceWarning is an error."""
+        with pytest.raises(FileNotFoundError) as caught:
+            ChildProcess("worker 0", str(tmp_path / "gone" / "0"), None)
+        del caught
+        gc.collect()
 
     def test_the_environment_is_that_of_the_start(self, local, monkeypatch):
         """Not that of the fork server, which may be older."""

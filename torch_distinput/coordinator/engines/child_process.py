@@ -128,7 +128,11 @@ def _listener(address: str) -> socket.socket:
     """
     listener = socket.socket(socket.AF_UNIX)
     threads.call_in_child(listener, socket.socket.close)
-    listener.bind(f"{address}.new")
-    listener.listen(socket.SOMAXCONN)
-    Path(f"{address}.new").replace(address)
+    try:
+        listener.bind(f"{address}.new")
+        listener.listen(socket.SOMAXCONN)
+        Path(f"{address}.new").replace(address)
+    except BaseException:  # the folder is gone, say, as when all of it is closed meanwhile
+        listener.close()
+        raise
     return listener
