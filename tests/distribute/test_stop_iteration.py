@@ -13,6 +13,7 @@ import torch_distinput as tdi
 from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of, write_files
 from torch_distinput.data.loader.processes import TaskLoader
+from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 from torch_distinput.engine import streamed
 from torch_distinput.engine.feeds import FailedSteps
 from torch_distinput.testing import simulate
@@ -276,3 +277,14 @@ def test_steps_that_could_not_be_started_do_not_end_early():
     """What the start raised is told as an error of the first step."""
     with pytest.raises(tdi.SourceError, match="StopIteration at its start"):
         next(FailedSteps(StopIteration()))
+
+
+def test_steps_that_cannot_begin_do_not_end_the_loop():
+    """``iter()`` is called in their first ``next()``, where a StopIteration would be the end."""
+
+    class Stopped:
+        def __iter__(self):
+            raise StopIteration
+
+    with pytest.raises(RuntimeError, match="got StopIteration"):
+        list(DistributedSteps(Stopped()))

@@ -28,7 +28,11 @@ class DistributedSteps(Distributed, Iterator["Step"]):
     def __next__(self) -> Step:
         """Return the next step. Raises what ``next()`` of ``iter(dataset)`` raises."""
         if self._iterator is None:
-            self._iterator = iter(self._dataset)
+            try:
+                self._iterator = iter(self._dataset)
+            except StopIteration as error:  # of user code; raised from here it would be the end
+                msg = "Expected iter() of the dataset to begin, got StopIteration. Catch it there."
+                raise RuntimeError(msg) from error
         iterator = self._iterator
         step: Step = iterator._make_step(next(iterator))  # noqa: SLF001 - the iterator's own
         return step
