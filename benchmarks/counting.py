@@ -12,12 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from torch_distinput.cluster.channels.gather import Bytes
 from torch_distinput.cluster.membership import Membership
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Board, Channel, Gone, Merge, nobody
@@ -177,10 +174,6 @@ class EchoChannel:
         """Count nothing yet."""
         self._size = size
 
-    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One row for each worker."""
-        return np.tile(vector, (self._size, 1))
-
     def gather_objects(self, value: Any) -> list[Any]:
         """One for each worker."""
         return [value] * self._size
@@ -193,26 +186,21 @@ class EchoChannel:
 class EchoTransport:
     """The way to single workers, each of whom has the same bytes."""
 
-    def __init__(self, tally: Tally, content: Bytes) -> None:
+    def __init__(self, tally: Tally) -> None:
         """Count nothing yet."""
         self._tally = tally
-        self._content = content
+        self._message = b""
 
-    def send(self, content: Bytes, to: int) -> EchoTransport:  # noqa: ARG002
+    def send(self, message: bytes, to: int) -> None:  # noqa: ARG002
         """Count what is sent, and what is received in its place in the same round."""
         self._tally.messages += 2
-        self._tally.num_bytes += 2 * content.nbytes
-        return self
+        self._tally.num_bytes += 2 * len(message)
+        self._message = message
 
-    def receive(self, content: Bytes, source: int) -> EchoTransport:  # noqa: ARG002
-        """Have it all there already."""
-        started = time.thread_time()
-        content.reshape(-1, len(self._content))[:] = self._content
-        self._tally.others_seconds += time.thread_time() - started
-        return self
+    def receive(self, source: int) -> bytes:  # noqa: ARG002
+        """The same from another worker."""
+        return self._message
 
-    def wait(self) -> None:
-        """All has arrived."""
 
 @final
 class EmptyBoard:

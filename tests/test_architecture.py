@@ -93,7 +93,7 @@ OWNERS = {
     "cached_property": (),  # before Python 3.12 it has a lock, one for all instances
     "os.register_at_fork": ("threads.py",),
     "atexit.register": ("threads.py",),
-    "fcntl": ("data/storage/file_locks.py",),
+    "fcntl": ("cluster/channels/peer_address.py", "data/storage/file_locks.py"),
     "signal.signal": (
         *("cluster/liveness/coordinated_stop.py", "coordinator/engines/local_process.py"),
     ),
@@ -210,7 +210,7 @@ watch(os, "register_at_fork")
 watch(atexit, "register")
 watch(signal, "signal")
 watch(threading.Thread, "start")
-watch(weakref, "finalize")
+watch(weakref.finalize, "__init__")
 import torch_distinput
 modules = pkgutil.walk_packages(torch_distinput.__path__, "torch_distinput.")
 names = [module.name for module in modules if not module.name.endswith("__main__")]

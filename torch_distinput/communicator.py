@@ -18,9 +18,7 @@ from torch_distinput.errors import PeerFailedError, UsageError, refer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
 
 Gone = Callable[[], Mapping[int, str]]
@@ -46,9 +44,6 @@ class Channel(Protocol):
 
     Released when nobody holds it any more.
     """
-
-    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gather an int64 vector of shape ``(k,)`` from each worker: shape ``(workers, k)``."""
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather one picklable value from each worker, in worker order."""

@@ -13,7 +13,7 @@ from tests.distribute.street import options, play, shown, stream_of
 from torch_distinput.cluster.agreement.agreement import Agreement
 from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending
 from torch_distinput.plan.progress.delivered import DeliveryCounter
-from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, VoterState
+from torch_distinput.plan.progress.end_of_data import WINDOW, Outcome, Vote, VoterState
 from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, begin_epoch
 from torch_distinput.testing import simulate
 from torch_distinput.testing.simulated import SimulatedChannel, SimulatedCommunicator, _Wire
@@ -224,12 +224,13 @@ def test_a_step_without_a_size_is_a_failure():
 
 def test_a_vote_that_breaks_off_is_told_to_all(monkeypatch):
     """An error of the voter itself, on one worker, does not leave the others waiting for it."""
-    gather = SimulatedChannel.gather_ints
+    gather = SimulatedChannel.gather_objects
 
-    def broken_on_one(self, vector):
-        return gather(self, vector) if self._rank == 0 else divmod(1, 0)
+    def broken_on_one(self, value):
+        is_broken = isinstance(value, Vote) and self._rank == 1
+        return divmod(1, 0) if is_broken else gather(self, value)
 
-    monkeypatch.setattr(SimulatedChannel, "gather_ints", broken_on_one)
+    monkeypatch.setattr(SimulatedChannel, "gather_objects", broken_on_one)
     heard = threading.Event()
 
     def work(strategy):
@@ -246,14 +247,14 @@ def test_a_vote_that_breaks_off_is_told_to_all(monkeypatch):
 
 def test_after_a_vote_that_broke_off_here_the_next_epoch_is_refused(monkeypatch):
     """Its first message would be taken for the vote that others wait for still."""
-    gather, broken = SimulatedChannel.gather_ints, [ZeroDivisionError()]
+    gather, broken = SimulatedChannel.gather_objects, [ZeroDivisionError()]
 
-    def broken_once_on_one(self, vector):
-        if self._rank == 1 and broken:
+    def broken_once_on_one(self, value):
+        if isinstance(value, Vote) and self._rank == 1 and broken:
             raise broken.pop()
-        return gather(self, vector)
+        return gather(self, value)
 
-    monkeypatch.setattr(SimulatedChannel, "gather_ints", broken_once_on_one)
+    monkeypatch.setattr(SimulatedChannel, "gather_objects", broken_once_on_one)
 
     def work(strategy):
         dataset = strategy.distribute_dataset(stream_of(range(40)), global_batch_size=4)
@@ -326,9 +327,9 @@ def test_unknown_lengths_are_voted_on(monkeypatch):
 def test_votes_are_shared_by_many_steps(monkeypatch):
     """Far fewer collectives than steps, where the source is faster than the training."""
     calls = []
-    gather = SimulatedChannel.gather_ints
+    gather = SimulatedChannel.gather_objects
     monkeypatch.setattr(
-        SimulatedChannel, "gather_ints", lambda self, v: calls.append(1) or gather(self, v)
+        SimulatedChannel, "gather_objects", lambda self, v: calls.append(1) or gather(self, v)
     )
 
     def work(strategy):

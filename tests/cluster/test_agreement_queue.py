@@ -21,9 +21,9 @@ def test_an_end_is_told_when_all_before_it_is():
     for _ in range(WINDOW + 1):
         queue.put(Step(1), 1)
     queue.end_reading()
-    assert VoterState.RUNNING is queue.wait_for_vote()[0].state
+    assert VoterState.RUNNING is queue.wait_for_vote().state
     queue.agree([1], [None])
-    assert VoterState.ENDED is queue.wait_for_vote()[0].state
+    assert VoterState.ENDED is queue.wait_for_vote().state
 
 
 @pytest.mark.parametrize("later", ["end_reading", "fail"])
@@ -32,12 +32,12 @@ def test_who_has_closed_says_so_whatever_happens_later(later):
     queue = AgreementQueue[Step]()
     queue.close()
     queue.fail(KeyError("closed file")) if later == "fail" else queue.end_reading()
-    assert VoterState.CLOSED is queue.wait_for_vote()[0].state
+    assert VoterState.CLOSED is queue.wait_for_vote().state
     assert queue.failure is None
 
 
 def test_resume_points_are_told_once():
-    """The first and the last of the window; then only new ones: telling costs a collective."""
+    """The first and the last of the window; then only new ones."""
     points = [
         ResumePoint(batch=batch, row=0, segment=0, start=Place("row", (("number", batch),)))
         for batch in range(4)
@@ -45,12 +45,10 @@ def test_resume_points_are_told_once():
     queue = AgreementQueue[Step]()
     for point in points[:3]:
         queue.put(Step(1, resume_point=point), 1)
-    vote, news = queue.wait_for_vote()
-    assert (True, (points[0], points[2])) == (vote.has_news, news)
-    vote, news = queue.wait_for_vote()
-    assert (False, ()) == (vote.has_news, news)
+    assert (points[0], points[2]) == queue.wait_for_vote().resume_points
+    assert () == queue.wait_for_vote().resume_points
     queue.put(Step(1, resume_point=points[3]), 1)
-    assert (points[3],) == queue.wait_for_vote()[1]
+    assert (points[3],) == queue.wait_for_vote().resume_points
 
 
 def vote_in_thread(queue, *, then):
@@ -70,7 +68,7 @@ def vote_in_thread(queue, *, then):
     assert waits.wait(LIMIT)
     then()
     voter.join(LIMIT)
-    ((vote, _),) = voted
+    (vote,) = voted
     return vote, len(wakes)
 
 

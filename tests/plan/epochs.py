@@ -256,11 +256,7 @@ def _play_voted(setting, cluster, before, plans, pace):
         verdict = decide(votes, shared=shared)
         outcome = verdict.outcome
         num_steps = len(verdict.totals)
-        news = [
-            tuple(step.resume_point for step in own[: len(one.counts)] if step.resume_point)
-            for own, one in zip(waiting, votes, strict=True)
-        ]
-        after_steps = counter.add_round(votes, news, num_steps)
+        after_steps = counter.add_round(votes, num_steps)
         for step, total in enumerate(verdict.totals):
             rows = tuple(own[step].rows if step < len(own) else () for own in waiting)
             assert total == sum(map(len, rows))
@@ -285,6 +281,7 @@ def vote(waiting: list[LocalStep], pace: int) -> Vote:
         state=VoterState.ENDED if len(ready) == len(waiting) else VoterState.RUNNING,
         counts=tuple(len(step.rows) for step in ready),
         files_touched=tuple(step.num_touched for step in ready),
+        resume_points=tuple(step.resume_point for step in ready if step.resume_point),
     )
 
 

@@ -14,9 +14,9 @@ from torch_distinput.plan.progress.position import BatchLayout, ResumePoint, beg
 LAYOUT = BatchLayout(num_workers=3, replicas_per_worker=1, global_batch_size=4, rebatch="split")
 
 
-def vote(counts, touched):
+def vote(counts, touched, points=()):
     """A vote of a worker with some steps ready."""
-    return Vote(state=VoterState.RUNNING, counts=tuple(counts), files_touched=tuple(touched))
+    return Vote(VoterState.RUNNING, tuple(counts), (), tuple(touched), tuple(points))
 
 
 def point(batch, segment=0):
@@ -29,9 +29,12 @@ def count_steps(counter, counts, touched, points, pace):
     after_steps = []
     for first in range(0, len(counts[0]), pace):
         window = slice(first, first + pace)
-        votes = [vote(own[window], two[window]) for own, two in zip(counts, touched, strict=True)]
-        news = [tuple(p for p in own[window] if p) for own in points]
-        after_steps += counter.add_round(votes, news, len(votes[0].counts))
+        told = [[point for point in own[window] if point] for own in points]
+        votes = [
+            vote(own[window], two[window], new)
+            for own, two, new in zip(counts, touched, told, strict=True)
+        ]
+        after_steps += counter.add_round(votes, len(votes[0].counts))
     return after_steps
 
 
@@ -86,7 +89,7 @@ def test_counts_go_on_from_a_position():
     start = begin_epoch(0, LAYOUT, 3)
     before = replace(start, steps_done=4, rows=(5, 6, 7), files_touched=(2, 0, 9))
     counter = DeliveryCounter(before, 3, shared=False, steps_per_batch=3)
-    (progress,) = counter.add_round([vote([1], [1]), vote([0], [1]), vote([2], [1])], [()] * 3, 1)
+    (progress,) = counter.add_round([vote([1], [1]), vote([0], [1]), vote([2], [1])], 1)
     position = progress.to_position(before, shared=False)
     assert (5, (6, 6, 9), (2, 1, 9)) == (
         position.steps_done,
@@ -99,7 +102,7 @@ def test_a_shared_stream_has_one_count_of_rows():
     """The rows of all workers, after those before; no files are counted."""
     before = replace(begin_epoch(0, LAYOUT, 1), rows=(10,))
     counter = DeliveryCounter(before, 3, shared=True, steps_per_batch=1)
-    (progress,) = counter.add_round([vote([2], [0])] * 3, [()] * 3, 1)
+    (progress,) = counter.add_round([vote([2], [0])] * 3, 1)
     position = progress.to_position(before, shared=True)
     assert ((16,), ()) == (position.rows, position.files_touched)
 
@@ -109,7 +112,7 @@ def test_a_worker_that_has_ended_brings_nothing():
     before = begin_epoch(0, LAYOUT, 3)
     counter = DeliveryCounter(before, 3, shared=False, steps_per_batch=3)
     votes = [vote([2, 2], [1, 1]), vote([], []), vote([1, 1, 1], [1, 1, 5])]
-    after_steps = counter.add_round(votes, [()] * 3, 2)
+    after_steps = counter.add_round(votes, 2)
     position = after_steps[-1].to_position(before, shared=False)
     assert ((4, 0, 2), (1, 0, 1)) == (position.rows, position.files_touched)
 
@@ -118,8 +121,9 @@ def test_a_place_is_used_once_its_batch_is_reached():
     """The last one that is not after the batch of the next step."""
     before = begin_epoch(0, LAYOUT, 3)
     counter = DeliveryCounter(before, 3, shared=False, steps_per_batch=2)
-    news = [(point(1), point(2)), (), ()]
-    after_steps = counter.add_round([vote([1] * 6, [1] * 6)] * 3, news, 6)
+    own = [1] * 6
+    told = vote(own, own, [point(1), point(2)])
+    after_steps = counter.add_round([told, vote(own, own), vote(own, own)], 6)
     batches = [p.to_position(before, shared=False).streams[0].batch for p in after_steps]
     assert [0, 1, 1, 2, 2, 2] == batches
     assert (2,) == after_steps[-1].to_position(before, shared=False).streams[0].segments[0].start
@@ -128,8 +132,8 @@ def test_a_place_is_used_once_its_batch_is_reached():
 def test_places_told_in_a_round_without_steps_are_kept():
     before = begin_epoch(0, LAYOUT, 3)
     counter = DeliveryCounter(before, 3, shared=False, steps_per_batch=1)
-    assert [] == counter.add_round([vote([], [])] * 3, [(point(1),), (), ()], 0)
-    (progress,) = counter.add_round([vote([1], [1])] * 3, [()] * 3, 1)
+    assert [] == counter.add_round([vote([], [], [point(1)]), *[vote([], [])] * 2], 0)
+    (progress,) = counter.add_round([vote([1], [1])] * 3, 1)
     assert 1 == progress.to_position(before, shared=False).streams[0].batch
 
 

@@ -7,7 +7,6 @@ import itertools
 import pytest
 
 from torch_distinput.plan.progress.end_of_data import (
-    WINDOW,
     Outcome,
     Verdict,
     Vote,
@@ -59,15 +58,6 @@ def test_marks_that_differ_name_the_odd_workers():
     """The lowest worker that has the step is the measure."""
     votes = [Vote(state=RUN, counts=(1,), marks=(mark,)) for mark in (7, 8, 7)]
     assert Verdict(outcome=Outcome.DIFFER, workers=(1,)) == decide(votes, shared=True)
-
-
-def test_a_vote_survives_the_wire():
-    """Encoding has a fixed length, whatever is ready."""
-    counts, marks, files_touched = (tuple(range(n, n + WINDOW)) for n in (0, 1000, 2000))
-    full = Vote(state=FAIL, counts=counts, marks=marks, files_touched=files_touched, has_news=True)
-    for sent in (full, vote(END), vote(RUN, 3, 4)):
-        assert sent == Vote.decode(sent.encode())
-    assert len(full.encode()) == len(vote(END).encode())
 
 
 def test_rounds_play_every_step_of_every_worker():

@@ -1,7 +1,7 @@
 """The Communicator over torch.distributed: the user's group for tensors, its store for words.
 
-Collectives on the user's group run in the caller's thread only. Channels have a gloo backend of
-their own, so background threads may use them while the main thread trains.
+Collectives on the user's group run in the caller's thread only. Channels have connections of their
+own, so background threads may use them while the main thread trains.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from torch_distinput.cluster.channels.gloo_backend import close_backends
+from torch_distinput.cluster.channels.vote_channels import close_connections
 from torch_distinput.cluster.store_meeting import StoreMeeting
 from torch_distinput.communicator import Board, Channel, Gone, Merge, check_process, nobody
 from torch_distinput.threads import release_at_exit
@@ -31,6 +32,7 @@ class ProcessGroupCommunicator:
         self._process = os.getpid()
         self._joined: dist.ProcessGroup = group or default
         release_at_exit(close_backends)
+        release_at_exit(close_connections)
         self._meeting = StoreMeeting(dist.get_process_group_ranks(self._joined))
         self.ranks = self._meeting.ranks
         self.rank = self._meeting.rank
@@ -49,7 +51,7 @@ class ProcessGroupCommunicator:
         return self._meeting.join(topic, text, merge, timeout=timeout, gone=gone)
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
-        """Connect the same workers over gloo, when all of them are there."""
+        """Connect the same workers, when all of them are there."""
         return self._meeting.open_channel(timeout=timeout, gone=gone)
 
     def open_board(self) -> Board:

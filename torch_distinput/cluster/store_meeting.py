@@ -83,7 +83,7 @@ class StoreMeeting:
                 self._store.delete_key(key)
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> VoteChannel:
-        """Make a channel for votes; the first one connects the ranks over gloo."""
+        """Make a channel for votes; the first one connects the ranks."""
         number = self._meet_for_channel(timeout, gone)
         if self._connections is None:
             store = PrefixStore(f"votes {number}", self._store)  # not what a try before left
@@ -99,7 +99,7 @@ class StoreMeeting:
     def _meet_for_channel(self, timeout: float, gone: Gone) -> int:
         """Number a channel, when all ranks are there.
 
-        To connect is one call into C++, in which nobody would hear that a rank is gone.
+        Who connects waits for the others, and would not hear that one of them is gone.
         """
         self._num_channels += 1
         self.join(f"channel {self._num_channels}", "", "".join, timeout=timeout, gone=gone)

@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from torch_distinput.cluster.membership import Membership
 from torch_distinput.communicator import (
@@ -222,10 +220,6 @@ class SimulatedChannel:
 
     def abandon(self) -> None:
         """Nothing to free: the wire has a limit of its own, and its waits are Python's."""
-
-    def gather_ints(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gather vectors."""
-        return np.stack(self.gather_objects(vector))
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather objects."""

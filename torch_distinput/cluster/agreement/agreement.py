@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Generic
 
+import numpy as np
+
 from torch_distinput.cluster.agreement.agreement_queue import AgreementQueue
-from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending, News, NoteVote, S
+from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending, NoteVote, S
 from torch_distinput.communicator import Channel, ChannelBrokenError
 from torch_distinput.errors import let_go
 from torch_distinput.plan.progress.delivered import DeliveryCounter
@@ -195,15 +197,11 @@ def _vote_once(
     note_vote: NoteVote[S],
 ) -> bool:
     """Vote, and move on what all can play; whether the voting goes on."""
-    vote, news = queue.wait_for_vote(note_vote)
-    votes = [Vote.decode(row) for row in channel.gather_ints(vote.encode())]
+    votes: list[Vote] = channel.gather_objects(queue.wait_for_vote(note_vote))
     verdict = decide(votes, shared=shared)
-    told: list[News] = [()] * len(votes)
-    if any(vote.has_news for vote in votes):
-        told = channel.gather_objects(news)
     failed = verdict.outcome is Outcome.FAILED
     words = _gather_words(queue, channel) if failed else ()
-    after_steps = counter.add_round(votes, told, len(verdict.totals))
+    after_steps = counter.add_round(votes, len(verdict.totals))
     num_steps = len(verdict.totals) if any(tallied) else 0
     join = partial(_join, channel, tallied, num_steps) if num_steps else None
     queue.agree(verdict.totals, after_steps, join)
@@ -216,7 +214,7 @@ def _vote_once(
 
 def _join(channel: Channel, size: TallySize, num_steps: int, own: list[Tally]) -> list[Tally]:
     """The numbers of each step, of all workers."""
-    return size.join(channel.gather_ints(size.encode(own, num_steps)))
+    return size.join(np.stack(channel.gather_objects(size.encode(own, num_steps))))
 
 
 def _gather_words(queue: AgreementQueue[S], channel: Channel) -> tuple[str, ...]:

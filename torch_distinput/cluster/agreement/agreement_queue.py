@@ -35,7 +35,6 @@ from torch_distinput.cluster.agreement.voted_steps import (
     Agreed,
     Ending,
     JoinTallies,
-    News,
     NoteVote,
     S,
 )
@@ -117,15 +116,13 @@ class AgreementQueue(Generic[S]):
             self._introduced = introduced
             self._news.notify_all()
 
-    def wait_for_vote(self, note_vote: NoteVote[S] = None) -> tuple[Vote, News]:
+    def wait_for_vote(self, note_vote: NoteVote[S] = None) -> Vote:
         """Return what this worker has to say, as soon as it may vote."""
         with self._lock:
             self._wait_until_due()
             if note_vote is not None:
                 note_vote(self._first(WINDOW))
-            news = self._news_to_tell()
-            self._told = news[-1] if news else self._told
-            return self._vote(has_news=bool(news)), news
+            return self._vote()
 
     def agree(
         self, totals: Sequence[int], after_steps: Sequence[Progress], join: JoinTallies = None
@@ -213,7 +210,7 @@ class AgreementQueue(Generic[S]):
                 self._state, self._failure = state, failure
             self._wake_all()
 
-    def _vote(self, *, has_news: bool) -> Vote:
+    def _vote(self) -> Vote:
         steps = self._first(WINDOW)
         # An end is told only when all that comes before it fits into the window.
         known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
@@ -222,17 +219,19 @@ class AgreementQueue(Generic[S]):
             counts=tuple(step.count for step in steps),
             marks=tuple(step.mark for step in steps),
             files_touched=tuple(step.num_touched for step in steps),
-            has_news=has_news,
+            resume_points=self._points_to_tell(steps),
         )
 
-    def _news_to_tell(self) -> News:
+    def _points_to_tell(self, steps: list[S]) -> tuple[ResumePoint, ...]:
         """The last resume point among the steps to be voted on, if the others do not know it.
 
         At first also the first one, so that a state of an early step has one.
         """
-        known = [step.resume_point for step in self._first(WINDOW) if step.resume_point]
+        known = [step.resume_point for step in steps if step.resume_point]
         told = [known[0], known[-1]] if known and self._told is None else known[-1:]
-        return tuple(dict.fromkeys(point for point in told if point != self._told))
+        new = tuple(dict.fromkeys(point for point in told if point != self._told))
+        self._told = new[-1] if new else self._told
+        return new
 
     def _first(self, num_steps: int) -> list[S]:
         return [step for step, _ in islice(self._ready, num_steps)]

@@ -82,6 +82,3 @@ class Ending:
     words: tuple[str, ...] = ()
     error: BaseException | None = None
 
-
-News = tuple[ResumePoint, ...]
-"""Resume points that a worker tells the others."""

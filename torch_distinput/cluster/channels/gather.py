@@ -7,36 +7,25 @@
     round 3        0 1 2 3 4                    ...                   one more, from the fourth
 
 So W workers need as many rounds as W - 1 has binary digits, and each talks to twice as many others
-at most. All receives are posted before the first send: what is sent finds its place prepared.
+at most.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
-
-Bytes = NDArray[np.uint8]
-
-
-class Transfer(Protocol):
-    """Bytes on their way."""
-
-    def wait(self) -> object:
-        """Return when they have arrived, or raise."""
 
 
 class Transport(Protocol):
-    """The way to single workers; bytes between two of them arrive in the order they were sent."""
+    """The way to single workers. What one sends another arrives in the order it was sent."""
 
-    def send(self, content: Bytes, to: int) -> Transfer:
-        """Send bytes, which stay as they are until they have arrived."""
+    def send(self, message: bytes, to: int) -> None:
+        """Send a message, without waiting for who receives it."""
 
-    def receive(self, content: Bytes, source: int) -> Transfer:
-        """Receive so many bytes into their place."""
+    def receive(self, source: int) -> bytes | bytearray:
+        """Wait for the next message of a worker."""
 
 
 class Round(NamedTuple):
@@ -69,31 +58,32 @@ def find_neighbours(rank: int, size: int) -> list[int]:
     return sorted({worker for one in plan_rounds(rank, size) for worker in (one.source, one.to)})
 
 
-def gather(transport: Transport, rank: int, mine: Bytes, sizes: Sequence[int]) -> Bytes:
-    """Return the bytes of all workers, in worker order.
+def gather(transport: Transport, rank: int, size: int, mine: bytes) -> list[bytes]:
+    """Return the bytes of all workers, in worker order; each may have another number of them.
 
     Raises what the transport does.
 
     Args:
         transport: the way to the others.
         rank: this worker.
+        size: how many there are.
         mine: its bytes.
-        sizes: how many each worker has.
     """
-    size = len(sizes)
-    # The own bytes come first, then those of the next worker: where each of them ends.
-    ends = [0, *accumulate((*sizes[rank:], *sizes[:rank]))]
-    buffer = np.empty(ends[-1], dtype=np.uint8)
-    buffer[: ends[1]] = mine
-    rounds = [
-        (one, transport.receive(buffer[ends[one.start] : ends[one.start + one.added]], one.source))
-        for one in plan_rounds(rank, size)
-    ]
-    sent = []
-    for one, received in rounds:
-        sent.append(transport.send(buffer[: ends[one.added]], one.to))
-        received.wait()
-    for transfer in sent:
-        transfer.wait()
-    first = ends[size - rank]  # of worker 0
-    return np.concatenate([buffer[first:], buffer[:first]])
+    parts = [mine]  # the own come first, then those of the next worker
+    for one in plan_rounds(rank, size):
+        transport.send(_join(parts[: one.added]), one.to)
+        parts += _split(transport.receive(one.source), one.added)
+    first = size - rank  # worker 0
+    return parts[first:] + parts[:first]
+
+
+def _join(parts: Sequence[bytes]) -> bytes:
+    """The lengths of some parts, and the parts."""
+    return b"".join((struct.pack(f"!{len(parts)}Q", *map(len, parts)), *parts))
+
+
+def _split(message: bytes | bytearray, num_parts: int) -> list[bytes]:
+    lengths = struct.Struct(f"!{num_parts}Q")
+    ends = accumulate(lengths.unpack_from(message), initial=lengths.size)
+    content = memoryview(message)
+    return [bytes(content[start:end]) for start, end in pairwise(ends)]

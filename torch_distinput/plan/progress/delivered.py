@@ -77,12 +77,10 @@ class DeliveryCounter:
         self._files_touched: Counts = before.files_touched or nothing
         self._resume_points: list[ResumePoints] = [()] * len(before.streams)
 
-    def add_round(
-        self, votes: Sequence[Vote], news: Sequence[ResumePoints], num_steps: int
-    ) -> list[Progress]:
+    def add_round(self, votes: Sequence[Vote], num_steps: int) -> list[Progress]:
         """Note the steps agreed on in one round, and what the workers told in it."""
-        told = zip(self._resume_points, news[: len(self._resume_points)], strict=True)
-        kept = tuple((*known, *new) for known, new in told)
+        told = zip(self._resume_points, votes[: len(self._resume_points)], strict=True)
+        kept = tuple((*known, *vote.resume_points) for known, vote in told)
         counts = _make_columns([vote.counts for vote in votes], num_steps)
         files_touched = _make_columns([vote.files_touched for vote in votes], num_steps)
         rows = self._rows + np.cumsum(counts, axis=0)

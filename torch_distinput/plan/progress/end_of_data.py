@@ -18,9 +18,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from torch_distinput.plan.progress.position import ResumePoint
 
 WINDOW = 64
 """Steps that one vote can speak of."""
@@ -45,8 +45,7 @@ class Outcome(enum.Enum):
     DIFFER = "differ"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Vote:
+class Vote(NamedTuple):
     """One worker's word in one round.
 
     Attributes:
@@ -54,38 +53,14 @@ class Vote:
         counts: examples this worker brings to each ready step; at most ``WINDOW`` of them.
         marks: for each ready step a fingerprint of what all workers should have read alike, or 0.
         files_touched: for each ready step how many of this worker's files were touched by then.
-        has_news: this worker has noted a place from which its stream can be read again.
+        resume_points: places, new to the others, from which its stream can be read again.
     """
 
     state: VoterState
     counts: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     files_touched: tuple[int, ...] = ()
-    has_news: bool = False
-
-    def encode(self) -> NDArray[np.int64]:
-        """The vote as a vector of fixed length, for a collective."""
-        vector = np.zeros(3 + 3 * WINDOW, dtype=np.int64)
-        vector[:3] = self.state, self.has_news, len(self.counts)
-        columns = vector[3:].reshape(3, WINDOW)
-        for column, values in zip(
-            columns, (self.counts, self.marks, self.files_touched), strict=True
-        ):
-            column[: len(values)] = values
-        return vector
-
-    @staticmethod
-    def decode(vector: NDArray[np.int64]) -> Vote:
-        """The vote in a vector."""
-        state, has_news, ready = vector[:3].tolist()
-        counts, marks, files_touched = vector[3:].reshape(3, WINDOW)[:, :ready].tolist()
-        return Vote(
-            state=VoterState(state),
-            counts=tuple(counts),
-            marks=tuple(marks),
-            files_touched=tuple(files_touched),
-            has_news=bool(has_news),
-        )
+    resume_points: tuple[ResumePoint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,171 @@
+"""How ranks find each other: strangers, addresses that lead nowhere, and who never comes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from torch_distinput.cluster.channels import connect_peers as module
+from torch_distinput.cluster.channels.connect_peers import connect_peers
+from torch_distinput.cluster.channels.peer_address import own_addresses
+from torch_distinput.communicator import ChannelBrokenError
+
+LIMIT = 30.0
+SHORT = 0.5
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Loopback only, whatever the network of this machine is."""
+    monkeypatch.setattr(module, "own_addresses", lambda _: [HERE])
+
+
+def connect(store, rank, size, timeout=LIMIT):
+    peers = [peer for peer in range(size) if peer != rank]
+    return connect_peers(store, rank, peers, timeout=timeout)
+
+
+def close(*connected):
+    for peers in connected:
+        for peer in peers.values():
+            peer.close()
+
+
+def connect_all(size):
+    store = HashStore()
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: connect(store, rank, size), range(size)))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_each_rank_is_connected_with_each_other_one(here, size):
+    connected = connect_all(size)
+    for rank, peers in enumerate(connected):
+        for peer in peers:
+            peers[peer].send(0, bytes([rank, peer]))
+    for rank, peers in enumerate(connected):
+        assert {peer: bytes([peer, rank]) for peer in peers} == {
+            peer: bytes(peers[peer].receive(0)) for peer in peers
+        }
+    close(*connected)
+
+
+def test_the_addresses_of_this_machine_lead_to_it():
+    """As they are found here, without a variable that says which."""
+    connected = connect_all(2)
+    connected[0][1].send(0, b"here")
+    assert b"here" == connected[1][0].receive(0)
+    close(*connected)
+
+
+def strangers(port):
+    """What may come to an open port: silence, noise, a wrong secret, and who leaves at once."""
+    silent = socket.create_connection((HERE, port))
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"0" * 16 + bytes(4), b""):
+        with socket.create_connection((HERE, port)) as stranger:
+            stranger.sendall(said)
+    return silent
+
+
+def test_strangers_at_the_port_are_sent_away(here, monkeypatch):
+    monkeypatch.setattr(module, "_TRY_SECONDS", SHORT)
+    store = HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(connect, store, 0, 2)
+        silent = strangers(json.loads(store.get("0"))[1])
+        calling = connect(store, 1, 2)  # again and again, until those before it are gone
+        answered = answering.result(LIMIT)
+    calling[0].send(0, b"mine")
+    assert b"mine" == answered[1].receive(0)
+    close(calling, answered)
+    silent.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"x" * 16, b"x" * 99])
+def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
+    """127.0.1.1 on another host, say, where something listens at the same port."""
+    store = HashStore()
+    with socket.create_server(("127.0.0.2", 0)) as other, ThreadPoolExecutor(2) as pool:
+        port = other.getsockname()[1]
+
+        def answer():
+            connected, _ = other.accept()
+            connected.sendall(said)
+            connected.close()
+
+        pool.submit(answer)
+        with socket.create_server((HERE, port)) as right:
+            card = [["127.0.0.2", HERE], port, "a" * 16, "b" * 16]
+
+            def answer_well():
+                connected, _ = right.accept()
+                assert b"a" * 16 + bytes([0, 0, 0, 1]) == connected.recv(99)
+                connected.sendall(b"b" * 16)
+                assert b"!" == connected.recv(1)
+                return connected
+
+            answering = pool.submit(answer_well)
+            store.set("0", json.dumps(card))
+            connected = connect(store, 1, 2)
+            answering.result(LIMIT).close()
+    with pytest.raises(ChannelBrokenError, match="closed"):
+        connected[0].receive(0)
+    close(connected)
+
+
+def test_who_cannot_be_reached_is_named_with_what_was_tried(here):
+    store = HashStore()
+    with socket.create_server((HERE, 0)) as gone:
+        port = gone.getsockname()[1]
+    store.set("0", json.dumps([[HERE, "127.0.0.2"], port, "a" * 16, "b" * 16]))
+    with pytest.raises(ChannelBrokenError, match=r"worker 0 to answer .*127.0.0.1: .*127.0.0.2: "):
+        connect(store, 1, 2, timeout=SHORT)
+
+
+def test_who_never_calls_is_named(here):
+    with pytest.raises(ChannelBrokenError, match="connection from workers 1, 2"):
+        connect(HashStore(), 0, 3, timeout=SHORT)
+
+
+def test_no_socket_or_thread_is_left_of_a_try_that_failed(here):
+    before = threading.active_count()
+    store = HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(connect, store, 0, 3, SHORT)
+        with pytest.raises(ChannelBrokenError):
+            connect(store, 1, 3, timeout=SHORT)
+        with pytest.raises(ChannelBrokenError):
+            waiting.result(LIMIT)
+    assert before == threading.active_count()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is read on Linux only")
+class TestNetworkOfTheEnvironment:
+    @pytest.mark.parametrize("names", ["lo", "lo,lo"])
+    def test_it_is_used_alone(self, monkeypatch, names):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", names)
+        assert [HERE] * len(names.split(",")) == own_addresses(HashStore())
+
+    @pytest.mark.parametrize("name", ["nowhere", "a name that is much too long for it"])
+    def test_one_that_is_not_there_is_an_error(self, monkeypatch, name):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", name)
+        with pytest.raises(ChannelBrokenError, match=f"GLOO_SOCKET_IFNAME, got '{name}'"):
+            connect(HashStore(), 0, 2)
+
+
+def test_a_host_without_a_network_or_a_name_has_an_empty_list_or_loopback(monkeypatch):
+    """What cannot be found is left out."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+
+    def fail(*_, **__):
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert [] == own_addresses(HashStore())

@@ -1,0 +1,203 @@
+"""Ranks connect to each other, by what each of them writes into the store.
+
+Of two ranks the higher one calls, and the lower one answers. So each rank answers in a thread, from
+before it can be called until all have called, while it calls others itself.
+
+    thread    writes                     ordered by
+    connect   its own table of sockets   joins ``answer`` before it reads what that has written
+    answer    ``answered``, ``error``    ends after its last write
+
+What comes to an open port may be anybody: who calls must know the secret of whom it calls, and who
+answers must say the rest of it, as an address may lead to another host's process. A caller that has
+waited too long hangs up and calls again, so it confirms that it has heard the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import cycle
+from typing import NamedTuple, final
+
+from torch.distributed.distributed_c10d import Store
+
+from torch_distinput.cluster.channels.peer_address import own_addresses
+from torch_distinput.cluster.channels.peer_connection import PeerConnection, read_bytes
+from torch_distinput.communicator import ChannelBrokenError, named_workers
+from torch_distinput.threads import start_thread
+
+_SECRET_BYTES = 8
+_RANK_BYTES = 4
+_CONFIRMED = b"!"
+_TRY_SECONDS = 5.0
+"""For one address, and for a caller to say who it is."""
+_PAUSE_SECONDS = 0.1
+"""Between two rounds of addresses that refuse at once."""
+_PATIENCE = 5
+"""A rank answers for the whole time; others give up calling in this part of it, and say so."""
+
+
+class _Card(NamedTuple):
+    """What a rank tells of itself."""
+
+    addresses: Sequence[str]
+    port: int
+    call: str
+    answer: str
+
+
+def connect_peers(
+    store: Store, rank: int, peers: Sequence[int], *, timeout: float
+) -> dict[int, PeerConnection]:
+    """Connect a rank with others, all of whom do the same at this time.
+
+    Args:
+        store: where they find each other; of this meeting alone.
+        rank: this one.
+        peers: the others.
+        timeout: seconds to wait for those that call.
+
+    Raises:
+        ChannelBrokenError: not all of them could be reached, or have come.
+    """
+    try:
+        addresses, listener = own_addresses(store), _listen()
+    except OSError as error:
+        raise ChannelBrokenError(str(error)) from error
+    call, answer = secrets.token_hex(_SECRET_BYTES), secrets.token_hex(_SECRET_BYTES)
+    card = _Card(addresses, listener.getsockname()[1], call, answer)
+    answering = _Answering(listener, card, {peer for peer in peers if peer > rank}, timeout)
+    sockets: dict[int, socket.socket] = {}
+    try:
+        store.set(f"{rank}", json.dumps(card))
+        for peer in peers:
+            if peer < rank:
+                sockets[peer] = _call(rank, peer, store, timeout / _PATIENCE)
+        sockets |= answering.wait()
+    except BaseException:
+        for connected in (*sockets.values(), *answering.sockets.values()):
+            connected.close()
+        raise
+    finally:
+        answering.stop()
+    return {peer: PeerConnection(connected) for peer, connected in sockets.items()}
+
+
+def _listen() -> socket.socket:
+    """A port on all networks of this host."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", 0), family=socket.AF_INET6, backlog=socket.SOMAXCONN, dualstack_ipv6=True
+        )
+    return socket.create_server(("", 0), backlog=socket.SOMAXCONN)
+
+
+def _call(rank: int, peer: int, store: Store, seconds: float) -> socket.socket:
+    """Connect to a rank, and hear from it that it is the one."""
+    card = _Card(*json.loads(store.get(f"{peer}")))
+    deadline = time.monotonic() + seconds
+    failed: dict[str, str] = {}
+    for address in cycle(card.addresses):
+        left = deadline - time.monotonic()
+        if left <= 0.0:
+            break
+        try:
+            return _call_address(rank, card, address, min(left, _TRY_SECONDS))
+        except OSError as error:
+            failed[address] = str(error)
+        if address == card.addresses[-1]:
+            time.sleep(_PAUSE_SECONDS)
+    tried = "; ".join(f"{address}: {why}" for address, why in failed.items())
+    msg = (
+        f"Expected worker {peer} to answer at port {card.port} within {seconds:g} s, but it does "
+        f"not. {tried or 'It has no address.'}. Let workers connect to any port of each other, or "
+        "name a network that they share in GLOO_SOCKET_IFNAME."
+    )
+    raise ChannelBrokenError(msg)
+
+
+def _call_address(rank: int, card: _Card, address: str, seconds: float) -> socket.socket:
+    connected = socket.create_connection((address, card.port), seconds)
+    try:
+        connected.sendall(card.call.encode() + rank.to_bytes(_RANK_BYTES, "big"))
+        _expect(card.answer, read_bytes(connected, len(card.answer)))
+        connected.sendall(_CONFIRMED)
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _expect(secret: str, said: bytes | bytearray) -> None:
+    if not secrets.compare_digest(said, secret.encode()):
+        msg = "another process is there"
+        raise ConnectionError(msg)
+
+
+@final
+class _Answering:
+    """Takes the calls of other ranks, in a thread.
+
+    Attributes:
+        sockets: of those that have called, by rank.
+    """
+
+    def __init__(
+        self, listener: socket.socket, card: _Card, expected: set[int], seconds: float
+    ) -> None:
+        """Start taking calls."""
+        self.sockets: dict[int, socket.socket] = {}
+        self._listener = listener
+        self._card = card
+        self._expected = expected
+        self._deadline = time.monotonic() + seconds
+        self._thread = start_thread(self._run, name="answer", stop=self._shut)
+
+    def wait(self) -> dict[int, socket.socket]:
+        """Return them all.
+
+        Raises:
+            ChannelBrokenError: some have not come in time.
+        """
+        self._thread.join()
+        if missing := sorted(self._expected - self.sockets.keys()):
+            msg = f"Expected a connection from {named_workers(missing)}, but none has come in time."
+            raise ChannelBrokenError(msg)
+        return self.sockets
+
+    def stop(self) -> None:
+        """Take no more calls."""
+        self._shut()
+        self._thread.join()
+        self._listener.close()
+
+    def _shut(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+    def _run(self) -> None:
+        while self._expected - self.sockets.keys():
+            left = self._deadline - time.monotonic()
+            if left <= 0.0:
+                return
+            self._listener.settimeout(left)
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:  # out of time, or stopped
+                return
+            try:
+                self._take(connected)
+            except OSError:
+                connected.close()  # nobody of ours
+
+    def _take(self, connected: socket.socket) -> None:
+        connected.settimeout(_TRY_SECONDS)
+        _expect(self._card.call, read_bytes(connected, len(self._card.call)))
+        rank = int.from_bytes(read_bytes(connected, _RANK_BYTES), "big")
+        connected.sendall(self._card.answer.encode())
+        _expect(_CONFIRMED.decode(), read_bytes(connected, 1))  # or it has given up meanwhile
+        self.sockets[rank] = connected
