@@ -3,7 +3,7 @@
 A vote is due with a full window. One with less is due as well, but only ``_PART_SECONDS`` after the
 vote before, or sooner with as many steps as came while an earlier vote waited in full:
 
-    a source of 0.1 ms a step          some fifty steps to a vote, as many as are read in that time
+    a source of 0.2 ms a step          some fifty steps to a vote, as many as are read in that time
     a source of 20 ms a step           each step is voted on as soon as it is read
     a source that waits for the loop   gives two steps, say, until the loop has taken these: votes
                                        are on two steps, and only one of many waits for more
@@ -18,7 +18,7 @@ from typing import final
 
 from torch_distinput.plan.progress.end_of_data import WINDOW
 
-_PART_SECONDS = 0.005
+_PART_SECONDS = 0.01
 """Time between a vote and one on fewer steps than can be expected: a vote costs 0.2 ms of the
 processor, and so never more than a few hundredths of it, unless no more steps would come."""
 _CYCLE = 32
