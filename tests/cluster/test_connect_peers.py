@@ -18,6 +18,7 @@ from torch_distinput.communicator import ChannelBrokenError
 
 LIMIT = 30.0
 SHORT = 0.5
+SECRET = 16
 HERE = "127.0.0.1"
 
 
@@ -66,12 +67,13 @@ def test_the_addresses_of_this_machine_lead_to_it():
 
 
 def strangers(port):
-    """What may come to an open port: silence, noise, a wrong secret, and who leaves at once."""
-    silent = socket.create_connection((HERE, port))
-    for said in (b"GET / HTTP/1.1\r\n\r\n", b"0" * 16 + bytes(4), b""):
-        with socket.create_connection((HERE, port)) as stranger:
-            stranger.sendall(said)
-    return silent
+    """What may come to an open port: silence, noise, who leaves at once, and a wrong secret."""
+    said = (b"", b"GET / HTTP/1.1\r\n\r\n", b"0" * SECRET + bytes([0, 0, 0, 1]) + b"!")
+    found = [socket.create_connection((HERE, port)) for _ in said]
+    for stranger, words in zip(found, said, strict=True):
+        stranger.sendall(words)
+    socket.create_connection((HERE, port)).close()
+    return found
 
 
 def test_strangers_at_the_port_are_sent_away(here, monkeypatch):
@@ -79,16 +81,17 @@ def test_strangers_at_the_port_are_sent_away(here, monkeypatch):
     store = HashStore()
     with ThreadPoolExecutor(1) as pool:
         answering = pool.submit(connect, store, 0, 2)
-        silent = strangers(json.loads(store.get("0"))[1])
+        others = strangers(json.loads(store.get("0"))[1])
         calling = connect(store, 1, 2)  # again and again, until those before it are gone
         answered = answering.result(LIMIT)
     calling[0].send(0, b"mine")
     assert b"mine" == answered[1].receive(0)
     close(calling, answered)
-    silent.close()
+    for stranger in others:
+        stranger.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"x" * 16, b"x" * 99])
+@pytest.mark.parametrize("said", [b"", b"x" * SECRET])
 def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
     """127.0.1.1 on another host, say, where something listens at the same port."""
     store = HashStore()
@@ -96,18 +99,20 @@ def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
         port = other.getsockname()[1]
 
         def answer():
-            connected, _ = other.accept()
-            connected.sendall(said)
-            connected.close()
+            with other.accept()[0] as connected:
+                connected.recv(99)
+                connected.sendall(said)
+                if len(said) >= SECRET:
+                    assert not connected.recv(1)  # it hangs up
 
-        pool.submit(answer)
+        answering_ill = pool.submit(answer)
         with socket.create_server((HERE, port)) as right:
-            card = [["127.0.0.2", HERE], port, "a" * 16, "b" * 16]
+            card = [["127.0.0.2", HERE], port, "a" * SECRET, "b" * SECRET]
 
             def answer_well():
                 connected, _ = right.accept()
-                assert b"a" * 16 + bytes([0, 0, 0, 1]) == connected.recv(99)
-                connected.sendall(b"b" * 16)
+                assert b"a" * SECRET + bytes([0, 0, 0, 1]) == connected.recv(99)
+                connected.sendall(b"b" * SECRET)
                 assert b"!" == connected.recv(1)
                 return connected
 
@@ -115,6 +120,7 @@ def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
             store.set("0", json.dumps(card))
             connected = connect(store, 1, 2)
             answering.result(LIMIT).close()
+        answering_ill.result(LIMIT)
     with pytest.raises(ChannelBrokenError, match="closed"):
         connected[0].receive(0)
     close(connected)
@@ -124,7 +130,7 @@ def test_who_cannot_be_reached_is_named_with_what_was_tried(here):
     store = HashStore()
     with socket.create_server((HERE, 0)) as gone:
         port = gone.getsockname()[1]
-    store.set("0", json.dumps([[HERE, "127.0.0.2"], port, "a" * 16, "b" * 16]))
+    store.set("0", json.dumps([[HERE, "127.0.0.2"], port, "a" * SECRET, "b" * SECRET]))
     with pytest.raises(ChannelBrokenError, match=r"worker 0 to answer .*127.0.0.1: .*127.0.0.2: "):
         connect(store, 1, 2, timeout=SHORT)
 
