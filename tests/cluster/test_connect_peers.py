@@ -135,6 +135,25 @@ def test_who_cannot_be_reached_is_named_with_what_was_tried(here):
         connect(store, 1, 2, timeout=SHORT)
 
 
+def test_who_never_says_where_it_is_does_not_keep_the_store(here):
+    """A client of the store that waited for it would serve nobody else meanwhile."""
+    with pytest.raises(ChannelBrokenError, match="worker 0 to say in the store where it is"):
+        connect(HashStore(), 1, 2, timeout=SHORT)
+
+
+def test_a_silent_address_leaves_time_for_the_next_one(monkeypatch):
+    store = HashStore()
+    monkeypatch.setattr(module, "own_addresses", lambda _: ["127.0.0.2", HERE])
+    with socket.create_server(("127.0.0.2", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setattr(module, "_listen", lambda: socket.create_server((HERE, port)))
+        with ThreadPoolExecutor(1) as pool:
+            answering = pool.submit(connect, store, 0, 2, 10)
+            store.get("0")
+            monkeypatch.setattr(module, "_listen", lambda: socket.create_server((HERE, 0)))
+            close(connect(store, 1, 2, timeout=10), answering.result(LIMIT))
+
+
 def test_who_never_calls_is_named(here):
     with pytest.raises(ChannelBrokenError, match="connection from workers 1, 2"):
         connect(HashStore(), 0, 3, timeout=SHORT)

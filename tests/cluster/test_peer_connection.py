@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_distinput.cluster.channels.peer_connection import PeerConnection
+from torch_distinput.cluster.channels import peer_connection
+from torch_distinput.cluster.channels.peer_connection import _HEADER, PeerConnection
 from torch_distinput.communicator import ChannelBrokenError
 
 LIMIT = 30.0
@@ -120,11 +121,27 @@ def test_what_was_sent_before_the_end_is_received(ends):
         ends[1].receive(1)
 
 
-def test_a_message_that_is_cut_off_is_none(ends):
-    ends[0]._socket.send(b"\0" * 15)
+@pytest.mark.parametrize("length", [15, 16, 17, 40, 115])
+def test_a_message_that_is_cut_off_is_none_for_whoever_asks(ends, length):
+    """Its rest is not taken for another one."""
+    message = _HEADER.pack(0, 100) + _HEADER.pack(1, 2) * 7
+    ends[0]._socket.send(message[:length])
     ends[0].close()
-    with pytest.raises(ChannelBrokenError):
-        ends[1].receive(0)
+    for tag in (0, 1, 1, 0):
+        with pytest.raises(ChannelBrokenError):
+            ends[1].receive(tag)
+
+
+def test_without_a_thread_for_the_rest_of_a_message_the_connection_ends(ends, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(peer_connection, "start_thread", fail)
+    with pytest.raises(ChannelBrokenError, match="new thread"):
+        ends[0].send(0, bytes(LARGE))
+    for connection in ends:
+        with pytest.raises(ChannelBrokenError):
+            connection.receive(0)
 
 
 def test_who_sends_to_one_that_is_gone_hears_of_it(ends):

@@ -5,7 +5,8 @@ before it can be called until all have called, while it calls others itself.
 
     thread    writes                     ordered by
     connect   its own table of sockets   joins ``answer`` before it reads what that has written
-    answer    ``answered``, ``error``    ends after its last write
+    answer    ``sockets``                ends after its last write
+    any       ``_is_stopped``            the answering thread looks at it now and then
 
 What comes to an open port may be anybody: who calls must know the secret of whom it calls, and who
 answers must say the rest of it, as an address may lead to another host's process. A caller that has
@@ -26,15 +27,19 @@ from typing import NamedTuple, final
 from torch.distributed.distributed_c10d import Store
 
 from torch_distinput.cluster.channels.peer_address import own_addresses
-from torch_distinput.cluster.channels.peer_connection import PeerConnection, read_bytes
+from torch_distinput.cluster.channels.peer_connection import PeerConnection
 from torch_distinput.communicator import ChannelBrokenError, named_workers
-from torch_distinput.threads import start_thread
+from torch_distinput.threads import call_in_child, start_thread
 
 _SECRET_BYTES = 8
 _RANK_BYTES = 4
 _CONFIRMED = b"!"
 _TRY_SECONDS = 5.0
 """For one address, and for a caller to say who it is."""
+_LEAST_SECONDS = 0.001
+_FIRST_PAUSE_SECONDS = 0.001
+_LOOK_SECONDS = 0.5
+"""Time between two questions whether answering was stopped; not all systems wake who accepts."""
 _PAUSE_SECONDS = 0.1
 """Between two rounds of addresses that refuse at once."""
 _PATIENCE = 5
@@ -70,6 +75,7 @@ def connect_peers(
         raise ChannelBrokenError(str(error)) from error
     call, answer = secrets.token_hex(_SECRET_BYTES), secrets.token_hex(_SECRET_BYTES)
     card = _Card(addresses, listener.getsockname()[1], call, answer)
+    call_in_child(listener, socket.socket.close)
     answering = _Answering(listener, card, {peer for peer in peers if peer > rank}, timeout)
     sockets: dict[int, socket.socket] = {}
     try:
@@ -78,13 +84,14 @@ def connect_peers(
             if peer < rank:
                 sockets[peer] = _call(rank, peer, store, timeout / _PATIENCE)
         sockets |= answering.wait()
+        return {peer: PeerConnection(connected) for peer, connected in sockets.items()}
     except BaseException:
+        answering.stop()  # first, as it may be taking a call
         for connected in (*sockets.values(), *answering.sockets.values()):
             connected.close()
         raise
     finally:
         answering.stop()
-    return {peer: PeerConnection(connected) for peer, connected in sockets.items()}
 
 
 def _listen() -> socket.socket:
@@ -98,15 +105,16 @@ def _listen() -> socket.socket:
 
 def _call(rank: int, peer: int, store: Store, seconds: float) -> socket.socket:
     """Connect to a rank, and hear from it that it is the one."""
-    card = _Card(*json.loads(store.get(f"{peer}")))
     deadline = time.monotonic() + seconds
+    card = _find_card(peer, store, deadline)
+    longest = min(_TRY_SECONDS, seconds / (2 * max(1, len(card.addresses))))
     failed: dict[str, str] = {}
     for address in cycle(card.addresses):
         left = deadline - time.monotonic()
         if left <= 0.0:
             break
         try:
-            return _call_address(rank, card, address, min(left, _TRY_SECONDS))
+            return _call_address(rank, card, address, min(left, longest))
         except OSError as error:
             failed[address] = str(error)
         if address == card.addresses[-1]:
@@ -120,11 +128,28 @@ def _call(rank: int, peer: int, store: Store, seconds: float) -> socket.socket:
     raise ChannelBrokenError(msg)
 
 
+def _find_card(peer: int, store: Store, deadline: float) -> _Card:
+    """What a rank tells of itself.
+
+    Asked for again and again: a client of the store that waits for a rank serves nobody else.
+    """
+    pause = _FIRST_PAUSE_SECONDS
+    while not store.check([f"{peer}"]):
+        if time.monotonic() > deadline:
+            msg = f"Expected worker {peer} to say in the store where it is, but it has not in time."
+            raise ChannelBrokenError(msg)
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSE_SECONDS)
+    return _Card(*json.loads(store.get(f"{peer}")))
+
+
 def _call_address(rank: int, card: _Card, address: str, seconds: float) -> socket.socket:
+    deadline = time.monotonic() + seconds
     connected = socket.create_connection((address, card.port), seconds)
+    call_in_child(connected, socket.socket.close)
     try:
         connected.sendall(card.call.encode() + rank.to_bytes(_RANK_BYTES, "big"))
-        _expect(card.answer, read_bytes(connected, len(card.answer)))
+        _expect(card.answer, _hear(connected, len(card.answer), deadline))
         connected.sendall(_CONFIRMED)
     except BaseException:
         connected.close()
@@ -132,7 +157,20 @@ def _call_address(rank: int, card: _Card, address: str, seconds: float) -> socke
     return connected
 
 
-def _expect(secret: str, said: bytes | bytearray) -> None:
+def _hear(connected: socket.socket, size: int, deadline: float) -> bytes:
+    """Read so many bytes, of whoever it is, in time."""
+    heard = b""
+    while len(heard) < size:
+        connected.settimeout(max(_LEAST_SECONDS, deadline - time.monotonic()))
+        received = connected.recv(size - len(heard))
+        if not received or time.monotonic() > deadline:
+            msg = "it has hung up, or takes too long"
+            raise ConnectionError(msg)
+        heard += received
+    return heard
+
+
+def _expect(secret: str, said: bytes) -> None:
     if not secrets.compare_digest(said, secret.encode()):
         msg = "another process is there"
         raise ConnectionError(msg)
@@ -155,6 +193,7 @@ class _Answering:
         self._card = card
         self._expected = expected
         self._deadline = time.monotonic() + seconds
+        self._is_stopped = False
         self._thread = start_thread(self._run, name="answer", stop=self._shut)
 
     def wait(self) -> dict[int, socket.socket]:
@@ -176,28 +215,33 @@ class _Answering:
         self._listener.close()
 
     def _shut(self) -> None:
+        self._is_stopped = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
 
     def _run(self) -> None:
         while self._expected - self.sockets.keys():
             left = self._deadline - time.monotonic()
-            if left <= 0.0:
+            if self._is_stopped or left <= 0.0:
                 return
-            self._listener.settimeout(left)
+            self._listener.settimeout(min(left, _LOOK_SECONDS))
             try:
                 connected, _ = self._listener.accept()
-            except OSError:  # out of time, or stopped
-                return
+            except TimeoutError:
+                continue
+            except OSError:  # stopped, or whoever called has gone by now
+                time.sleep(0.0 if self._is_stopped else _PAUSE_SECONDS)
+                continue
+            call_in_child(connected, socket.socket.close)
             try:
                 self._take(connected)
             except OSError:
                 connected.close()  # nobody of ours
 
     def _take(self, connected: socket.socket) -> None:
-        connected.settimeout(_TRY_SECONDS)
-        _expect(self._card.call, read_bytes(connected, len(self._card.call)))
-        rank = int.from_bytes(read_bytes(connected, _RANK_BYTES), "big")
+        deadline = time.monotonic() + _TRY_SECONDS
+        _expect(self._card.call, _hear(connected, len(self._card.call), deadline))
+        rank = int.from_bytes(_hear(connected, _RANK_BYTES, deadline), "big")
         connected.sendall(self._card.answer.encode())
-        _expect(_CONFIRMED.decode(), read_bytes(connected, 1))  # or it has given up meanwhile
+        _expect(_CONFIRMED.decode(), _hear(connected, 1, deadline))  # or it has given up meanwhile
         self.sockets[rank] = connected

@@ -1,4 +1,4 @@
-"""Connecting in a thread: one that waits inside of gloo does not hear that another rank is gone.
+"""Connecting in a thread: one that waits for a rank does not hear that it is gone.
 
 What it makes is its only value, and the caller's thread waits for it.
 

@@ -24,7 +24,7 @@ class Transport(Protocol):
     def send(self, message: bytes, to: int) -> None:
         """Send a message, without waiting for who receives it."""
 
-    def receive(self, source: int) -> bytes | bytearray:
+    def receive(self, source: int) -> bytes:
         """Wait for the next message of a worker."""
 
 
@@ -82,7 +82,7 @@ def _join(parts: Sequence[bytes]) -> bytes:
     return b"".join((struct.pack(f"!{len(parts)}Q", *map(len, parts)), *parts))
 
 
-def _split(message: bytes | bytearray, num_parts: int) -> list[bytes]:
+def _split(message: bytes, num_parts: int) -> list[bytes]:
     lengths = struct.Struct(f"!{num_parts}Q")
     ends = accumulate(lengths.unpack_from(message), initial=lengths.size)
     content = memoryview(message)

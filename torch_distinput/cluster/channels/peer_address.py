@@ -46,7 +46,7 @@ def _guess(store: Store) -> Iterator[str]:
         base = base.underlying_store
     if host := getattr(base, "host", ""):
         yield from _addresses_towards(host)
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):  # the latter for names that are too long
         named = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
         yield from (str(address[0]) for *_, address in named)
     yield from _addresses_towards(_ANYWHERE)
@@ -54,7 +54,7 @@ def _guess(store: Store) -> Iterator[str]:
 
 def _addresses_towards(host: str) -> Iterator[str]:
     """From which address this host would talk to another one; nothing is sent."""
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):  # the latter for names that are too long
         family, kind, *_, address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)

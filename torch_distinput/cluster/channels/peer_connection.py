@@ -23,10 +23,12 @@ from torch_distinput.threads import call_in_child, new_condition, new_lock, star
 
 _HEADER = struct.Struct("!QQ")
 """The tag and the length of a message."""
-_AT_ONCE = getattr(socket, "MSG_DONTWAIT", None)
+_QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0)
+"""An error, whatever the user has made of SIGPIPE."""
+_AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 """To send what fits, without waiting; not on Windows, where another thread sends all."""
 _READ_BYTES = 1 << 16
-CLOSED = "the other rank has closed the connection"
+_CLOSED = "the other rank has closed the connection"
 
 
 @final
@@ -47,7 +49,7 @@ class PeerConnection:
         # Not at exit: threads may still be reading then, and are ended in their order.
         weakref.finalize(self, connected.close).atexit = False
         # A child's copy would keep the connection open beyond the end of this process.
-        call_in_child(self, PeerConnection._close)
+        call_in_child(connected, socket.socket.close)
 
     def send(self, tag: int, content: bytes) -> None:
         """Send a message without waiting for who receives it: that one may be sending too.
@@ -61,7 +63,7 @@ class PeerConnection:
                 self._unsent.append(message)
             elif rest := message[self._send_at_once(message) :]:
                 self._unsent.append(rest)
-                start_thread(self._send_rest, name="sender", stop=_nothing, give_up=self.shut)
+                self._start_sender()
 
     def receive(self, tag: int) -> bytes:
         """Wait for the next message of a tag.
@@ -94,9 +96,6 @@ class PeerConnection:
     def close(self) -> None:
         """Shut it, and give the socket back."""
         self.shut()
-        self._close()
-
-    def _close(self) -> None:
         self._socket.close()
 
     def _take(self, tag: int) -> bytes:
@@ -106,11 +105,19 @@ class PeerConnection:
             del self._arrived[tag]
         return content
 
+    def _start_sender(self) -> None:
+        try:
+            start_thread(self._send_rest, name="sender", stop=_nothing, give_up=self.shut)
+        except RuntimeError as error:  # no more threads: half a message is none
+            self._unsent.clear()
+            self.shut()
+            raise ChannelBrokenError(str(error)) from error
+
     def _send_at_once(self, message: memoryview) -> int:
-        if _AT_ONCE is None:
+        if not _AT_ONCE:
             return 0
         try:
-            return self._socket.send(message, _AT_ONCE)
+            return self._socket.send(message, _AT_ONCE | _QUIETLY)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -120,7 +127,7 @@ class PeerConnection:
         is_done = False
         while not is_done:
             try:
-                self._socket.sendall(self._unsent[0])
+                self._socket.sendall(self._unsent[0], _QUIETLY)
             except OSError:
                 self.shut()  # who sends or receives next hears of it
             with self._sending:
@@ -128,38 +135,28 @@ class PeerConnection:
                 is_done = not self._unsent
 
     def _read(self) -> tuple[int, bytes]:
-        """The next message, whose it may be; what has arrived behind it is kept."""
-        tag, length = _HEADER.unpack(self._read_bytes(_HEADER.size))
-        return tag, self._read_bytes(length)
+        """The next message, whose it may be; what has arrived behind it is kept.
 
-    def _read_bytes(self, size: int) -> bytes:
+        One that was cut off stays where it is: who reads next must not take its rest for another.
+        """
+        self._fill(_HEADER.size)
+        tag, length = _HEADER.unpack_from(self._unread)
+        end = _HEADER.size + length
+        self._fill(end)
+        content = bytes(memoryview(self._unread)[_HEADER.size : end])
+        del self._unread[:end]
+        return tag, content
+
+    def _fill(self, size: int) -> None:
+        """Wait until so many bytes are there."""
         try:
-            while len(self._unread) < size:
-                received = self._socket.recv(max(_READ_BYTES, size - len(self._unread)))
+            while (missing := size - len(self._unread)) > 0:
+                received = self._socket.recv(max(_READ_BYTES, missing))
                 if not received:
-                    raise ConnectionResetError(CLOSED)
+                    raise ConnectionResetError(_CLOSED)
                 self._unread += received
         except OSError as error:
             raise ChannelBrokenError(str(error)) from error
-        content = bytes(memoryview(self._unread)[:size])
-        del self._unread[:size]
-        return content
-
-
-def read_bytes(connected: socket.socket, size: int) -> bytearray:
-    """Read so many bytes.
-
-    Raises:
-        OSError: the connection ends before.
-    """
-    content = bytearray(size)
-    missing = memoryview(content)
-    while missing:
-        count = connected.recv_into(missing)
-        if not count:
-            raise ConnectionResetError(CLOSED)
-        missing = missing[count:]
-    return content
 
 
 def _nothing() -> None:

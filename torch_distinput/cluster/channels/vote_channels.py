@@ -42,7 +42,7 @@ class VoteConnections:
         """Send a message, without waiting for who receives it."""
         self._peers[to].send(tag, message)
 
-    def receive(self, source: int, tag: int) -> bytes | bytearray:
+    def receive(self, source: int, tag: int) -> bytes:
         """Wait for the next message of a worker."""
         return self._peers[source].receive(tag)
 
@@ -89,6 +89,6 @@ class VoteChannel:
         """Send a message to one worker."""
         self._connections.send(message, to, self._tag)
 
-    def receive(self, source: int) -> bytes | bytearray:
+    def receive(self, source: int) -> bytes:
         """Receive the next message of one worker."""
         return self._connections.receive(source, self._tag)
