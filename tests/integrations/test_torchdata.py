@@ -318,7 +318,7 @@ def test_a_source_is_started_again_when_nobody_is_inside_of_it():
     assert 0 == next(steps)
     assert held.entered.wait(60)
     node.reset()
-    assert 0 == next(node)
+    assert next(node) in (0, 1)  # nobody has stopped the other thread, which may come first again
     assert [False, False] == held.starts
 
 
