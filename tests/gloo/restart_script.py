@@ -24,6 +24,7 @@ import torch_distinput as tdi
 EPOCHS = 2
 SAVE_EVERY = 3
 NUM_EXAMPLES = 83
+GLOBAL_BATCH_SIZE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +50,37 @@ class Job:
     moment: str = "before"
 
 
-def distributed(job: Job, strategy: tdi.Strategy) -> tdi.DistributedDataset:
+class Parser:
+    """Reads the number in a line; from one line on it only waits to be killed.
+
+    A loader process reads ahead, and would have ended its epoch before the step it is killed in.
+    """
+
+    def __init__(self, last_line: int | None) -> None:
+        self._last_line = last_line
+        self._num_lines = 0
+
+    def __call__(self, line: str) -> int:
+        self._num_lines += 1
+        while self._num_lines == self._last_line:
+            signal.pause()
+        return int(line)
+
+
+def distributed(
+    job: Job, strategy: tdi.Strategy, saboteur: Saboteur | None = None
+) -> tdi.DistributedDataset:
     """The numbers below NUM_EXAMPLES, from files of uneven size or from a tensor."""
     source: Any = torch.arange(NUM_EXAMPLES)
     if job.source == "files":
-        source = tdi.FileDataset(f"{job.folder}/data-*.txt").map(int)
+        last_line = saboteur.last_line_to_read() if saboteur else None
+        source = tdi.FileDataset(f"{job.folder}/data-*.txt").map(Parser(last_line))
     return strategy.distribute_dataset(
-        source, global_batch_size=8, shuffle=True, seed=1, num_workers=job.num_workers
+        source,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        shuffle=True,
+        seed=1,
+        num_workers=job.num_workers,
     )
 
 
@@ -88,6 +113,11 @@ class Saboteur:
         if self.is_due(step, moment):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def last_line_to_read(self) -> int | None:
+        """The line at which a loader process waits that is to be killed: two steps after that."""
+        is_loader = self._armed and self._job.moment == "loader"
+        return (self._job.step + 2) * GLOBAL_BATCH_SIZE // 2 if is_loader else None
+
     def kill_loader(self, step: int) -> None:
         """Kill this rank's loader process if its time has come."""
         if self.is_due(step, "loader"):
@@ -111,7 +141,7 @@ def train(job: Job, strategy: tdi.Strategy, attempt: int) -> None:
     """Train from the last checkpoint to the end of the last epoch."""
     rank, folder = strategy.worker_index, Path(job.folder)
     saboteur = Saboteur(job, rank, attempt)
-    data, step = distributed(job, strategy), 0
+    data, step = distributed(job, strategy, saboteur), 0
     model, optimizer = new_model()
     if (folder / "checkpoint.pt").exists():
         checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)

@@ -15,10 +15,10 @@ OPTIONS = tdi.InputOptions(trace=True)
 
 
 class SlowOnOne(torch.utils.data.Dataset):
-    """Rank 1 needs 20 ms for a step, rank 0 nothing."""
+    """Rank 1 needs 80 ms for a step, which are long beside a stall; rank 0 nothing."""
 
     def __init__(self, rank):
-        self._seconds = 0.010 * rank
+        self._seconds = 0.040 * rank
 
     def __len__(self):
         return 60
@@ -64,7 +64,7 @@ def test_where_ranks_vote_the_others_wait_in_the_agreement():
 def measure_broadcast(strategy):
     """The report of each of two ranks that share data, of which the first one reads."""
     shared = strategy_on((1, 2), ("dp", "tp"), replicate_input="broadcast")
-    for _ in shared.distribute_dataset(SlowOnOne(0.5), global_batch_size=4, options=OPTIONS):
+    for _ in shared.distribute_dataset(SlowOnOne(0.125), global_batch_size=4, options=OPTIONS):
         pass
     return shared.report().ranks
 
@@ -77,11 +77,11 @@ def test_a_rank_waits_in_the_agreement_for_the_one_that_reads_for_it():
 
 
 def test_the_slow_rank_is_named_and_the_others_wait_in_the_all_reduce():
-    """A measured wait: 20 ms or more of a step, and on rank 0 as much in its own step."""
+    """A measured wait: most of 80 ms of a step, and on rank 0 as much in its own step."""
     reports = run_ranks(measure, 2)
     assert reports[0] == reports[1]
     verdict, (fast, slow) = reports[0].verdict, reports[0].ranks
     assert ("input", 1, "source") == (verdict.bound, verdict.rank, verdict.station)
     assert "your step" == verdict.others_wait_in
-    assert slow.waits["source"] >= 0.020
-    assert fast.own_step >= 0.015
+    assert slow.waits["source"] >= 0.060
+    assert fast.own_step >= 0.060
