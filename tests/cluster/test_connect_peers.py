@@ -19,7 +19,7 @@ from torch_distinput.communicator import ChannelBrokenError
 LIMIT = 30.0
 SHORT = 0.5
 SECRET = 16
-HERE = "127.0.0.1"
+HERE, THERE = "127.0.0.1", "127.0.0.2"
 
 
 @pytest.fixture
@@ -91,12 +91,23 @@ def test_strangers_at_the_port_are_sent_away(here, monkeypatch):
         stranger.close()
 
 
+def servers_at_one_port():
+    """At THERE and HERE; a port that is free on one may be taken on the other."""
+    while True:
+        there = socket.create_server((THERE, 0))
+        try:
+            return there, socket.create_server((HERE, there.getsockname()[1]))
+        except OSError:
+            there.close()
+
+
 @pytest.mark.parametrize("said", [b"", b"x" * SECRET])
 def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
     """127.0.1.1 on another host, say, where something listens at the same port."""
     store = HashStore()
-    with socket.create_server(("127.0.0.2", 0)) as other, ThreadPoolExecutor(2) as pool:
-        port = other.getsockname()[1]
+    other, right = servers_at_one_port()
+    with other, right, ThreadPoolExecutor(2) as pool:
+        card = [[THERE, HERE], right.getsockname()[1], "a" * SECRET, "b" * SECRET]
 
         def answer():
             with other.accept()[0] as connected:
@@ -105,21 +116,17 @@ def test_an_address_that_leads_to_another_process_is_passed_over(here, said):
                 if len(said) >= SECRET:
                     assert not connected.recv(1)  # it hangs up
 
-        answering_ill = pool.submit(answer)
-        with socket.create_server((HERE, port)) as right:
-            card = [["127.0.0.2", HERE], port, "a" * SECRET, "b" * SECRET]
+        def answer_well():
+            connected, _ = right.accept()
+            assert b"a" * SECRET + bytes([0, 0, 0, 1]) == connected.recv(99)
+            connected.sendall(b"b" * SECRET)
+            assert b"!" == connected.recv(1)
+            return connected
 
-            def answer_well():
-                connected, _ = right.accept()
-                assert b"a" * SECRET + bytes([0, 0, 0, 1]) == connected.recv(99)
-                connected.sendall(b"b" * SECRET)
-                assert b"!" == connected.recv(1)
-                return connected
-
-            answering = pool.submit(answer_well)
-            store.set("0", json.dumps(card))
-            connected = connect(store, 1, 2)
-            answering.result(LIMIT).close()
+        answering_ill, answering = pool.submit(answer), pool.submit(answer_well)
+        store.set("0", json.dumps(card))
+        connected = connect(store, 1, 2)
+        answering.result(LIMIT).close()
         answering_ill.result(LIMIT)
     with pytest.raises(ChannelBrokenError, match="closed"):
         connected[0].receive(0)
@@ -130,7 +137,7 @@ def test_who_cannot_be_reached_is_named_with_what_was_tried(here):
     store = HashStore()
     with socket.create_server((HERE, 0)) as gone:
         port = gone.getsockname()[1]
-    store.set("0", json.dumps([[HERE, "127.0.0.2"], port, "a" * SECRET, "b" * SECRET]))
+    store.set("0", json.dumps([[HERE, THERE], port, "a" * SECRET, "b" * SECRET]))
     with pytest.raises(ChannelBrokenError, match=r"worker 0 to answer .*127.0.0.1: .*127.0.0.2: "):
         connect(store, 1, 2, timeout=SHORT)
 
@@ -143,15 +150,14 @@ def test_who_never_says_where_it_is_does_not_keep_the_store(here):
 
 def test_a_silent_address_leaves_time_for_the_next_one(monkeypatch):
     store = HashStore()
-    monkeypatch.setattr(module, "own_addresses", lambda _: ["127.0.0.2", HERE])
-    with socket.create_server(("127.0.0.2", 0)) as silent:
-        port = silent.getsockname()[1]
-        monkeypatch.setattr(module, "_listen", lambda: socket.create_server((HERE, port)))
-        with ThreadPoolExecutor(1) as pool:
-            answering = pool.submit(connect, store, 0, 2, 10)
-            store.get("0")
-            monkeypatch.setattr(module, "_listen", lambda: socket.create_server((HERE, 0)))
-            close(connect(store, 1, 2, timeout=10), answering.result(LIMIT))
+    monkeypatch.setattr(module, "own_addresses", lambda _: [THERE, HERE])
+    silent, listener = servers_at_one_port()
+    monkeypatch.setattr(module, "_listen", lambda: listener)
+    with silent, ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(connect, store, 0, 2, 10)
+        store.get("0")
+        monkeypatch.setattr(module, "_listen", lambda: socket.create_server((HERE, 0)))
+        close(connect(store, 1, 2, timeout=10), answering.result(LIMIT))
 
 
 def test_who_never_calls_is_named(here):

@@ -42,8 +42,8 @@ _LOOK_SECONDS = 0.5
 """Time between two questions whether answering was stopped; not all systems wake who accepts."""
 _PAUSE_SECONDS = 0.1
 """Between two rounds of addresses that refuse at once."""
-_PATIENCE = 5
-"""A rank answers for the whole time; others give up calling in this part of it, and say so."""
+_CALL_PART = 5
+"""A rank answers for the whole time; who calls gives up after a fifth of it, and can say so."""
 
 
 class _Card(NamedTuple):
@@ -82,7 +82,7 @@ def connect_peers(
         store.set(f"{rank}", json.dumps(card))
         for peer in peers:
             if peer < rank:
-                sockets[peer] = _call(rank, peer, store, timeout / _PATIENCE)
+                sockets[peer] = _call(rank, peer, store, timeout / _CALL_PART)
         sockets |= answering.wait()
         return {peer: PeerConnection(connected) for peer, connected in sockets.items()}
     except BaseException:
@@ -149,7 +149,7 @@ def _call_address(rank: int, card: _Card, address: str, seconds: float) -> socke
     call_in_child(connected, socket.socket.close)
     try:
         connected.sendall(card.call.encode() + rank.to_bytes(_RANK_BYTES, "big"))
-        _expect(card.answer, _hear(connected, len(card.answer), deadline))
+        _expect(card.answer.encode(), connected, deadline)
         connected.sendall(_CONFIRMED)
     except BaseException:
         connected.close()
@@ -170,8 +170,8 @@ def _hear(connected: socket.socket, size: int, deadline: float) -> bytes:
     return heard
 
 
-def _expect(secret: str, said: bytes) -> None:
-    if not secrets.compare_digest(said, secret.encode()):
+def _expect(wanted: bytes, connected: socket.socket, deadline: float) -> None:
+    if not secrets.compare_digest(wanted, _hear(connected, len(wanted), deadline)):
         msg = "another process is there"
         raise ConnectionError(msg)
 
@@ -240,8 +240,8 @@ class _Answering:
 
     def _take(self, connected: socket.socket) -> None:
         deadline = time.monotonic() + _TRY_SECONDS
-        _expect(self._card.call, _hear(connected, len(self._card.call), deadline))
+        _expect(self._card.call.encode(), connected, deadline)
         rank = int.from_bytes(_hear(connected, _RANK_BYTES, deadline), "big")
         connected.sendall(self._card.answer.encode())
-        _expect(_CONFIRMED.decode(), _hear(connected, 1, deadline))  # or it has given up meanwhile
+        _expect(_CONFIRMED, connected, deadline)  # or it has given up meanwhile
         self.sockets[rank] = connected
