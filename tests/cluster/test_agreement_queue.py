@@ -7,12 +7,14 @@ import threading
 import pytest
 
 from tests.cluster.test_agreement import LIMIT, Step
-from torch_distinput.cluster.agreement import vote_pace
+from torch_distinput.cluster.agreement import agreement_queue, vote_pace
 from torch_distinput.cluster.agreement.agreement_queue import _LOW_WATER, AgreementQueue
 from torch_distinput.cluster.agreement.voted_steps import Agreed
 from torch_distinput.plan.progress.end_of_data import WINDOW, VoterState
 from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import ResumePoint
+
+SOON = 5.0
 
 
 def test_an_end_is_told_when_all_before_it_is():
@@ -178,3 +180,42 @@ def test_closing_inside_the_lock():
     thread.start()
     thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def test_a_reader_that_was_woken_without_room_is_woken_again(monkeypatch):
+    """A large step among small ones: there is no room at the low water, but later."""
+    monkeypatch.setattr(agreement_queue, "_HELD_BYTES", 100)
+    queue = AgreementQueue[Step]()
+    sizes = [1] * (_LOW_WATER + 1) + [100]
+    for num_bytes in sizes:
+        queue.put(Step(1), num_bytes)
+    queue.agree([1] * len(sizes), [None] * len(sizes))
+    waits, wait = threading.Semaphore(0), queue._room.wait
+
+    def noted_wait(seconds=None):
+        waits.release()  # with the lock, which the wait gives up
+        return wait(seconds)
+
+    queue._room.wait = noted_wait
+    has_room = []
+    reader = threading.Thread(target=lambda: has_room.append(queue.wait_for_room()), daemon=True)
+    reader.start()
+    assert waits.acquire(timeout=LIMIT)
+    for _ in range(2):
+        assert isinstance(queue.get(0.0), Agreed)
+    assert waits.acquire(timeout=LIMIT), "it was woken, and has found no room"
+    for _ in range(_LOW_WATER):
+        assert isinstance(queue.get(0.0), Agreed)
+    reader.join(SOON)
+    assert [True] == has_room
+
+
+def test_a_failure_is_told_though_the_data_ends():
+    """The thread that waits for a step may fail while the reader reads on."""
+    queue, error = AgreementQueue[Step](), KeyError("raised in next()")
+    assert queue.wait_for_room()
+    queue.fail(error)
+    assert not queue.wait_for_room(), "nobody plays what is read from now on"
+    queue.end_reading()
+    assert VoterState.FAILED is queue.wait_for_vote().state
+    assert error is queue.failure

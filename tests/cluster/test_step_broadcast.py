@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.engine.broadcast_feed import SendingFeed
 from torch_distinput.engine.feeds import Delivery
 
+LIMIT = 5.0
 NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
@@ -21,10 +23,16 @@ class Channel:
     def __init__(self):
         self.is_taken = False
         self.num_sent = 0
+        self.during_wait = lambda: None
 
     def start_broadcast(self, content, *, root):
         self.num_sent += 1
-        return SimpleNamespace(wait=lambda seconds: self.is_taken)
+        return SimpleNamespace(wait=self._wait)
+
+    def _wait(self, seconds):
+        during_wait, self.during_wait = self.during_wait, lambda: None
+        during_wait()
+        return self.is_taken
 
 
 @pytest.fixture
@@ -48,6 +56,21 @@ def test_a_second_message_is_refused_until_the_first_is_taken(broadcast, channel
     assert broadcast.is_taken(0, 0.0)
     broadcast.post(0, Kind.CLOSED, NOTHING)
     assert 2 == channel.num_sent
+
+
+def test_a_collection_of_garbage_may_close_it_in_its_own_thread(broadcast, channel):
+    """Inside of a wait, say: it neither waits for itself nor sends in the middle of a message."""
+    feed = SendingFeed(Feed(), broadcast, 0, monitor=None, timeout=1.0)
+    feed._line.post(Kind.STEP)
+    channel.is_taken = True
+    channel.during_wait = feed.close
+    thread = threading.Thread(target=feed._line.settle, args=(1,), daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+    assert 1 == channel.num_sent
+    broadcast.begin(1, timeout=1.0)
+    broadcast.post(1, Kind.STEP, NOTHING)
 
 
 class Feed:

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum, unique
 from functools import partial
 from typing import NamedTuple, final
@@ -27,7 +29,7 @@ from torch_distinput.cluster.channels.broadcast_channel import Broadcast, Broadc
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.partners import Partners
 from torch_distinput.communicator import ChannelBrokenError
-from torch_distinput.threads import new_lock
+from torch_distinput.threads import new_rlock
 
 _HEAD_BYTES = 4096
 _START = 64
@@ -63,7 +65,8 @@ class StepBroadcast:
         """Open nothing yet."""
         self._partners = partners
         self._heartbeat = heartbeat
-        self._lock = new_lock()
+        self._lock = new_rlock()
+        self._is_used = False
         self._channel: BroadcastChannel | None = None
         self._iteration = -1
         self._outgoing: list[tuple[Broadcast, torch.Tensor]] = []
@@ -95,7 +98,7 @@ class StepBroadcast:
 
         Raises ChannelBrokenError if not: a puller and who closes may both have found them taken.
         """
-        with self._lock:
+        with self._use():
             channel = self._check(iteration)
             if self._outgoing:
                 msg = f"another thread has sent a message of iteration {iteration}"
@@ -110,7 +113,7 @@ class StepBroadcast:
 
     def is_taken(self, iteration: int, seconds: float) -> bool:
         """Whether all partners take what was posted, within some seconds."""
-        with self._lock:
+        with self._use():
             self._check(iteration)
             if not all(transfer.wait(seconds) for transfer, _ in self._outgoing):
                 return False
@@ -119,7 +122,7 @@ class StepBroadcast:
 
     def receive(self, iteration: int, seconds: float) -> Message | None:
         """Wait for a message; None after some seconds."""
-        with self._lock:
+        with self._use():
             channel = self._check(iteration)
             deadline = time.monotonic() + seconds
             while True:
@@ -139,6 +142,23 @@ class StepBroadcast:
                 self._incoming = self._body = None
                 if sender == iteration:
                     return Message(Kind(kind), content)
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Hold the lock, by one call at a time.
+
+        A collection of garbage may close an iterator in any thread, also inside of a call here: it
+        must not wait for its own thread, nor send in the middle of a message.
+        """
+        with self._lock:
+            if self._is_used:
+                msg = "an iterator is closed while its thread sends or receives"
+                raise ChannelBrokenError(msg)
+            self._is_used = True
+            try:
+                yield
+            finally:
+                self._is_used = False
 
     def _check(self, iteration: int) -> BroadcastChannel:
         """The channel; only the iteration under way may use it."""

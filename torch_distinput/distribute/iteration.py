@@ -39,6 +39,7 @@ class Iteration:
         self.timeout = timeout
         self._session = session
         self._name = name
+        self._feed: Feed | None = None
 
     def shake_hands(self, prepare: Prepare) -> list[Any]:
         """Compare facts with the other ranks; what each worker has found out for all.
@@ -87,7 +88,7 @@ class Iteration:
         slices: SequenceSlices | None,
     ) -> Feed:
         """Start reading, or receiving what a partner reads; of sequences this rank's slices."""
-        feed = self._open(prepared, opening, broadcast)
+        self._feed = feed = self._open(prepared, opening, broadcast)
         if slices is None:
             return feed
         return SlicedFeed(feed, slices, worker=self._session.topology.worker_index)
@@ -144,5 +145,10 @@ class Iteration:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others, which may be inside already."""
+        """Tell the others, which may be inside already, and close what was opened.
+
+        There is no iterator, so nobody else would: the threads would go on for ever.
+        """
         self._session.heartbeat.tell(self.topic, error)
+        if self._feed is not None:
+            self._feed.close()

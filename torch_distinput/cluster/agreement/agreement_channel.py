@@ -33,6 +33,7 @@ class AgreementChannel:
         self._communicator = communicator
         self._channel: Channel | None = None
         self._last: Agreement[Any] | None = None
+        self._has_missed_one = False
 
     def start(
         self,
@@ -46,9 +47,39 @@ class AgreementChannel:
         note_vote: NoteVote[S] = None,
     ) -> Agreement[S]:
         """Start an agreement; the one before has been closed on all workers, so it leaves now."""
+        try:
+            self._wait_for_last(timeout)
+        except BaseException:
+            self._has_missed_one = True
+            raise
         # Imported here, because where lengths are known nobody has to agree.
         from torch_distinput.cluster.agreement.agreement import Agreement  # noqa: PLC0415
 
+        if self._channel is None:
+            gone = partial(self._heartbeat.peers.gone, timeout)
+            self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
+        self._last = Agreement(
+            steps,
+            self._channel,
+            shared=shared,
+            introduce=introduce,
+            counter=counter,
+            tallied=tallied,
+            note_vote=note_vote,
+        )
+        return self._last
+
+    def _wait_for_last(self, timeout: float) -> None:
+        """Wait until the agreement before has ended here, and in a way that allows another.
+
+        Else the others may be in a vote still: they would take the next message for it.
+        """
+        if self._has_missed_one:
+            msg = (
+                "Expected to go on voting where the previous epoch ended, but this worker could "
+                "not begin that one, in which others may have voted. Restart the job."
+            )
+            raise PeerFailedError(msg)
         peers = self._heartbeat.peers
         here = self._heartbeat.outside = Activity(
             "waiting for the end of", "the epoch before", None, time.monotonic(), timeout
@@ -65,25 +96,12 @@ class AgreementChannel:
             msg = f"Expected the previous epoch to end within {timeout:g} s, but {why}."
             raise PeerTimeoutError(msg, () if self._last.is_reading else late)
         if self._last is not None and (error := self._last.breach) is not None:
-            # The others may be waiting for a vote still: they would take the next message for it.
             msg = (
                 "Expected to go on voting where the previous epoch ended, but there this worker "
                 f"broke off in the middle of a vote ({type(error).__name__}: {error}). Restart "
                 "the job."
             )
             raise PeerFailedError(msg) from error
-        if self._channel is None:
-            self._channel = self._communicator.open_channel(timeout=timeout, gone=gone)
-        self._last = Agreement(
-            steps,
-            self._channel,
-            shared=shared,
-            introduce=introduce,
-            counter=counter,
-            tallied=tallied,
-            note_vote=note_vote,
-        )
-        return self._last
 
 
 def _has_left(

@@ -84,7 +84,9 @@ class AgreementQueue(Generic[S]):
         if not self._has_room() and not self._is_over():
             with self._lock:
                 self._reader_waits = True  # before it looks: the consumer looks after it took
-                self._room.wait_for(lambda: self._has_room() or self._is_over())
+                while not self._has_room() and not self._is_over():
+                    self._room.wait()
+                    self._reader_waits = True  # who woke it took that back
                 self._reader_waits = False
         return not self._is_over()
 
@@ -204,10 +206,11 @@ class AgreementQueue(Generic[S]):
     # ------------------------------------------------------------------ with the lock
 
     def _leave(self, state: VoterState, failure: BaseException | None = None) -> None:
-        """Say what follows the ready steps; closing overrules the rest."""
+        """Say what follows the ready steps; closing overrules a failure, and that an end."""
         with self._lock:
-            if self._state is not VoterState.CLOSED:
-                self._state, self._failure = state, failure
+            if state > self._state:
+                self._state = state
+                self._failure = failure
             self._wake_all()
 
     def _vote(self) -> Vote:
@@ -275,7 +278,7 @@ class AgreementQueue(Generic[S]):
 
     def _is_over(self) -> bool:
         """Nobody will play what is read from now on."""
-        return self._state is VoterState.CLOSED or self._ending is not None
+        return self._state >= VoterState.FAILED or self._ending is not None
 
     def _wake_all(self) -> None:
         for condition in (self._room, self._votable, self._news):
