@@ -121,6 +121,7 @@ class PeerConnection:
         except BlockingIOError:
             return 0
         except OSError as error:
+            self.shut()  # whoever came next would send behind a message that is missing
             raise ChannelBrokenError(str(error)) from error
 
     def _send_rest(self) -> None:
