@@ -13,6 +13,7 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import Squares, first
+from tests.distribute.hugging_face_streams import of_generator, of_tables
 from tests.distribute.street import one, options, stream_of
 
 
@@ -228,6 +229,48 @@ class TestRefused:
         files = tdi.FileDataset(tmp_path / "a.txt").map(int)
         with pytest.raises(tdi.SourceError, match=r"ValueError at .*a.txt, record 2"):
             list(one().distribute_dataset(files, global_batch_size=2))
+
+
+def begun(make):
+    """A Hugging Face stream that goes on behind its third row."""
+    played, stream = make(), make()
+    rows = iter(played)
+    for _ in range(3):
+        next(rows)
+    stream.load_state_dict(played.state_dict())
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("wrap", "policy"),
+    [
+        (lambda stream: stream, "file"),
+        (lambda stream: stream, "data"),
+        (lambda stream: tdi.mix({"a": stream, "b": range(8)}, weights=(1, 1)), "data"),
+        (lambda stream: stream.shuffle(seed=1, buffer_size=2), "file"),
+    ],
+    ids=["dealt out", "whole", "mixed", "shuffled"],
+)
+def test_a_stream_with_a_position(wrap, policy):
+    """Copies of it are played, which would begin at its beginning."""
+    for make in (of_tables, of_generator):
+        source = begun(lambda make=make: wrap(make())) if policy == "file" else wrap(begun(make))
+        with pytest.raises(tdi.ConfigurationError, match="whose load_state_dict.* Distribute a fr"):
+            one().distribute_dataset(
+                source, global_batch_size=4, options=options(auto_shard_policy=policy)
+            )
+
+
+def test_replica_batches_with_a_position():
+    """The same of what dataset_fn returns."""
+    with pytest.raises(tdi.ConfigurationError, match="Expected a stream at its beginning"):
+        one().distribute_datasets_from_function(lambda _: begun(lambda: of_tables().batch(2)))
+
+
+def test_a_loader_over_a_stream_with_a_position():
+    """It is played from there, by itself."""
+    loader = DataLoader(begun(of_tables), batch_size=33)
+    assert [[*range(3, 36)]] == [batch["row"].tolist() for batch in one().distribute_dataset(loader)]
 
 
 def test_processes_started_under_torchrun_must_initialise(monkeypatch):

@@ -46,6 +46,21 @@ class TestLoaders:
         loader = StatefulDataLoader(Squares(11), batch_size=4, shuffle=True)
         assert play(Squares(11), 4, 2, shuffle=True) == play(loader, None, 2)
 
+    def test_stateful_loader_with_a_position(self):
+        """Which nobody would look at, unless its batches are ready."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        def begun(dataset):
+            state = StatefulDataLoader(dataset, batch_size=4)
+            next(iter(state))
+            loader = StatefulDataLoader(dataset, batch_size=4)
+            loader.load_state_dict(state.state_dict())
+            return loader
+
+        with pytest.raises(tdi.ConfigurationError, match="whose load_state_dict.* fresh one, and"):
+            one().distribute_dataset(begun(Squares(11)))
+        assert [4, 5, 6] == flat(play(begun(Stream()), None))
+
     def test_own_collate_fn_and_processes(self):
         """Kept, with worker_init_fn; persistent processes serve several epochs."""
         loader = DataLoader(
@@ -175,7 +190,7 @@ class TestLoaders:
     def test_ready_batches_in_an_order_that_is_drawn(self, keywords):
         """It would be another one after a restart; seed= has no part in it."""
         loader = DataLoader(TensorDataset(torch.eye(4)), batch_size=None, **keywords)
-        with pytest.raises(tdi.ConfigurationError, match="in the order of its dataset, got the sam"):
+        with pytest.raises(tdi.ConfigurationError, match="order of its dataset, got"):
             one().distribute_dataset(loader)
 
     @pytest.mark.parametrize("order", [[3, 0], (3, 0), range(3, -1, -3), None])

@@ -65,8 +65,8 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     """Take a DataLoader apart; ``is_cut_here``: its order is to be cut into batches of ours.
 
     Raises:
-        ConfigurationError: for a DistributedSampler, ``in_order=False``, or ready batches of a
-            dataset with an index in an order that is drawn.
+        ConfigurationError: for a DistributedSampler, ``in_order=False``, a position that was
+            loaded, or ready batches of a dataset with an index in an order that is drawn.
     """
     _refuse(loader)
     batches: Any = BatchSampler(loader.sampler, 1, False) if is_cut_here else loader.batch_sampler
@@ -81,6 +81,8 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     ready = own_iter or is_stream or batches is None
     if ready and not (own_iter or is_stream):
         _refuse_drawn_order(loader.sampler)
+    if not ready and getattr(loader, "next_iter_state", None) is not None:
+        raise _begun(type(loader).__name__)
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
@@ -144,6 +146,16 @@ def _refuse_drawn_order(sampler: Any) -> None:
         "it gives batches, pass a sampler whose set_epoch(epoch) decides the order."
     )
     raise ConfigurationError(msg)
+
+
+def _begun(name: str) -> ConfigurationError:
+    """The error for a StatefulDataLoader that would go on from a state: here it is not played."""
+    msg = (
+        f"Expected a {name} at its beginning, got one whose load_state_dict() was called: its "
+        "dataset is read by our order, from the beginning. Distribute a fresh one, and load a "
+        "state that the distributed dataset's state_dict() gave into that dataset."
+    )
+    return ConfigurationError(msg)
 
 
 def _is_plain_batching(batches: object) -> bool:
