@@ -13,13 +13,13 @@ from typing import Any, final
 
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
-from torch_distinput.data.user_sources.sequences.buckets import Buckets
-from torch_distinput.data.user_sources.sequences.mixture import Mixture
-from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.stages import find_stages, has_exact_state
 from torch_distinput.data.user_sources.states import pack_state, unpack_state
 from torch_distinput.errors import ConfigurationError
