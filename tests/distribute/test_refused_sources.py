@@ -82,6 +82,38 @@ class TestRefused:
         with pytest.raises(TypeError, match=words):
             one().distribute_dataset(source, global_batch_size=2)
 
+    @pytest.mark.parametrize("wrap", [
+        lambda x: (x, {}), lambda x: ({"x": x, "y": np.ones(4)}, {}), lambda x: ([x] * 4, {}),
+        lambda x: (list(x), {}), lambda x: ([{"x": x[1]}] * 4, {}),
+        lambda x: (stream_of([{"x": x}] * 4), {}),
+        lambda x: (stream_of([0] * 4), {"collate_fn": lambda _: x}),
+    ], ids=["array", "columns", "list", "numbers", "number", "stream", "collate_fn"])  # fmt: skip
+    def test_masked_arrays(self, wrap):
+        """What is masked would come as data."""
+        source, keywords = wrap(np.ma.array(np.arange(4.0), mask=[0, 1, 0, 0]))
+        words = r"without a mask, got a MaskedArray as .*\.filled\(value\)"
+        with pytest.raises((TypeError, tdi.SourceError), match=words):
+            first(source, 4, **keywords)
+
+    def test_masked_arrays_that_are_batches(self):
+        """Of a stream, and of a loader."""
+        rows = np.ma.array(np.arange(4.0), mask=[0, 1, 0, 0])
+        with pytest.raises(tdi.SourceError, match="got a MaskedArray as a leaf"):
+            first(stream_of([{"x": rows}]), None)
+        with pytest.raises(TypeError, match="got a MaskedArray as a column"):
+            first(DataLoader(rows, batch_size=2), None)
+
+    @pytest.mark.parametrize("size", [2, None])
+    def test_series(self, size):
+        """By label it would be another order, or other values."""
+
+        class Series(dict):  # as that of pandas
+            iloc = None
+
+        words = r"Got Series, .*with the label i; pass its values: series.to_numpy\(\)"
+        with pytest.raises(TypeError, match=words):
+            one().distribute_dataset(Series({2: 10.0, 0: 20.0}), global_batch_size=size)
+
     def test_distributed_twice(self):
         """A distributed dataset is no source."""
         dataset = one().distribute_dataset(range(4), global_batch_size=2)
