@@ -52,6 +52,34 @@ class TestReduce:
         assert 200 == one(1).reduce("mean", bright, 0)
 
     @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
+    @pytest.mark.parametrize("op", ["sum", "mean"])
+    def test_floats_of_python_keep_their_bits(self, cluster, op):
+        """A float32 ends at 2**24: a count in a float would be wrong, or a time since 1970."""
+        large = 2.0**24 + 1
+
+        def work(strategy):
+            total = strategy.reduce(op, per_replica(strategy, lambda replica: large))
+            rows = strategy.reduce(op, {"x": per_replica(strategy, lambda replica: [large, 0.5])})
+            first = strategy.reduce(op, per_replica(strategy, lambda replica: [0.5, large]), axis=0)
+            return torch.stack([total, *rows["x"], first])
+
+        found, times = everywhere(work, *cluster), 2 if op == "sum" else 1
+        parts = 1 if op == "sum" else 2  # of the mean over an axis
+        expected = [times * large, times * large, times * 0.5, times * (large + 0.5) / parts]
+        assert (torch.float64, expected) == (found.dtype, found.tolist())
+
+    def test_a_float_of_python_beside_a_tensor(self):
+        """A total to which one worker has added nothing is what that of the other is."""
+
+        def work(strategy):
+            return strategy.reduce("sum", torch.tensor(1.5) if strategy.worker_index else 0.0)
+
+        for total in simulate(work, num_workers=2):
+            assert (torch.float32, 1.5) == (total.dtype, total.item())
+        both = one(2).reduce("sum", tdi.PerReplica([0.0, torch.tensor(1.5)]))
+        assert (torch.float32, 1.5) == (both.dtype, both.item())
+
+    @pytest.mark.parametrize("cluster", [(1, 2), (2, 1)])
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2])
     def test_halves_are_added_up_in_float32(self, cluster, dtype):
         """The mean is finite where the sum of two would not be, and a half again."""

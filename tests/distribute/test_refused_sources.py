@@ -13,6 +13,7 @@ from torch.utils.data import (
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import Squares, first
+from tests.distribute.hugging_face_streams import of_generator, of_tables
 from tests.distribute.street import one, options, stream_of
 
 
@@ -80,6 +81,38 @@ class TestRefused:
         """The kinds are named."""
         with pytest.raises(TypeError, match=words):
             one().distribute_dataset(source, global_batch_size=2)
+
+    @pytest.mark.parametrize("wrap", [
+        lambda x: (x, {}), lambda x: ({"x": x, "y": np.ones(4)}, {}), lambda x: ([x] * 4, {}),
+        lambda x: (list(x), {}), lambda x: ([{"x": x[1]}] * 4, {}),
+        lambda x: (stream_of([{"x": x}] * 4), {}),
+        lambda x: (stream_of([0] * 4), {"collate_fn": lambda _: x}),
+    ], ids=["array", "columns", "list", "numbers", "number", "stream", "collate_fn"])  # fmt: skip
+    def test_masked_arrays(self, wrap):
+        """What is masked would come as data."""
+        source, keywords = wrap(np.ma.array(np.arange(4.0), mask=[0, 1, 0, 0]))
+        words = r"without a mask, got a MaskedArray as .*\.filled\(value\)"
+        with pytest.raises((TypeError, tdi.SourceError), match=words):
+            first(source, 4, **keywords)
+
+    def test_masked_arrays_that_are_batches(self):
+        """Of a stream, and of a loader."""
+        rows = np.ma.array(np.arange(4.0), mask=[0, 1, 0, 0])
+        with pytest.raises(tdi.SourceError, match="got a MaskedArray as a leaf"):
+            first(stream_of([{"x": rows}]), None)
+        with pytest.raises(TypeError, match="got a MaskedArray as a column"):
+            first(DataLoader(rows, batch_size=2), None)
+
+    @pytest.mark.parametrize("size", [2, None])
+    def test_series(self, size):
+        """By label it would be another order, or other values."""
+
+        class Series(dict):  # as that of pandas
+            iloc = None
+
+        words = r"Got Series, .*with the label i; pass its values: series.to_numpy\(\)"
+        with pytest.raises(TypeError, match=words):
+            one().distribute_dataset(Series({2: 10.0, 0: 20.0}), global_batch_size=size)
 
     def test_distributed_twice(self):
         """A distributed dataset is no source."""
@@ -228,6 +261,49 @@ class TestRefused:
         files = tdi.FileDataset(tmp_path / "a.txt").map(int)
         with pytest.raises(tdi.SourceError, match=r"ValueError at .*a.txt, record 2"):
             list(one().distribute_dataset(files, global_batch_size=2))
+
+
+def begun(make):
+    """A Hugging Face stream that goes on behind its third row."""
+    played, stream = make(), make()
+    rows = iter(played)
+    for _ in range(3):
+        next(rows)
+    stream.load_state_dict(played.state_dict())
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("wrap", "policy"),
+    [
+        (lambda stream: stream, "file"),
+        (lambda stream: stream, "data"),
+        (lambda stream: tdi.mix({"a": stream, "b": range(8)}, weights=(1, 1)), "data"),
+        (lambda stream: stream.shuffle(seed=1, buffer_size=2), "file"),
+    ],
+    ids=["dealt out", "whole", "mixed", "shuffled"],
+)
+def test_a_stream_with_a_position(wrap, policy):
+    """Copies of it are played, which would begin at its beginning."""
+    for make in (of_tables, of_generator):
+        source = begun(lambda make=make: wrap(make())) if policy == "file" else wrap(begun(make))
+        with pytest.raises(tdi.ConfigurationError, match="whose load_state_dict.* Distribute a fr"):
+            one().distribute_dataset(
+                source, global_batch_size=4, options=options(auto_shard_policy=policy)
+            )
+
+
+def test_replica_batches_with_a_position():
+    """The same of what dataset_fn returns."""
+    with pytest.raises(tdi.ConfigurationError, match="Expected a stream at its beginning"):
+        one().distribute_datasets_from_function(lambda _: begun(lambda: of_tables().batch(2)))
+
+
+def test_a_loader_over_a_stream_with_a_position():
+    """It is played from there, by itself."""
+    loader = DataLoader(begun(of_tables), batch_size=33)
+    (batch,) = one().distribute_dataset(loader)
+    assert list(range(3, 36)) == batch["row"].tolist()
 
 
 def test_processes_started_under_torchrun_must_initialise(monkeypatch):

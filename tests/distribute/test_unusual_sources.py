@@ -226,3 +226,30 @@ def test_ready_batches_of_many_sizes(num_replicas):
     steps = list(one(num_replicas).distribute_dataset(stream))
     parts = steps if num_replicas == 1 else [part for step in steps for part in step]
     assert rows.tolist() == torch.cat(parts).tolist()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "second",
+    [torch.arange(4), np.arange(4), tdi.PackedStrings.from_list(["a", "b", "c", "d"])],
+    ids=["tensor", "array", "packed"],
+)
+def test_a_ready_batch_of_text_and_a_column(second, replicas):
+    """A list of columns, though its first one is a list: it was cut between its columns."""
+    texts = ["t0", "t1", "t2", "t3"]
+
+    def work(strategy):
+        (step,) = strategy.distribute_dataset(stream_of([[texts, second]]))
+        return [(list(text), len(column)) for text, column in strategy.local_results(step)]
+
+    workers = simulate(work, num_workers=2, replicas_per_worker=replicas)
+    found = [own for each in workers for own in each]
+    assert texts == [text for own, _ in found for text in own]
+    assert {4 // len(found)} == {size for _, size in found}
+
+
+def test_rows_beside_a_column_are_no_batch():
+    """A number or string first makes no rows of what is behind it."""
+    for batch in ([7, torch.arange(4)], ["a", None, torch.arange(4)]):
+        with pytest.raises(tdi.SourceError, match="one row per example"):
+            list(one().distribute_dataset(stream_of([batch])))

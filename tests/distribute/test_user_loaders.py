@@ -46,6 +46,21 @@ class TestLoaders:
         loader = StatefulDataLoader(Squares(11), batch_size=4, shuffle=True)
         assert play(Squares(11), 4, 2, shuffle=True) == play(loader, None, 2)
 
+    def test_stateful_loader_with_a_position(self):
+        """Which nobody would look at, unless its batches are ready."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        def begun(dataset):
+            state = StatefulDataLoader(dataset, batch_size=4)
+            next(iter(state))
+            loader = StatefulDataLoader(dataset, batch_size=4)
+            loader.load_state_dict(state.state_dict())
+            return loader
+
+        with pytest.raises(tdi.ConfigurationError, match="whose load_state_dict.* fresh one, and"):
+            one().distribute_dataset(begun(Squares(11)))
+        assert [4, 5, 6] == flat(play(begun(Stream()), None))
+
     def test_own_collate_fn_and_processes(self):
         """Kept, with worker_init_fn; persistent processes serve several epochs."""
         loader = DataLoader(
@@ -156,6 +171,46 @@ class TestLoaders:
         sampler = RandomSampler(Squares(9), num_samples=4)
         loader = DataLoader(Squares(9), batch_size=2, sampler=sampler)
         assert 4 == len(flat(play(loader, None, 2)))
+
+    def test_random_sampler_over_something_shorter(self):
+        """It draws from that alone, as often as it has to."""
+        sampler = RandomSampler(range(4), num_samples=8)
+        loader = DataLoader(Squares(8), batch_size=4, sampler=sampler)
+        assert [0, 0, 1, 1, 4, 4, 9, 9] == sorted(flat(play(loader, None, 2)))
+
+    @pytest.mark.parametrize(
+        "keywords",
+        [
+            {"shuffle": True},
+            {"shuffle": True, "generator": torch.Generator()},
+            {"sampler": WeightedRandomSampler([1.0] * 4, 4)},
+        ],
+        ids=["shuffle", "generator", "weights"],
+    )
+    def test_ready_batches_in_an_order_that_is_drawn(self, keywords):
+        """It would be another one after a restart; seed= has no part in it."""
+        loader = DataLoader(TensorDataset(torch.eye(4)), batch_size=None, **keywords)
+        with pytest.raises(tdi.ConfigurationError, match="order of its dataset, got"):
+            one().distribute_dataset(loader)
+
+    @pytest.mark.parametrize("order", [[3, 0], (3, 0), range(3, -1, -3), None])
+    def test_ready_batches_in_an_order_that_is_fixed(self, order):
+        """A list, or the epoch, decides it."""
+
+        class Told:
+            first = 3
+
+            def set_epoch(self, epoch):
+                self.first = 3 - epoch
+
+            def __iter__(self):
+                return iter([self.first, 0])
+
+        loader = DataLoader(torch.arange(8).view(4, 2), batch_size=None, sampler=order or Told())
+        dataset = one().distribute_dataset(loader)
+        epochs = [[batch.tolist() for batch in dataset] for _ in range(2)]
+        second = [6, 7] if order else [4, 5]
+        assert [[[6, 7], [0, 1]], [second, [0, 1]]] == epochs
 
     def test_own_batch_sampler(self):
         """Batches of any size are the global batches."""

@@ -21,6 +21,7 @@ from torch_distinput.data.sources.source import (
 from torch_distinput.data.sources.source_warnings import warn_of_source
 from torch_distinput.data.steps.padding import Padding
 from torch_distinput.data.user_sources import state_version_1
+from torch_distinput.data.user_sources.bookmark import refuse_begun
 from torch_distinput.data.user_sources.parts import find_part_out_of_order, split_of
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
@@ -66,6 +67,7 @@ def build_dataset(
     opened = open_source(source, _with_memory(request, session, options))
     policy = _choose_policy(source, opened, options)
     _refuse_split(source, policy)
+    refuse_begun(source, is_dealt=policy is AutoShardPolicy.FILE)
     pipelines.check_source(source, policy, session.topology.num_workers)
     splitter = Splitter(
         topology=session.topology,
@@ -139,6 +141,7 @@ def build_from_function(
     ]
     for dataset in datasets:
         _check_playable(dataset)
+        refuse_begun(dataset, is_dealt=False)
         pipelines.check_replica_batches(dataset, topology.num_workers)
     steps = play_datasets(datasets, splitter)
     clock = None if options.trace is False else WorkClock()

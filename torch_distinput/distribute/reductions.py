@@ -7,11 +7,12 @@ gloo aborts the process, or waits, when they differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_distinput.communicator import Communicator
@@ -43,12 +44,19 @@ class _Part:
         value: a tensor, or the rows of a list.
         count: what is added up over the workers beside the value.
         dtype: what the caller gave, before it was widened.
+        is_number: of Python's floats, which have 64 bits unless another worker has a tensor.
     """
 
     facts: tuple[object, ...]
     value: Any
     count: int = 1
     dtype: torch.dtype = torch.int64
+    is_number: bool = False
+
+    def as_tensor(self) -> _Part:
+        """What torch makes of Python's floats."""
+        dtype = torch.get_default_dtype()
+        return replace(self, value=self.value.to(dtype), dtype=dtype, is_number=False)
 
 
 def reduce_values(
@@ -141,9 +149,14 @@ def _compare(
     except Exception as error:
         communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
         raise
-    shown = communicator.gather_objects([(part.facts, part.count) for part in parts])
+    own = [(part.facts, part.count, part.is_number) for part in parts]
+    shown = communicator.gather_objects(own)
     _check_alike(shown)
-    counts = [sum(count for _, count in column) for column in zip(*shown, strict=True)]
+    columns = list(zip(*shown, strict=True))
+    counts = [sum(count for _, count, _ in column) for column in columns]
+    for place, (part, column) in enumerate(zip(parts, columns, strict=True)):
+        if part.is_number and not all(is_number for _, _, is_number in column):
+            parts[place] = part.as_tensor()  # such as a total to which nothing was added here
     return parts, counts, structure
 
 
@@ -165,6 +178,9 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     given = [_tensor(name, value) for value in values]
+    shown, is_number = given[0].dtype, all(map(_is_number, values, given))
+    if is_number:
+        given = [torch.as_tensor(value, dtype=torch.float64) for value in values]
     tensors = [_widen(tensor, op) for tensor in given]
     if axis is None:
         local, count = _sum_up(name, tensors), len(tensors)
@@ -174,8 +190,14 @@ def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
         local = _sum_up(name, [total for total, _ in pairs])
         count = sum(count for _, count in pairs)
     dtype = given[0].dtype
-    facts = (name, op.value, axis, str(dtype), tuple(local.shape))
-    return _Part(facts=facts, value=local, count=count, dtype=dtype)
+    facts = (name, op.value, axis, str(shown), tuple(local.shape))
+    return _Part(facts=facts, value=local, count=count, dtype=dtype, is_number=is_number)
+
+
+def _is_number(value: Any, tensor: torch.Tensor) -> bool:
+    """Whether a tensor was made of Python's floats, which it rounds to the default dtype."""
+    of_python = isinstance(value, (float, list)) and not isinstance(value, np.generic)
+    return of_python and tensor.dtype is torch.get_default_dtype()
 
 
 def _widen(tensor: torch.Tensor, op: ReduceOp) -> torch.Tensor:

@@ -212,7 +212,7 @@ class Strategy(ABC):
         """Sum or average over all replicas in sync; the result is the same on every worker.
 
         Halves are added up in float32, and the result is a half again. Sums of whole numbers and
-        bools are int64.
+        bools are int64; of Python's floats, float64, unless another worker has a tensor.
 
         Args:
             reduce_op: ``"sum"`` or ``"mean"``.

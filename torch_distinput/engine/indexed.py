@@ -114,6 +114,7 @@ class IndexedInput:
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
+        self._source.check_length(position.epoch)
         self._check_mixture(position.epoch)
         dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}

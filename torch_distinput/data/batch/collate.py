@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
 from torch_distinput.data.batch.spec import zero_rows
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -163,6 +164,8 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
         msg = f"Expected no quantized tensors, got one at {name}. Use dequantize() or int_repr()."
         raise ValueError(msg)
     kinds = set(map(type, column))
+    if any(map(is_masked, kinds)):
+        raise masked_array(name)
     try:
         if kinds == {torch.Tensor} and column[0].layout is torch.strided:
             return torch.stack(tuple(column))  # in a loader process default_collate would share it

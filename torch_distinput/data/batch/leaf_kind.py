@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -128,5 +129,21 @@ def unsound_layout(tensor: torch.Tensor) -> TypeError:
     msg = (
         f"{EXPECTED}; got a {what}tensor of layout {tensor.layout}. Convert it with to_dense() "
         "or dequantize(), or to a contiguous jagged tensor."
+    )
+    return TypeError(msg)
+
+
+def is_masked(kind: type) -> bool:
+    """Whether it is NumPy's array with a mask; who has one has imported its module."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and issubclass(kind, module.MaskedArray)
+
+
+def masked_array(name: str) -> TypeError:
+    """Refuse an array with a mask, which would be lost."""
+    msg = (
+        f"Expected arrays without a mask, got a MaskedArray as {name}, whose masked values would "
+        "come as data. Pass array.filled(value), and ~np.ma.getmaskarray(array) as a column of its "
+        "own that says which values there are."
     )
     return TypeError(msg)

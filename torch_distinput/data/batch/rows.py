@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
 from torch_distinput.data.batch.leaf_kinds import bytes_of, kind_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -145,9 +146,15 @@ def with_shared_tensors(batch: Batch) -> Batch:
 
 
 def as_tensor(leaf: Any) -> Any:
-    """Turn an array into a tensor that shares its memory if it can."""
+    """Turn an array into a tensor that shares its memory if it can.
+
+    Raises:
+        TypeError: for an array with a mask.
+    """
     if not isinstance(leaf, np.ndarray):
         return leaf
+    if is_masked(type(leaf)):
+        raise masked_array("a leaf")
     if not _is_shareable(leaf):
         leaf = leaf.astype(leaf.dtype.newbyteorder("="))  # a copy, forwards in memory
     try:

@@ -41,6 +41,9 @@ _DEEPEST = 150
 """Containers around a leaf: what walks over a tree calls itself."""
 _LEAVES = {torch.Tensor, np.ndarray, PackedStrings, str, bytes, torch.Size}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
+_PLAIN_ENDS = {*_PLAIN_ROWS, type(None)}
+_WHOLE = (torch.Tensor, np.ndarray, PackedStrings, PerReplica, TensorSpec)
+"""What is a column, or stands for one: a list that holds any of them is a container."""
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
 
 
@@ -179,8 +182,10 @@ def _value_parts(tree: Any) -> _Parts:
 def _parts(tree: Any) -> _Parts:
     """Keys and values of a container; None for a leaf."""
     kind = type(tree)
-    if kind in _LEAVES or (kind is list and tree and type(tree[0]) in _PLAIN_ROWS):
+    if kind in _LEAVES:
         return None  # told by its type alone, as almost all are
+    if kind is list and tree and type(tree[0]) in _PLAIN_ROWS and type(tree[-1]) in _PLAIN_ENDS:
+        return None  # without a look at each row: a column would be at the end
     if kind is dict:
         return tuple(tree), list(tree.values())
     if isinstance(tree, (torch.Tensor, np.ndarray, str, bytes, PerReplica, TensorSpec)):
@@ -198,12 +203,14 @@ def _parts(tree: Any) -> _Parts:
 
 
 def is_row_list(value: list[Any]) -> bool:
-    """Whether a list is a leaf, one object a row: it holds no tensor, array or container."""
+    """Whether a list is a leaf, one object a row: no tensor or array, and no container first."""
     if isinstance(value, Examples) or not value:
         return True
-    whole = (torch.Tensor, np.ndarray, PackedStrings, PerReplica, TensorSpec)
     first = next((item for item in value if item is not None), "")
-    return not isinstance(first, whole) and _parts(first) is None
+    if isinstance(first, _WHOLE) or _parts(first) is not None:
+        return False
+    # The first may be a list of strings, which is a row or a column: the others tell.
+    return not any(issubclass(kind, _WHOLE) for kind in set(map(type, value)))
 
 
 _known_batches: _Known = {}

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
@@ -60,7 +61,7 @@ def classify(source: Any) -> SourceKind | None:
     """Return the first kind that a source is of; None if it is of none.
 
     Raises:
-        TypeError: for columns of which only some are tensors or arrays.
+        TypeError: for columns of which only some are tensors or arrays, or one has a mask.
     """
     return next((kind for kind, matches in _TABLE if matches(source)), None)
 
@@ -82,6 +83,8 @@ def columns_of(source: Any) -> Batch | None:
     if not isinstance(source, (tuple, Mapping)):
         return columns_of_dataset(source)
     leaves = flatten(source)[0]
+    if any(is_masked(type(leaf)) for leaf in leaves):
+        raise masked_array("a column")
     if leaves and all(isinstance(leaf, _COLUMNS) for leaf in leaves):
         return source
     columns = dict(source) if isinstance(source, Mapping) else dict(enumerate(source))
@@ -99,6 +102,8 @@ def columns_of_dataset(dataset: Any) -> Batch | None:
     """The columns of a dataset whose ``dataset[i]`` are their rows; None of any other."""
     if type(dataset) is TensorDataset:  # a subclass may have a __getitem__ of its own
         return dataset.tensors
+    if is_masked(type(dataset)):
+        raise masked_array("a column")
     return dataset if isinstance(dataset, _COLUMNS) else None
 
 
@@ -106,7 +111,7 @@ def is_stream(source: Any) -> bool:
     """Whether it can be started again and again: not an iterator that is used up once."""
     if isinstance(source, (str, bytes, Mapping, set, frozenset, type)) or _is_distributed(source):
         return False
-    if _is_data_frame(source):
+    if _is_data_frame(source) or _is_series(source):
         return False
     if is_node(source):
         return True
@@ -130,6 +135,8 @@ def not_a_source(source: Any) -> TypeError:
         hint = f" of {len(source)} splits; pass one of them, such as source[{next(iter(source))!r}]"
     elif _is_data_frame(source):
         hint = "; pass its columns: {name: frame[name].to_numpy() for name in frame.columns}"
+    elif _is_series(source):
+        hint = ", whose [i] is the value with the label i; pass its values: series.to_numpy()"
     expected = "; ".join(kind.value for kind in SourceKind)
     return TypeError(f"Expected a source: {expected}. Got {type(source).__name__}{hint}.")
 
@@ -166,8 +173,15 @@ def _is_data_frame(source: Any) -> bool:
     return type(source).__name__ == "DataFrame" and hasattr(source, "columns")
 
 
+def _is_series(source: Any) -> bool:
+    """Of pandas: its ``[i]`` goes by label. That of polars goes by position."""
+    return type(source).__name__ == "Series" and hasattr(source, "iloc")
+
+
 def _is_indexable(source: Any) -> bool:
-    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)) or _is_data_frame(source):
+    if isinstance(source, (IterableDataset, Mapping, str, bytes, type)):
+        return False
+    if _is_data_frame(source) or _is_series(source):
         return False
     return hasattr(source, "__getitem__") and hasattr(source, "__len__")
 

@@ -65,7 +65,8 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     """Take a DataLoader apart; ``is_cut_here``: its order is to be cut into batches of ours.
 
     Raises:
-        ConfigurationError: for a DistributedSampler, or ``in_order=False``.
+        ConfigurationError: for a DistributedSampler, ``in_order=False``, a position that was
+            loaded, or ready batches of a dataset with an index in an order that is drawn.
     """
     _refuse(loader)
     batches: Any = BatchSampler(loader.sampler, 1, False) if is_cut_here else loader.batch_sampler
@@ -76,7 +77,12 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
             "every rank reads them all.",
             type(loader).__name__,
         )
-    ready = own_iter or isinstance(loader.dataset, IterableDataset) or batches is None
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    ready = own_iter or is_stream or batches is None
+    if ready and not (own_iter or is_stream):
+        _refuse_drawn_order(loader.sampler)
+    if not ready and getattr(loader, "next_iter_state", None) is not None:
+        raise _begun(type(loader).__name__)
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
@@ -127,6 +133,31 @@ def _refuse(loader: DataLoader[Any]) -> None:
         raise ConfigurationError(msg)
 
 
+def _refuse_drawn_order(sampler: Any) -> None:
+    """Torch iterates it where batches are ready: no seed of ours decides what it draws."""
+    is_fixed = type(sampler) is SequentialSampler or isinstance(sampler, (list, tuple, range))
+    if is_fixed or callable(getattr(sampler, "set_epoch", None)):
+        return
+    msg = (
+        "Expected a DataLoader with batch_size=None in the order of its dataset, got the sampler "
+        f"{type(sampler).__name__}: seed= does not decide what it draws, so that after a restart "
+        "some batches would be lost and others come twice. If the dataset gives examples, pass it "
+        "itself with global_batch_size and shuffle=True, or give the DataLoader a batch_size. If "
+        "it gives batches, pass a sampler whose set_epoch(epoch) decides the order."
+    )
+    raise ConfigurationError(msg)
+
+
+def _begun(name: str) -> ConfigurationError:
+    """The error for a StatefulDataLoader that would go on from a state: here it is not played."""
+    msg = (
+        f"Expected a {name} at its beginning, got one whose load_state_dict() was called: its "
+        "dataset is read by our order, from the beginning. Distribute a fresh one, and load a "
+        "state that the distributed dataset's state_dict() gave into that dataset."
+    )
+    return ConfigurationError(msg)
+
+
 def _is_plain_batching(batches: object) -> bool:
     """Whether batches are consecutive windows of a sampler, as torch and torchdata make them."""
     return type(batches).__name__ == BatchSampler.__name__ and _is_of_torch(type(batches))
@@ -139,7 +170,9 @@ def _is_plain(sampler: Any, dataset: Any) -> bool:
     if type(sampler) is SequentialSampler:
         return len(sampler) == len(dataset)
     random = type(sampler).__name__ == RandomSampler.__name__ and _is_of_torch(type(sampler))
-    return random and not sampler.replacement and len(sampler) == len(dataset)
+    if not random or sampler.replacement or len(sampler) != len(dataset):
+        return False
+    return len(sampler.data_source) == len(dataset)  # else some indices come twice, others never
 
 
 def _defining_class(value: object, method: str) -> type:

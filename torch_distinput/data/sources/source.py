@@ -16,6 +16,7 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
+from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
 from torch_distinput.errors import ConfigurationError
@@ -160,6 +161,27 @@ class IndexedSource:
     def dataset(self) -> Any:
         """The user's dataset; None where it was taken apart into columns."""
         return self.loader.dataset
+
+    def check_length(self, epoch: int) -> None:
+        """Tell the user's dataset the epoch, and refuse one that has grown or shrunk.
+
+        Not where a sampler says which examples there are, nor where they were mixed or packed.
+
+        Raises:
+            ConfigurationError: a ValueError; its length is not the one that is played.
+        """
+        is_made = self.mixture is not None or self.packed_contents is not None
+        known, dataset = self.num_examples, self.dataset
+        if is_made or known is None or self.sampler is not None or dataset is None:
+            return
+        tell_epoch(dataset, epoch)
+        if (found := len(dataset)) != known:
+            msg = (
+                f"Expected {known} examples in {type(dataset).__name__}, as when it was "
+                f"distributed, got {found} at the beginning of epoch {epoch}: its order is made "
+                "for one length. Distribute it again, or let it have one length in all epochs."
+            )
+            raise ConfigurationError(msg)
 
     @property
     def owns_batches(self) -> bool:

@@ -11,17 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
+from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.data.user_sources.run import SourceRun
+from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.mixture import Mixture
+from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
-from torch_distinput.data.user_sources.stages import has_exact_state
+from torch_distinput.data.user_sources.stages import find_stages, has_exact_state
 from torch_distinput.data.user_sources.states import pack_state, unpack_state
+from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.progress.place import Place, Start
 
 BOOKMARK = "bookmark"
 """The kind of place that such a state is."""
+_RECIPES = (Mixture, DocumentPacking, Buckets)
 
 
 @final
@@ -71,3 +77,28 @@ def start_run(source: Any, start: Start, *, epoch: int | None) -> SourceRun | Bo
     if is_bookmarked and hasattr(source, "shard"):
         return BookmarkedRun(source, start, epoch=epoch)
     return SourceRun(source, start, epoch=epoch)
+
+
+def refuse_begun(source: Any, *, is_dealt: bool) -> None:
+    """Refuse a stream that was given a position, where copies of it are played, which forget it.
+
+    Also inside of a mixture, packing or buckets.
+
+    Args:
+        source: of the user's.
+        is_dealt: its shards are dealt out.
+
+    Raises:
+        ConfigurationError: a ValueError.
+    """
+    for part in parts_of(source, closed=lambda part: not isinstance(part, _RECIPES)):
+        if getattr(part, "_starting_state_dict", None) is None or not list(find_stages(part)):
+            continue
+        if is_dealt or has_exact_state(part):
+            msg = (
+                f"Expected a stream at its beginning, got a {type(part).__name__} whose "
+                "load_state_dict() was called: it would be played from the beginning all the "
+                "same. Distribute a fresh stream, and load a state that the distributed dataset's "
+                "state_dict() gave into that dataset."
+            )
+            raise ConfigurationError(msg)

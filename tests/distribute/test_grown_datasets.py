@@ -1,0 +1,97 @@
+"""A dataset with an index that has grown or shrunk is refused when the next epoch begins."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.data import DataLoader, Dataset, Subset, WeightedRandomSampler
+
+import torch_distinput as tdi
+from tests.distribute.street import one
+from torch_distinput.testing import simulate
+
+
+class ByEpoch(Dataset):
+    """Its length depends on the epoch."""
+
+    def __init__(self, more):
+        self.more = more
+        self.count = 4
+        self.asked = 0
+
+    def set_epoch(self, epoch):
+        """The usual name."""
+        self.count = 4 + self.more * epoch
+
+    def __len__(self):
+        self.asked += 1
+        return self.count
+
+    def __getitem__(self, index):
+        return index % self.count
+
+
+def loaded(source):
+    """The same in a DataLoader."""
+    return DataLoader(source, batch_size=2, shuffle=True), {}
+
+
+def bare(source):
+    """By itself."""
+    return source, {"global_batch_size": 2}
+
+
+@pytest.mark.parametrize("wrap", [loaded, bare])
+@pytest.mark.parametrize("more", [4, -2])
+def test_a_length_that_depends_on_the_epoch(wrap, more):
+    """In the epoch that would be played with another one."""
+
+    def work(strategy):
+        source, keywords = wrap(ByEpoch(more))
+        dataset = strategy.distribute_dataset(source, **keywords)
+        first = [x for batch in dataset for x in batch.tolist()]
+        words = f"Expected 4 examples in ByEpoch, .* got {4 + more} at .* epoch 1.* Distribute it"
+        with pytest.raises(tdi.ConfigurationError, match=words):
+            iter(dataset)
+        return first
+
+    assert [0, 1, 2, 3] == sorted(x for own in simulate(work, num_workers=2) for x in own)
+
+
+@pytest.mark.parametrize("wrap", [loaded, bare])
+@pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: Subset(range(100), rows)])
+def test_a_list_that_grows(wrap, make):
+    """Also the indices of a Subset; told to the workers whose list has not."""
+
+    def work(strategy):
+        rows = [0, 1, 2, 3]
+        source, keywords = wrap(make(rows))
+        dataset = strategy.distribute_dataset(source, **keywords)
+        assert 2 == len(list(dataset))
+        if strategy.worker_index == 1:
+            rows += [4, 5]
+        with pytest.raises((tdi.ConfigurationError, tdi.PeerFailedError), match="got 6 at"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)
+
+
+def test_an_order_of_the_users_own():
+    """A sampler says which examples there are."""
+    rows = [0, 1, 2, 3]
+    loader = DataLoader(rows, batch_size=2, sampler=WeightedRandomSampler([1.0] * 4, 4))
+    dataset = one().distribute_dataset(loader)
+    assert 2 == len(list(dataset))
+    rows.append(4)
+    assert 2 == len(list(dataset))
+
+
+def test_a_length_is_asked_for_once_an_epoch():
+    """It may be slow."""
+    source = ByEpoch(0)
+    dataset = one().distribute_dataset(source, global_batch_size=2)
+    asked = []
+    for _ in range(3):
+        before = source.asked
+        list(dataset)
+        asked.append(source.asked - before)
+    assert [1, 1, 1] == asked
