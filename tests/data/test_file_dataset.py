@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -295,3 +296,23 @@ def test_shards_of_split_files(tmp_path, caplog):
     assert all(shards)
     assert sorted(int(record["x"]) for shard in shards for record in shard) == list(range(900))
     assert caplog.text.count("skips bad records") == 1
+
+
+def test_times_of_other_units_do_not_join(tmp_path):
+    """In the finer unit far dates would be others."""
+    np.save(tmp_path / "0.npy", np.array(["9999-12-31", "2020-01-01"], "M8[s]"))
+    np.save(tmp_path / "1.npy", np.array(["2021-01-01"], "M8[ns]"))
+    expected = r"expected datetime64\[s\] of shape .*0\.npy, got datetime64\[ns\]"
+    with pytest.raises(tdi.SourceError, match=expected):
+        play(tdi.FileDataset(tmp_path / "*.npy", reader="npy"), 4)
+
+
+def test_text_and_bytes_do_not_join(tmp_path):
+    """Packed or not."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for number, value in enumerate(("a", b"a")):
+        pq.write_table(pa.table({"s": [value]}), tmp_path / f"{number}.parquet")
+    for strings in ("list", "packed"):
+        files = tdi.FileDataset(tmp_path / "*.parquet", reader="parquet", strings=strings)
+        with pytest.raises(tdi.SourceError, match=r"expected .*str.* at record\['s'\] .*bytes"):
+            play(files, 4)
