@@ -33,7 +33,8 @@ class CSV(Reader):
     """Tables as text: a batch is a dict of columns, tensors of numbers and lists of ``str``.
 
     Fields may be quoted with ``"``, and may then contain delimiters and line ends. Files are UTF-8.
-    Blank lines are passed over; a row with too few or too many fields is bad.
+    Blank lines are passed over; a row with too few or too many fields is bad. A field that is larger
+    than ``csv.field_size_limit()`` is bad with all that follows: where it ends is not known.
 
     Without types, the first megabyte of each file decides what its columns are: int64, else
     float64, else text. A later field that does not fit is bad: give types where files begin with
@@ -92,22 +93,26 @@ class _Rows:
     def __init__(self, file: InputFile, delimiter: str) -> None:
         self._file = file
         self._num_chars = 0
+        self._ended = False
         # What is not UTF-8 is found in the fields, where its line is known.
         self._text = io.TextIOWrapper(file.open(), "utf-8-sig", "surrogateescape", newline="")
         self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
 
     def __next__(self) -> _Row:
         """Skip blank lines."""
-        while True:
+        while not self._ended:
             try:
                 row = next(self._reader)
             except csv.Error as error:
+                # Behind it the parser begins anew, in the middle of the field: its text is no rows.
+                self._ended = "field limit" in str(error)
                 line = self._reader.line_num
                 advice = f"{error}. Check the quotes, or raise csv.field_size_limit()"
                 self._file.bad(f"line {line}", f"expected fields of at most 128 KiB: {advice}")
                 continue
             if row:
                 return self._reader.line_num, row
+        raise StopIteration
 
     def __iter__(self) -> Iterator[_Row]:
         return self
