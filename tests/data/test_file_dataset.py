@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 
 import numpy as np
@@ -30,6 +31,25 @@ class TestListing:
         found = list_files([str(tmp_path / "c.csv"), str(tmp_path / "*.txt")], {})
         assert ["c.csv", "a.txt", "b.txt"] == [info.path.rpartition("/")[2] for info in found]
         assert [5, 5, 5] == [info.size for info in found]
+
+    @pytest.mark.parametrize(
+        "pattern", ["data/*/a.txt", "*/*/a.txt", "data/**/a.txt", "**/*.txt", "data/v?/a*"]
+    )
+    def test_links_to_folders(self, tmp_path, pattern):
+        """Entered as by Python's own globs; but there must be an end to what is below them."""
+        (tmp_path / "real" / "v2").mkdir(parents=True)
+        (tmp_path / "data" / "v1").mkdir(parents=True)
+        (tmp_path / "data" / "v2").symlink_to("../real/v2")
+        (tmp_path / "data" / "b.txt").symlink_to("v1/a.txt")
+        for folder in ("real/v2", "data/v1"):
+            (tmp_path / folder / "a.txt").write_text(folder)
+        expected = sorted(glob.glob(pattern, root_dir=tmp_path, recursive=True))
+        (tmp_path / "real" / "v2" / "up").symlink_to("../..")
+        (tmp_path / "data" / "v1" / "self").symlink_to(".")
+        if "**" not in pattern:
+            expected = sorted(glob.glob(pattern, root_dir=tmp_path))
+        found = list_files([f"{tmp_path}/{pattern}"], {})
+        assert expected == [info.path.removeprefix(f"file://{tmp_path}/") for info in found]
 
     def test_refused(self, tmp_path):
         """Nothing found, or a folder."""

@@ -28,7 +28,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_distinput.data.storage.compression import Decompressed, decompressor
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.input_file import InputFile
-from torch_distinput.data.storage.local_folder import store_local_folder
+from torch_distinput.data.storage.local_folder import leads_back, store_local_folder
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.data.storage.shared_listing import share_listing
@@ -278,10 +278,14 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
+    if isinstance(system, LocalFileSystem):
+        matches = _LinkedFolders().glob(inner, detail=True, ways_back="**" not in inner)
+    else:
+        matches = system.glob(inner, detail=True)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {
         name: system.info(name) if info.get("islink") else info
-        for name, info in sorted(system.glob(inner, detail=True).items())
+        for name, info in sorted(matches.items())
     }
     kept = [match for name in found if (match := _KEPT.fullmatch(name))]
     if kept:
@@ -296,6 +300,20 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+class _LinkedFolders(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Local files for globs, which enter links to folders as those of Python do."""
+
+    def ls(
+        self, path: str, detail: bool = False, *, ways_back: bool = True, **kwargs: Any
+    ) -> list[Any]:
+        listed: list[Any] = super().ls(path, detail=detail, **kwargs)
+        for number, info in enumerate(listed if detail else ()):
+            link = info["name"] if info.get("islink") else ""
+            if link and os.path.isdir(link) and (ways_back or not leads_back(link)):
+                listed[number] = self.info(link)
+        return listed
 
 
 @functools.cache  # once for each pattern

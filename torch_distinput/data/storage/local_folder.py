@@ -1,4 +1,4 @@
-"""Folders on this machine that are replaced as a whole."""
+"""Folders on this machine: replaced as a whole, and reached by links."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def store_local_folder(target: str, contents: Mapping[str, bytes]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def leads_back(link: str) -> bool:
+    """Whether a link is to a folder on the way to it: there is no end to what is below it."""
+    target, folder = os.path.realpath(link), link
+    while folder != (folder := os.path.dirname(folder)):
+        if os.path.realpath(folder) == target:
+            return True
+    return False
