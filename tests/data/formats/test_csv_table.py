@@ -50,7 +50,7 @@ def test_keeps_the_promises(tmp_path, monkeypatch, suffix):
 
 
 def test_types_are_inferred():
-    batch, reported = read("a,b,c,d,e\n1,1.5,x,9223372036854775808,1_0\n-2,3,,1e3,2\n")
+    batch, reported = read("a,b,c,d,e\n1,1.5,x,9223372036854775807.0,1_0\n-2,3,,1e3,2\n")
     assert batch["a"].tolist() == [1, -2]
     assert batch["a"].dtype == torch.int64
     assert batch["b"].tolist() == [1.5, 3.0]
@@ -59,6 +59,21 @@ def test_types_are_inferred():
     assert batch["d"].tolist() == [2.0**63, 1000.0]
     assert batch["e"] == ["1_0", "2"]
     assert reported == []
+
+
+@pytest.mark.parametrize(
+    "large",
+    [f"{2**63}", f"{-(2**63) - 1}", f" +0{2**64}", "7" * 5000, "0" * 5000 + f"{2**63}"],
+    ids=["2**63", "negative", "2**64", "long", "long zeros"],
+)
+@pytest.mark.parametrize("other", ["9007199254740993", "1.5"])
+def test_integers_that_int64_does_not_hold_are_text(large, other):
+    """As float64 they would be rounded, and two of them might become equal."""
+    batch, reported = read(f"id,x\n{large},1\n{other},2\n")
+    assert batch["id"] == [large, other]
+    assert reported == []
+    batch, _ = read(f"id\n{2**63}\n", columns={"id": torch.float64})
+    assert batch["id"].tolist() == [2.0**63]
 
 
 def test_the_beginning_of_a_file_decides(monkeypatch):
@@ -145,7 +160,14 @@ def test_a_wrong_header_is_an_error(content, options):
         read(content, **options)
 
 
-@pytest.mark.parametrize("options", [{"columns": "a"}, {"columns": {"a": int}}, {"delimiter": ""}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"columns": "a"},
+        {"columns": {"a": int}},
+        {"delimiter": ""},
+    ],
+)
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError, match="Expected"):
         CSV(**options)

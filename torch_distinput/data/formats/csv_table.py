@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.formats.column_types import (
+    INT64,
     Wanted,
     cast_numbers,
     check_wanted,
@@ -23,6 +25,9 @@ from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import SourceError
 
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
+
+_LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{18,})\s*")
+"""As many digits as the first integer that int64 does not hold, or more."""
 
 _Row = tuple[int, list[str]]
 """The number of the line on which a row ends, and its fields."""
@@ -39,7 +44,7 @@ class CSV(Reader):
     Without types, the first megabyte of each file decides what its columns are: int64, else
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
-    An empty field is text, no number.
+    An empty field is text, no number; so is a whole number that int64 does not hold.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -201,8 +206,14 @@ def _infer(texts: list[str]) -> Any:
             _CONVERTERS[dtype]("", texts, dtype)
         except (ValueError, OverflowError):
             continue
-        return dtype
+        # As float64 ids of 64 bits would be rounded, and some become equal.
+        return str if dtype is torch.float64 and any(map(_is_beyond_int64, texts)) else dtype
     return str
+
+
+def _is_beyond_int64(text: str) -> bool:
+    found = _LONG_INTEGER.fullmatch(text)
+    return found is not None and (len(found[2]) > 19 or int(found[1] + found[2]) not in INT64)
 
 
 def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
