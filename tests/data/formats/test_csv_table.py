@@ -165,6 +165,7 @@ def test_a_wrong_header_is_an_error(content, options):
     [
         {"columns": "a"},
         {"columns": {"a": int}},
+        {"columns": {"a": (torch.int64, ...)}},
         {"delimiter": ""},
     ],
 )

@@ -62,7 +62,7 @@ class CSV(Reader):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
-        check_wanted(self.columns)
+        check_wanted(self.columns, lists=False)
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
             msg = f"Expected delimiter to be one character, got {self.delimiter!r}."
             raise ValueError(msg)
