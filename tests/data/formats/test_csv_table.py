@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,15 @@ def test_columns_choose_and_fix_types():
     assert batch["b"].tolist() == [2, 5]
     assert [where for where, _ in reported] == ["line 4", "line 5"]
     assert list(read("a,b\n1,2\n", columns=["b"])[0]) == ["b"]
+
+
+def test_no_number_becomes_infinite():
+    columns = {"a": torch.float16, "b": torch.float32}
+    batch, reported = read("a,b\n1,inf\n70000,1\n2,-1e39\n-inf,3\n", columns=columns)
+    assert batch["a"].tolist() == [1, -math.inf]
+    assert batch["b"].tolist() == [math.inf, 3]
+    assert [where for where, _ in reported] == ["line 3", "line 4"]
+    assert reported[0][1].startswith("expected torch.float16 in column 'a', got '70000'.")
 
 
 def test_names_without_a_header():

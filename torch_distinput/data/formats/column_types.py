@@ -130,7 +130,10 @@ def numbers(name: str, values: Sequence[Any], dtype: Any = None) -> torch.Tensor
 
 
 def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Change the type where no value is another afterwards, but for the rounding of floats."""
+    """Change the type where no value is another afterwards, but for the rounding of floats.
+
+    Infinity is no rounding.
+    """
     if dense.dtype == dtype:
         return dense
     rounds = dense.is_floating_point() and not dtype.is_floating_point
@@ -139,6 +142,10 @@ def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Te
     changed = dense.to(dtype)
     if not dtype.is_floating_point and not torch.equal(changed.to(torch.int64), dense):
         raise _unfit(name, dtype, dense[changed.to(torch.int64) != dense][0].item())
+    if dtype.is_floating_point and changed.isinf().any():
+        beyond = dense[changed.isinf() & dense.isfinite()]
+        if len(beyond):
+            raise _unfit(name, dtype, beyond[0].item())
     return changed
 
 
