@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -163,6 +165,43 @@ def test_in_memory():
     storage.put("a.txt", b"1\n3\n")
     with pytest.raises(tdi.SourceError, match="written at .*, got one written at"):
         list(source.read(ReadLog(), Unit(file=0, part=Part())))
+
+
+class Remembering(fsspec.AbstractFileSystem):
+    """Keeps what it listed, as those of object stores do."""
+
+    protocol = "remembering"
+    files: ClassVar = {}
+
+    def ls(self, path, detail=True, **_):
+        """The one folder."""
+        if "d" not in self.dircache:
+            self.dircache["d"] = [
+                {"name": name, "size": len(content), "type": "file"}
+                for name, content in self.files.items()
+            ]
+        found = [info for info in self.dircache["d"] if path in ("d", info["name"])]
+        return found if detail else [info["name"] for info in found]
+
+    def invalidate_cache(self, path=None):
+        """Forget it."""
+        self.dircache.clear()
+
+    def _open(self, path, mode="rb", **_):
+        return io.BytesIO(self.files[path])
+
+
+@pytest.mark.parametrize(
+    "pattern", ["remembering://d/*.txt", "simplecache::remembering://d/*.txt", "@remembering://d/m"]
+)
+def test_files_are_listed_anew(monkeypatch, pattern):
+    """For each dataset, though a file system may keep what it listed for the last one."""
+    fsspec.register_implementation("remembering", Remembering, clobber=True)
+    manifest = {"d/m": b"*.txt\n"}
+    monkeypatch.setattr(Remembering, "files", {**manifest, "d/a.txt": b"1\n"})
+    assert [2] == [file.size for file in tdi.FileDataset(pattern).list_files()]
+    monkeypatch.setattr(Remembering, "files", {**manifest, "d/a.txt": b"1\n2\n", "d/b.txt": b""})
+    assert [4, 0] == [file.size for file in tdi.FileDataset(pattern).list_files()]
 
 
 def test_on_other_storages(tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -29,6 +31,25 @@ class TestListing:
         found = list_files([str(tmp_path / "c.csv"), str(tmp_path / "*.txt")], {})
         assert ["c.csv", "a.txt", "b.txt"] == [info.path.rpartition("/")[2] for info in found]
         assert [5, 5, 5] == [info.size for info in found]
+
+    @pytest.mark.parametrize(
+        "pattern", ["data/*/a.txt", "*/*/a.txt", "data/**/a.txt", "**/*.txt", "data/v?/a*"]
+    )
+    def test_links_to_folders(self, tmp_path, pattern):
+        """Entered as by Python's own globs; but there must be an end to what is below them."""
+        (tmp_path / "real" / "v2").mkdir(parents=True)
+        (tmp_path / "data" / "v1").mkdir(parents=True)
+        (tmp_path / "data" / "v2").symlink_to("../real/v2")
+        (tmp_path / "data" / "b.txt").symlink_to("v1/a.txt")
+        for folder in ("real/v2", "data/v1"):
+            (tmp_path / folder / "a.txt").write_text(folder)
+        expected = sorted(glob.glob(pattern, root_dir=tmp_path, recursive=True))
+        (tmp_path / "real" / "v2" / "up").symlink_to("../..")
+        (tmp_path / "data" / "v1" / "self").symlink_to(".")
+        if "**" not in pattern:
+            expected = sorted(glob.glob(pattern, root_dir=tmp_path))
+        found = list_files([f"{tmp_path}/{pattern}"], {})
+        assert expected == [info.path.removeprefix(f"file://{tmp_path}/") for info in found]
 
     def test_refused(self, tmp_path):
         """Nothing found, or a folder."""
@@ -295,3 +316,23 @@ def test_shards_of_split_files(tmp_path, caplog):
     assert all(shards)
     assert sorted(int(record["x"]) for shard in shards for record in shard) == list(range(900))
     assert caplog.text.count("skips bad records") == 1
+
+
+def test_times_of_other_units_do_not_join(tmp_path):
+    """In the finer unit far dates would be others."""
+    np.save(tmp_path / "0.npy", np.array(["9999-12-31", "2020-01-01"], "M8[s]"))
+    np.save(tmp_path / "1.npy", np.array(["2021-01-01"], "M8[ns]"))
+    expected = r"expected datetime64\[s\] of shape .*0\.npy, got datetime64\[ns\]"
+    with pytest.raises(tdi.SourceError, match=expected):
+        play(tdi.FileDataset(tmp_path / "*.npy", reader="npy"), 4)
+
+
+def test_text_and_bytes_do_not_join(tmp_path):
+    """Packed or not."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for number, value in enumerate(("a", b"a")):
+        pq.write_table(pa.table({"s": [value]}), tmp_path / f"{number}.parquet")
+    for strings in ("list", "packed"):
+        files = tdi.FileDataset(tmp_path / "*.parquet", reader="parquet", strings=strings)
+        with pytest.raises(tdi.SourceError, match=r"expected .*str.* at record\['s'\] .*bytes"):
+            play(files, 4)

@@ -212,6 +212,26 @@ class TestCompression:
             assert [1] == list(iterator.stats().skipped.values())
 
 
+    def test_a_later_member_that_is_damaged(self, tmp_path, suffix, compress):
+        """It and all that follows are no garbage behind the data."""
+        first, second = compress(b"1\n2\n"), bytearray(compress(b"3\n"))
+        second[1] ^= 1
+        url = Local(tmp_path).put(f"a.txt.{suffix}", first + second)
+        with pytest.raises(tdi.SourceError, match=rf"a\.txt\.{suffix}"):
+            records(url)
+
+
+def test_zeros_between_xz_streams(tmp_path):
+    """Padding, if they are a multiple of four."""
+    halves = lzma.compress(b"1\n"), lzma.compress(b"2\n")
+    for count in (4, 9996):
+        url = Local(tmp_path).put("a.txt.xz", (b"\0" * count).join([*halves, b""]))
+        assert ["1", "2"] == records(url)
+    url = Local(tmp_path).put("b.txt.xz", (b"\0" * 6).join(halves))
+    with pytest.raises(tdi.SourceError, match="multiples of 4, got 6"):
+        records(url)
+
+
 class TestNetwork:
     """Ranges and retries."""
 

@@ -158,6 +158,24 @@ def test_a_damaged_record_batch_can_be_skipped(tmp_path, form, left):
     assert skipped == ["record batch 1"]
 
 
+@pytest.mark.parametrize("count", [0, 9])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_what_follows_a_stream_is_bad(tmp_path, count, suffix):
+    """Such as a second one: it is named once, and not read."""
+    path = tmp_path / f"a.arrow{suffix}"
+    write(path, table(count), "stream", rows_per_batch=3)
+    path.write_bytes((gzip.compress if suffix else bytes)(path.read_bytes() * 2))
+    skipped = []
+    file = opened(path, lambda where, reason: skipped.append((where, reason)))
+    for columns in (None, ["text"]):
+        parts = Arrow(columns).parts(file)
+        chunks = [chunk for part in parts for chunk in Arrow(columns).read(file, part)]
+        assert sum(len(chunk["text"]) for chunk in chunks) == count
+    (where, reason), _ = skipped
+    assert where == f"record batch {count // 3}"
+    assert "behind the stream" in reason
+
+
 def test_large_record_batches_are_sliced(tmp_path):
     path = tmp_path / "a.arrow"
     write(path, table(5000, wide=1000), "file", rows_per_batch=5000)

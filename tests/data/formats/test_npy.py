@@ -186,6 +186,27 @@ def test_a_cut_file_is_told_beforehand_and_its_whole_rows_can_be_read(tmp_path):
     assert skipped[1] == ("record 8", "expected 10 rows, got the file's end")
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("order", "CF")
+def test_what_follows_the_array_is_bad(tmp_path, rows, suffix, order):
+    """Such as the array of a second np.save: it is named once, and not read."""
+    content = io.BytesIO()
+    for count in (rows, 3):
+        np.save(content, np.ones((count, 2), order=order))
+    path = tmp_path / f"a.npy{suffix}"
+    path.write_bytes(gzip.compress(content.getvalue()) if suffix else content.getvalue())
+    reported = []
+    file = opened(path, lambda *args: reported.append(args))
+    parts = Npy().parts(file)
+    assert sum(len(chunk) for part in parts for chunk in Npy().read(file, part)) == rows
+    ((where, reason),) = reported
+    assert where == "the end"
+    assert "a file of its own" in reason
+    assert sum(map(len, Npy().read(file, Part()))) == rows
+    assert reported == [(where, reason)] * 2
+
+
 def test_compressed_outside(tmp_path):
     path = tmp_path / "a.npy.gz"
     content = io.BytesIO()

@@ -195,6 +195,16 @@ def test_batches_may_be_written_to(tmp_path, compression, use_dictionary):
     assert path.read_bytes() == before
 
 
+def test_far_times_of_the_old_type(tmp_path):
+    """They do not become others, as they would in nanoseconds."""
+    path = tmp_path / "a.parquet"
+    days = np.array(["0001-01-01", "2020-01-01", "9999-12-31"], "M8[us]")
+    pq.write_table(pa.table({"t": days}), path, use_deprecated_int96_timestamps=True)
+    times = read(Parquet(), opened(path))["t"]
+    assert times.dtype == "M8[us]"
+    assert times.tolist() == days.tolist()
+
+
 def test_checksums_of_pages(tmp_path):
     """What is damaged where only a checksum tells is bad."""
     path = tmp_path / "a.parquet"

@@ -64,13 +64,18 @@ def _shown(spec: TensorSpec) -> str:
 
 
 def same_kind(one: TensorSpec, other: TensorSpec) -> bool:
-    """Whether two leaves have the same dtype, or are both lists, or both packed alike."""
+    """Whether two leaves have the same dtype, or are both lists, or both packed alike.
+
+    Arrays that torch cannot share need the same kind of dtype only: text may be longer in one. But
+    times of other units do not join: NumPy takes the finer one, in which far dates become others.
+    """
     if isinstance(one.dtype, type) or isinstance(other.dtype, type):
         lists = isinstance(one.dtype, type) and isinstance(other.dtype, type)
         packed = torch.jagged in (one.layout, other.layout)  # of which text and bytes do not join
         return lists and (not packed or (one.dtype, one.layout) == (other.dtype, other.layout))
     if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
-        return one.dtype.kind == other.dtype.kind
+        times = one.dtype.kind in "mM"
+        return one.dtype == other.dtype if times else one.dtype.kind == other.dtype.kind
     return bool(one.dtype == other.dtype)
 
 

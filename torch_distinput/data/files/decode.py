@@ -194,7 +194,9 @@ class _First:
 
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:
-    """Lists hold what they hold; tensors and arrays can be joined."""
+    """Lists hold what they hold, but not text and bytes; tensors and arrays can be joined."""
+    if {one.dtype, other.dtype} == {str, bytes}:
+        return False
     sized = one.shape == other.shape or one.layout is torch.jagged
     return same_kind(one, other) and one.layout == other.layout and sized
 

@@ -119,14 +119,19 @@ def _has_magic(source: Any, place: int) -> bool:
     return bool(source.read(len(_MAGIC)) == _MAGIC)
 
 
-def _has_end(source: Any) -> bool:
-    """Whether a stream, read to its end, ends with the mark; those of before 2019 have another."""
+def _odd_end(source: Any, *, seekable: bool = True) -> str:
+    """What is wrong with the end of a stream that was read: no mark, or something behind it."""
     end = source.tell()
+    if source.read(1):
+        return "expected the end of the file behind the stream, got more. Keep one stream in a file"
+    if not seekable:
+        return ""
     source.seek(0)
     if source.read(len(_CONTINUATION)) != _CONTINUATION:
-        return True
+        return ""  # streams of before 2019 have another mark
     source.seek(max(0, end - len(_END)))
-    return bool(source.read(len(_END)) == _END)
+    marked = source.read(len(_END)) == _END
+    return "" if marked else "expected it, or a mark of the end: the stream was cut off"
 
 
 def _reader(
@@ -161,7 +166,7 @@ def _counts(source: Any, is_file: bool) -> list[int] | None:
         else:
             batches = reader
         counts = [batch.num_rows for batch in batches]
-        return counts if is_file or _has_end(source) else None
+        return counts if is_file or not _odd_end(source) else None
     except Exception as error:
         if not is_damage(error):
             raise
@@ -198,8 +203,8 @@ def _batches(
             batch = reader.get_batch(number) if is_file else reader.read_next_batch()
             check_buffers(batch)
         except StopIteration:
-            if file.size is not None and not _has_end(source):
-                reason = "expected it, or a mark of the end: the stream was cut off"
+            reason = _odd_end(source, seekable=file.size is not None)
+            if reason:
                 file.bad(f"record batch {number}", reason)
             return
         except Exception as error:

@@ -21,11 +21,12 @@ _NUMBERS = {
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 }
+_OR_LISTS = ", or (dtype, ...) for lists of any length"
 INT64 = range(-(1 << 63), 1 << 63)
 
 
-def check_wanted(wanted: Wanted) -> None:
-    """Refuse a choice of columns that means nothing."""
+def check_wanted(wanted: Wanted, *, lists: bool = True) -> None:
+    """Refuse a choice of columns that means nothing; ``lists``: whether a column may hold some."""
     if wanted is None:
         return
     sound = isinstance(wanted, (Mapping, Sequence)) and not isinstance(wanted, str)
@@ -33,12 +34,12 @@ def check_wanted(wanted: Wanted) -> None:
         msg = f"Expected columns to be names, or names with types, got {wanted!r}."
         raise ValueError(msg)
     for name, given in wanted.items() if isinstance(wanted, Mapping) else ():
-        dtype, _ = split_type(given)
-        if given is not str and not (isinstance(dtype, torch.dtype) and dtype in _NUMBERS):
+        dtype, ragged = split_type(given)
+        number = isinstance(dtype, torch.dtype) and dtype in _NUMBERS and (lists or not ragged)
+        if given is not str and not number:
             msg = (
-                f"Expected the type of column {name!r} to be str, a torch dtype such as "
-                "torch.int64 or torch.float32, or (dtype, ...) for lists of any length, got "
-                f"{given!r}."
+                f"Expected the type of column {name!r} to be str, or a torch dtype such as "
+                f"torch.int64 or torch.float32{_OR_LISTS if lists else ''}, got {given!r}."
             )
             raise ValueError(msg)
 
@@ -129,7 +130,10 @@ def numbers(name: str, values: Sequence[Any], dtype: Any = None) -> torch.Tensor
 
 
 def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Change the type where no value is another afterwards, but for the rounding of floats."""
+    """Change the type where no value is another afterwards, but for the rounding of floats.
+
+    Infinity is no rounding.
+    """
     if dense.dtype == dtype:
         return dense
     rounds = dense.is_floating_point() and not dtype.is_floating_point
@@ -138,6 +142,10 @@ def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Te
     changed = dense.to(dtype)
     if not dtype.is_floating_point and not torch.equal(changed.to(torch.int64), dense):
         raise _unfit(name, dtype, dense[changed.to(torch.int64) != dense][0].item())
+    if dtype.is_floating_point and changed.isinf().any():
+        beyond = dense[changed.isinf() & dense.isfinite()]
+        if len(beyond):
+            raise _unfit(name, dtype, beyond[0].item())
     return changed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.formats.column_types import (
+    INT64,
     Wanted,
     cast_numbers,
     check_wanted,
@@ -24,6 +26,9 @@ from torch_distinput.errors import SourceError
 
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 
+_LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{18,})\s*")
+"""As many digits as the first integer that int64 does not hold, or more."""
+
 _Row = tuple[int, list[str]]
 """The number of the line on which a row ends, and its fields."""
 
@@ -33,12 +38,13 @@ class CSV(Reader):
     """Tables as text: a batch is a dict of columns, tensors of numbers and lists of ``str``.
 
     Fields may be quoted with ``"``, and may then contain delimiters and line ends. Files are UTF-8.
-    Blank lines are passed over; a row with too few or too many fields is bad.
+    Blank lines are passed over; a row with too few or too many fields is bad. A field that is larger
+    than ``csv.field_size_limit()`` is bad with all that follows: where it ends is not known.
 
     Without types, the first megabyte of each file decides what its columns are: int64, else
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
-    An empty field is text, no number.
+    An empty field is text, no number; so is a whole number that int64 does not hold.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -56,7 +62,7 @@ class CSV(Reader):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read."""
-        check_wanted(self.columns)
+        check_wanted(self.columns, lists=False)
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
             msg = f"Expected delimiter to be one character, got {self.delimiter!r}."
             raise ValueError(msg)
@@ -92,22 +98,26 @@ class _Rows:
     def __init__(self, file: InputFile, delimiter: str) -> None:
         self._file = file
         self._num_chars = 0
+        self._ended = False
         # What is not UTF-8 is found in the fields, where its line is known.
         self._text = io.TextIOWrapper(file.open(), "utf-8-sig", "surrogateescape", newline="")
         self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
 
     def __next__(self) -> _Row:
         """Skip blank lines."""
-        while True:
+        while not self._ended:
             try:
                 row = next(self._reader)
             except csv.Error as error:
+                # Behind it the parser begins anew, in the middle of the field: its text is no rows.
+                self._ended = "field limit" in str(error)
                 line = self._reader.line_num
                 advice = f"{error}. Check the quotes, or raise csv.field_size_limit()"
                 self._file.bad(f"line {line}", f"expected fields of at most 128 KiB: {advice}")
                 continue
             if row:
                 return self._reader.line_num, row
+        raise StopIteration
 
     def __iter__(self) -> Iterator[_Row]:
         return self
@@ -196,8 +206,14 @@ def _infer(texts: list[str]) -> Any:
             _CONVERTERS[dtype]("", texts, dtype)
         except (ValueError, OverflowError):
             continue
-        return dtype
+        # As float64 ids of 64 bits would be rounded, and some become equal.
+        return str if dtype is torch.float64 and any(map(_is_beyond_int64, texts)) else dtype
     return str
+
+
+def _is_beyond_int64(text: str) -> bool:
+    found = _LONG_INTEGER.fullmatch(text)
+    return found is not None and (len(found[2]) > 19 or int(found[1] + found[2]) not in INT64)
 
 
 def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:

@@ -25,6 +25,9 @@ Array = np.ndarray[Any, Any]
 
 _MAGIC = b"\x93NUMPY"
 _PART_BYTES = 4 << 20
+_MORE = (
+    "expected the end of the file behind its array, got more. Save each array in a file of its own"
+)
 _LONGEST_HEADER = 10_000
 """As NumPy's own limit: what evaluates a literal is not safe with longer ones."""
 _PARSER_ERRORS = (
@@ -70,10 +73,15 @@ class Npy(Reader):
         """Cut into ranges of rows."""
         with file.open() as opened:
             header = _check_header(opened, file)
-        if header is None or not header.num_rows:
+            if header is None:
+                return ()
+            rows = header.num_rows
+            missing = header.offset + rows * header.row_bytes - (file.size or 0)
+            if (missing < 0) if file.size is not None else (not rows and opened.read(1)):
+                file.bad("the end", _MORE)
+        if not rows:
             return ()
-        rows = header.num_rows
-        if file.size is not None and header.offset + rows * header.row_bytes > file.size:
+        if file.size is not None and missing > 0:
             rows = max(0, file.size - header.offset) // header.row_bytes
             file.bad("header", f"expected {header.num_rows} rows, got a file with {rows}")
         step = file.part_size(rows, _PART_BYTES // header.row_bytes)
@@ -100,6 +108,8 @@ class Npy(Reader):
                 file.bad(
                     f"record {number}", f"expected {stop - part.start} rows, got the file's end"
                 )
+            elif stop == header.num_rows and None in (part.stop, file.size) and opened.read(1):
+                file.bad("the end", _MORE)  # which parts() cannot see, or nobody asked for them
 
 
 def _check_header(opened: IO[bytes], file: InputFile) -> Header | None:

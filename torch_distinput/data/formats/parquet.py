@@ -30,7 +30,8 @@ class Parquet(Reader):
     """Rows of Parquet files: a batch is a dict of columns, as ``arrow_columns`` makes them.
 
     Needs pyarrow. A file without a size is read into memory, for its footer is at its end.
-    Checksums of pages are checked where a file has them.
+    Checksums of pages are checked where a file has them. Times of the old type INT96 are read in
+    microseconds: what they have below one is dropped.
 
     Attributes:
         columns: the columns to read, in this order; None for all. Others are not decoded.
@@ -101,8 +102,12 @@ def _open(file: InputFile) -> Iterator[Any]:
     pq = load_arrow("pyarrow.parquet")
     with (
         arrow_source(file) as source,
-        # Without pre_buffer, no thread of pyarrow's enters our file.
-        pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True) as parquet,
+        pq.ParquetFile(
+            source,
+            pre_buffer=False,  # with it a thread of pyarrow's would enter our file
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",  # nanoseconds reach from 1677 to 2262 only
+        ) as parquet,
     ):
         yield parquet
 

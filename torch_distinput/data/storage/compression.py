@@ -1,6 +1,7 @@
 """Compressed files, told by the end of their names: .gz, .bz2, .xz and .zst.
 
-All four read files of several members or frames, and raise ``EOFError`` for a truncated one.
+All four read files of several members or frames, and raise ``EOFError`` for a truncated one. What
+stands behind the first one and is none is an error, but for zeros where a format has them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import IO, cast, final
 
+from torch_distinput.data.storage.compressed_streams import Streams
 from torch_distinput.errors import ConfigurationError
 
 Decompress = Callable[[IO[bytes]], IO[bytes]]
@@ -48,11 +50,11 @@ def _gzip(file: IO[bytes]) -> IO[bytes]:
 
 
 def _bz2(file: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", bz2.BZ2File(file))
+    return cast("IO[bytes]", Streams(file, bz2.BZ2Decompressor))
 
 
 def _xz(file: IO[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", lzma.LZMAFile(file))
+    return cast("IO[bytes]", Streams(file, lzma.LZMADecompressor, padding=4))
 
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:

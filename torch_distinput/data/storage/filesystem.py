@@ -11,7 +11,6 @@ import io
 import logging
 import os
 import re
-import shutil
 import stat
 import uuid
 from collections import Counter
@@ -29,6 +28,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_distinput.data.storage.compression import Decompressed, decompressor
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.input_file import InputFile
+from torch_distinput.data.storage.local_folder import leads_back, store_local_folder
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.data.storage.shared_listing import share_listing
@@ -52,7 +52,9 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing
     Raises:
         FileNotFoundError: for a path that does not exist or a glob that matches no file.
     """
+    _forget_listings([pattern.removeprefix("@") for pattern in patterns], storage_options)
     written = [path for pattern in patterns for path in _written(pattern, storage_options)]
+    _forget_listings(written, storage_options)
     plain = (path for path in written if not _has_magic(path) and "::" not in path)
     folders = Counter(map(_folder, plain))
     known: dict[str, FileInfo] = {}
@@ -165,7 +167,7 @@ def store_folder(
     """
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     if isinstance(system, LocalFileSystem):
-        _store_local_folder(os.path.realpath(inner), contents)
+        store_local_folder(os.path.realpath(inner), contents)
         return
     inner = inner.rstrip("/")
     before = names_below(url, storage_options)
@@ -173,26 +175,6 @@ def store_folder(
         system.rm_file(f"{inner}/{name}")
     for name in sorted(contents, key=lambda name: name == last):
         system.pipe_file(f"{inner}/{name}", contents[name])
-
-
-def _store_local_folder(target: str, contents: Mapping[str, bytes]) -> None:
-    aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
-    old = f"{aside}.old.part"
-    try:
-        for name, content in contents.items():
-            path = f"{aside}/{name}"
-            os.makedirs(_folder(path), exist_ok=True)
-            with open(path, "wb") as file:
-                file.write(content)
-        if os.path.isdir(target):
-            os.rename(target, old)
-        os.rename(aside, target)
-    except BaseException:
-        if os.path.isdir(old) and not os.path.exists(target):
-            os.rename(old, target)
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _change(info: FileInfo, system: AbstractFileSystem, inner: str) -> str:
@@ -232,6 +214,16 @@ def _size(
         return info.size if info.has_ranges else None
     details = attempt(lambda: system.info(inner), retries)
     return details["size"] if details.get("partial", True) else None
+
+
+def _forget_listings(paths: Sequence[str], storage_options: Options) -> None:
+    """Have file systems list anew: fsspec has one of a kind in a process, with what it listed."""
+    for path in {_folder(path): path for path in paths}.values():
+        storage, options = path, storage_options
+        if "::" in path:  # the storage comes last; what reads from it hands the call on
+            storage = path.rpartition("::")[2]
+            options = storage_options.get(storage.partition("://")[0], {})
+        fsspec.core.url_to_fs(storage, **options)[0].invalidate_cache()
 
 
 def _written(pattern: str, storage_options: Options) -> list[str]:
@@ -286,10 +278,14 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
+    if isinstance(system, LocalFileSystem):
+        matches = _LinkedFolders().glob(inner, detail=True, ways_back="**" not in inner)
+    else:
+        matches = system.glob(inner, detail=True)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {
         name: system.info(name) if info.get("islink") else info
-        for name, info in sorted(system.glob(inner, detail=True).items())
+        for name, info in sorted(matches.items())
     }
     kept = [match for name in found if (match := _KEPT.fullmatch(name))]
     if kept:
@@ -304,6 +300,20 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
+
+
+class _LinkedFolders(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Local files for globs, which enter links to folders as those of Python do."""
+
+    def ls(
+        self, path: str, detail: bool = False, *, ways_back: bool = True, **kwargs: Any
+    ) -> list[Any]:
+        listed: list[Any] = super().ls(path, detail=detail, **kwargs)
+        for number, info in enumerate(listed if detail else ()):
+            link = info["name"] if info.get("islink") else ""
+            if link and os.path.isdir(link) and (ways_back or not leads_back(link)):
+                listed[number] = self.info(link)
+        return listed
 
 
 @functools.cache  # once for each pattern
