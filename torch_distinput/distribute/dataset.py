@@ -176,8 +176,8 @@ class DistributedDataset(Distributed):
     def set_aside(self) -> AbstractContextManager[None]:
         """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
 
-        A position that was loaded is there again afterwards. For a look at the data before training
-        goes on, as ``adapt`` takes it; on all ranks.
+        A position that was loaded, or that a state shows, is there again afterwards. For a look at
+        the data before training goes on, as ``adapt`` takes it; on all ranks.
         """
         return self._next.set_aside()
 
