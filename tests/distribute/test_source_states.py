@@ -235,7 +235,7 @@ def test_an_epoch_that_was_left_begins_again(name, num_workers):
 @pytest.mark.parametrize("make", [Shuffled, OwnIterator])
 @pytest.mark.parametrize("num_asked", [0, 1, 5])
 def test_a_pass_set_aside_takes_no_epoch(make, num_asked):
-    """The epochs that follow have the orders they would have had, after none, some or all of one."""
+    """The next epochs have the orders they would have had, after none, some or all of one."""
 
     def play(is_looked_at):
         dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(make(), global_batch_size=4)
