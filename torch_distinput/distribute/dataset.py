@@ -248,7 +248,8 @@ class DistributedDataset(Distributed):
 
         Raises:
             ValueError: if the step is not in what follows the state.
-            UsageError: for datasets from a function: their batches are not ours to make.
+            UsageError: for datasets from a function: their batches are not ours to make; while
+                ``num_threads`` read another epoch of a dataset with ``set_epoch``.
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
