@@ -54,6 +54,21 @@ def test_a_list_without_numbers_has_the_type_of_the_others():
 
 
 @pytest.mark.parametrize(
+    ("fill", "examples", "dtype"),
+    [
+        (0, rows(0, 0), torch.int64),
+        (0.0, rows(0), torch.float32),
+        (0, [[], torch.ones(0, dtype=torch.int32)], torch.int32),
+        (0, [np.ones(0, np.float64), []], torch.float64),
+    ],
+)
+def test_lists_without_any_number_have_the_type_of_the_fill(fill, examples, dtype):
+    """Which lists share a batch is a matter of the cut; rows that have a dtype keep it."""
+    assert dtype == tdi.pad_collate(fill)(examples).dtype
+    assert dtype == tdi.pad_collate({"x": fill})([{"x": row} for row in examples])["x"].dtype
+
+
+@pytest.mark.parametrize(
     ("collate", "examples", "words"),
     [
         (tdi.pad_collate({"x": 0}), [{"x": [1]}, {"y": [1]}], "columns x in each .* got y"),

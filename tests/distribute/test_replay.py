@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import torch_distinput as tdi
 from tests.distribute.example_sources import BATCHES, NUMBERS, SHARDS
@@ -96,3 +96,70 @@ def test_replaying_leaves_the_files_to_be_looked_into(tmp_path):
 
     workers = simulate(work, num_workers=2)
     assert 28 == sum(len(batch) for steps in workers for step in steps for batch in step)
+
+
+class Shifted(Dataset):
+    """Numbers that depend on the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return 100 * self.epoch + index
+
+
+def shifted(**keywords):
+    """The numbers, distributed: two steps in each epoch."""
+    one = tdi.OneDeviceStrategy("cpu")
+    return one.distribute_dataset(Shifted(), global_batch_size=4, **keywords)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"num_threads": 2}, {"num_workers": 1}])
+def test_a_dataset_is_told_the_epoch_of_the_step(keywords):
+    """In another process, say, and after later epochs."""
+    dataset = shifted()
+    dataset.set_epoch(3)
+    state = json.loads(json.dumps(dataset.state_dict()))
+    _, last = dataset
+    for later in (0, 1):
+        other = shifted(**keywords)
+        for _ in range(later):
+            list(other)
+        assert last.tolist() == other.replay(state, 1).batches[0].tolist()
+
+
+def test_replaying_leaves_the_epoch_that_is_played():
+    """Its next step, and the dataset, are at the epoch that an open iterator plays."""
+    dataset = shifted()
+    iterator = iter(dataset)
+    state = dataset.state_dict()
+    next(iterator)
+    dataset.set_epoch(5)
+    iterator = iter(dataset)
+    assert [500, 501, 502, 503] == next(iterator).tolist()
+    for _ in range(2):
+        assert [4, 5, 6, 7] == dataset.replay(state, 1).batches[0].tolist()
+    with pytest.raises(ValueError, match="got 9"):
+        dataset.replay(state, 9)
+    assert [504, 505, 506, 507] == next(iterator).tolist()
+
+
+def test_threads_that_read_another_epoch_are_not_disturbed():
+    """The same epoch may be looked at, and any when they have ended."""
+    dataset = shifted(num_threads=2)
+    before = dataset.state_dict()
+    dataset.set_epoch(5)
+    iterator = iter(dataset)
+    state = dataset.state_dict()
+    next(iterator)
+    assert [500, 501, 502, 503] == dataset.replay(state, 0).batches[0].tolist()
+    with pytest.raises(tdi.UsageError, match="read epoch 0 .* open iterator of epoch 5"):
+        dataset.replay(before, 0)
+    assert [504, 505, 506, 507] == next(iterator).tolist()
+    assert [] == list(iterator)
+    assert [0, 1, 2, 3] == dataset.replay(before, 0).batches[0].tolist()

@@ -232,6 +232,22 @@ def test_an_epoch_that_was_left_begins_again(name, num_workers):
     simulate(work, num_workers=num_workers)
 
 
+@pytest.mark.parametrize("make", [Shuffled, OwnIterator])
+@pytest.mark.parametrize("num_asked", [0, 1, 5])
+def test_a_pass_set_aside_takes_no_epoch(make, num_asked):
+    """The next epochs have the orders they would have had, after none, some or all of one."""
+
+    def play(is_looked_at):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(make(), global_batch_size=4)
+        list(itertools.islice(dataset if num_asked else (), num_asked))
+        if is_looked_at:
+            with dataset.set_aside():
+                list(dataset)
+        return [[step.tolist() for step in dataset] for _ in range(2)]
+
+    assert play(is_looked_at=False) == play(is_looked_at=True)
+
+
 @pytest.mark.parametrize(("num_workers", "processes"), [(1, 0), (2, 0), (1, 2)])
 def test_loaders_of_a_function_that_shuffle(num_workers, processes):
     """An order that is drawn when an epoch begins goes on in every epoch, from its first step."""

@@ -189,6 +189,20 @@ class TestAccumulate:
         with pytest.raises(ValueError, match="num_steps must be at least 1, got 0"):
             tdi.accumulate(iter(()), 0)
 
+    def test_an_error_is_no_end(self):
+        """Asked again, the groups say it again, as the steps do."""
+
+        def numbers():
+            yield from range(7)
+            raise ValueError
+
+        dataset = make(tdi.OneDeviceStrategy("cpu"), numbers, 1)
+        groups = tdi.accumulate(dataset.steps(), 3)
+        assert [0, 1, 2] == [step.index for step in next(groups)]
+        assert [3, 4, 5] == [step.index for step in next(groups)]
+        for _ in range(2):
+            with pytest.raises(tdi.SourceError, match="step 7: The source raised ValueError"):
+                next(groups)
 
     @pytest.mark.parametrize("wrong", [iter, lambda d: tdi.accumulate(d.steps(), 2)])
     def test_what_is_no_step_is_refused(self, wrong):

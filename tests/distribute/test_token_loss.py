@@ -136,6 +136,24 @@ class TestMean:
             average = step.average(losses, weights=weights)
             assert (torch.float16, 8.0) == (average.dtype, average.item())
 
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64])
+    def test_whole_numbers_are_averaged_as_floats(self, dtype):
+        """How many answers are right, say: not cut off before they are weighed, nor after."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        weights = torch.tensor([1.0, 1.0, 0.5, 0.5])
+        dataset = strategy.distribute_dataset(torch.arange(4), global_batch_size=4)
+        (step,) = dataset.steps()
+        right = (step.batch < 3).to(dtype)
+        found = [
+            step.average(right, weights=weights),
+            step.average(right, weights=weights > 0.7),
+            tdi.compute_average_loss(right, weights=weights),
+        ]
+        for (step,) in tdi.accumulate(dataset.steps(), 1, weights=lambda _: weights):
+            found.append(step.average(right, per="token"))
+        assert [2.5 / 3, 1.0, 2.5 / 3, 2.5 / 3] == pytest.approx([loss.item() for loss in found])
+        assert {torch.get_default_dtype()} == {loss.dtype for loss in found}
+
     def test_what_cannot_be_counted_in_float32_is(self):
         """2 ** 24 + 2 weights, of which float32 would lose one here or there."""
         strategy = tdi.OneDeviceStrategy("cpu")

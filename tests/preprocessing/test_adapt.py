@@ -129,6 +129,26 @@ def test_a_dataset_with_a_loaded_position_is_played_from_its_beginning(workers, 
     assert [(49.5, [2, 10])] * workers == simulate(run, num_workers=workers)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_rest_of_an_epoch_that_was_left_is_still_in_the_state(workers):
+    """Also of an epoch that was set meanwhile."""
+
+    def run(strategy):
+        dataset = strategy.distribute_dataset(torch.arange(10.0), global_batch_size=2)
+        next(iter(dataset))
+        found = []
+        for epoch in (None, 4):
+            if epoch is not None:
+                dataset.set_epoch(epoch)
+            state = dataset.state_dict()
+            pp.Normalization().adapt(dataset)
+            assert state == dataset.state_dict()
+            found.append((state["epoch"], state["steps"]))
+        return found
+
+    assert [[(0, 1), (4, 0)]] * workers == simulate(run, num_workers=workers)
+
+
 def test_a_pass_that_fails_puts_the_position_back():
     """As it was before the pass."""
     strategy = tdi.OneDeviceStrategy("cpu")

@@ -176,8 +176,8 @@ class DistributedDataset(Distributed):
     def set_aside(self) -> AbstractContextManager[None]:
         """Let an ``iter()`` inside play the next epoch from its beginning, and still be to come.
 
-        A position that was loaded is there again afterwards. For a look at the data before training
-        goes on, as ``adapt`` takes it; on all ranks.
+        A position that was loaded, or that a state shows, is there again afterwards. For a look at
+        the data before training goes on, as ``adapt`` takes it; on all ranks.
         """
         return self._next.set_aside()
 
@@ -248,7 +248,8 @@ class DistributedDataset(Distributed):
 
         Raises:
             ValueError: if the step is not in what follows the state.
-            UsageError: for datasets from a function: their batches are not ours to make.
+            UsageError: for datasets from a function: their batches are not ours to make; while
+                ``num_threads`` read another epoch of a dataset with ``set_epoch``.
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)

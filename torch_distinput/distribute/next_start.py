@@ -104,13 +104,18 @@ class NextStart:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Let an iterator inside play the epoch from its beginning, and still be to come."""
-        before = self.epoch, self.loaded, None, None
+        """Let an iterator inside play the epoch from its beginning, and still be to come.
+
+        Afterwards a state shows what it has shown before: an epoch that was left has a rest.
+        """
+        before = self.epoch, self.loaded, None
+        shown = self.shown, self.played, self._hidden_at
         self._epoch, self._loaded, self._resumed, self.shown = self.epoch, None, None, None
         try:
             yield
         finally:
-            self._epoch, self._loaded, self._resumed, self.shown = before
+            self._epoch, self._loaded, self._resumed = before
+            self.shown, self.played, self._hidden_at = shown
 
 
 def describe_position(position: Position) -> str:

@@ -25,7 +25,7 @@ from torch_distinput.data.steps.indexed import (
     plan_steps,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import ToldEpoch, tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
@@ -37,12 +37,12 @@ from torch_distinput.plan.assignment.batching import Idle, Splitter, count_idle
 from torch_distinput.plan.assignment.budget_batches import BudgetBatches
 from torch_distinput.plan.assignment.order import GlobalBatches, count_by_size
 from torch_distinput.plan.assignment.sharding import assign_items
-from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.checksum import IdSum, Reading, sum_ids, sum_range
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.position import (
     Position,
     begin_epoch,
+    gather_layout,
     make_cluster_error,
     make_layout,
 )
@@ -70,6 +70,7 @@ class IndexedInput:
         self._batches = EpochBatches(source, seed=seed)
         self._dealer = dealer
         self._loader = make_loader(source)
+        self._told = ToldEpoch(source.dataset)
         self.clock = source.clock
         self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
@@ -146,6 +147,7 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
+        self._told.begin(position.epoch, fetched if self._source.loader.num_threads else None)
         num_tokens = None
         if isinstance(batches, BudgetBatches):
             num_tokens = self._count_tokens(batches, position)
@@ -242,15 +244,12 @@ class IndexedInput:
         if not self._splitter.shared:
             msg = "replay needs one order for all workers, got AutoShardPolicy.OFF. Use DATA."
             raise UsageError(msg)
-        layout = position.layout
-        everywhere = Topology(replicas_per_worker=layout.num_workers * layout.replicas_per_worker)
-        splitter = replace(
-            self._splitter,
-            topology=everywhere,
-            rebatch=Rebatch(layout.rebatch),
-            global_batch_size=layout.global_batch_size,
-        )
-        batches = self._batches.of(position.epoch, layout.global_batch_size)
+        with self._told.look_at(position.epoch):
+            return self._replay(position, step)
+
+    def _replay(self, position: Position, step: int) -> list[LocalStep] | None:
+        splitter = gather_layout(self._splitter, position.layout)
+        batches = self._batches.of(position.epoch, position.layout.global_batch_size)
         batches = _skip_delivered(batches, position)
         number = step - position.steps
         if number >= batches.num_batches:

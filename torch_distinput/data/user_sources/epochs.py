@@ -6,13 +6,15 @@ Datasets and samplers that shuffle by an epoch have ``set_epoch``, and it is eas
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from types import MethodType
-from typing import Any
+from typing import Any, final
 
 from torch_distinput.data.user_sources.parts import parts_of
-from torch_distinput.errors import SourceError
+from torch_distinput.errors import SourceError, UsageError
 
 _log = logging.getLogger(__name__)
 _MOST_PARTS = 256
@@ -35,6 +37,48 @@ def tell_epoch(source: Any, epoch: int) -> None:
     persistent = getattr(source, "persistent_workers", False)
     if persistent and any(part is source.dataset for part in told):
         _warn_of_persistence(type(source.dataset).__name__)
+
+
+@final
+class ToldEpoch:
+    """Which epoch a dataset with an index was told, so that another can be looked at meanwhile."""
+
+    def __init__(self, dataset: Any) -> None:
+        """Take a dataset of the user's, or None."""
+        self._dataset = dataset
+        self._epoch: int | None = None
+        self._reading: weakref.ref[Any] | None = None
+
+    def begin(self, epoch: int, read_ahead: Any) -> None:
+        """Note the epoch that is played; ``read_ahead``: what other threads fetch, if they do."""
+        self._epoch = epoch
+        self._reading = None if read_ahead is None else weakref.ref(read_ahead)
+
+    @contextmanager
+    def look_at(self, epoch: int) -> Iterator[None]:
+        """Let the dataset be at an epoch inside, and afterwards at the one that is played.
+
+        Raises:
+            UsageError: if threads read examples of the epoch that is played.
+        """
+        is_read = self._reading is not None and self._reading() is not None
+        is_there = is_read and epoch == self._epoch
+        if is_there or not any(map(_knows_epochs, _parts_to_tell(self._dataset))):
+            yield
+            return
+        if is_read:
+            msg = (
+                f"Expected to read epoch {epoch} while no thread reads another one, got an open "
+                f"iterator of epoch {self._epoch} with num_threads=: set_epoch({epoch}) would "
+                "change its examples. close() the iterator before, or replay in another process."
+            )
+            raise UsageError(msg)
+        tell_epoch(self._dataset, epoch)
+        try:
+            yield
+        finally:
+            if self._epoch is not None:
+                tell_epoch(self._dataset, self._epoch)
 
 
 def _parts_to_tell(source: Any) -> Iterator[Any]:

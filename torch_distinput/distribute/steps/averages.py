@@ -76,6 +76,8 @@ def divide(
 ) -> torch.Tensor:
     """Sum the losses, times their weights, and divide by what all replicas have."""
     divisor = divisor or 1  # where nothing counts, the sum is 0
+    if weights is not None and not (loss.is_floating_point() or loss.is_complex()):
+        loss = loss.to(torch.get_default_dtype())  # as division makes of whole numbers elsewhere
     is_half = loss.dtype in _HALVES
     if weights is None and not is_half:
         return loss.sum() / divisor

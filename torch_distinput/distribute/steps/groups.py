@@ -79,23 +79,42 @@ def accumulate(
             f'{type(weights).__name__}. Write weights=lambda batch: batch["labels"] != -100.'
         )
         raise TypeError(msg)
-    return _group(iter(steps), num_steps, weights)
+    return _Groups(iter(steps), num_steps, weights)
 
 
-def _group(
-    steps: Iterator[Step], num_steps: int, weights: Callable[[Any], Any] | None
-) -> Iterator[StepGroup]:
-    while group := StepGroup(islice(steps, num_steps)):
+@final
+class _Groups(Iterator[StepGroup]):
+    """The groups of an epoch.
+
+    No generator: that would be over after an error, and the next group asked for would be the end
+    of the epoch. The steps say again what they have said.
+    """
+
+    def __init__(
+        self, steps: Iterator[Step], num_steps: int, weights: Callable[[Any], Any] | None
+    ) -> None:
+        """Take the steps."""
+        self._steps = steps
+        self._num_steps = num_steps
+        self._weights = weights
+
+    def __next__(self) -> StepGroup:
+        """Take the steps of the next group; raises what they raise."""
+        group = StepGroup(islice(self._steps, self._num_steps))
+        if not group:
+            raise StopIteration
         for step in group:
             if type(step) is not Step:
                 msg = (
                     "accumulate() groups the steps of dataset.steps(), which know their examples, "
-                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), {num_steps})."
+                    f"got {type(step).__name__}. Pass accumulate(dataset.steps(), "
+                    f"{self._num_steps})."
                 )
                 raise TypeError(msg)
         share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
+        weights = self._weights
         shares = [share] * len(group) if weights is None else _weigh(group, share, weights)
-        yield StepGroup(map(_in_group, group, shares))
+        return StepGroup(map(_in_group, group, shares))
 
 
 def _in_group(step: Step, share: GroupShare) -> Step:

@@ -58,8 +58,9 @@ def compute_average_loss(
             that are padding.
 
     Returns:
-        A 0-dim tensor of the loss's dtype, summed in float32 if that is a half; exactly 0, with
-        gradients, for a batch of zero rows, and for all where everything weighs 0.
+        A 0-dim tensor of the loss's dtype, summed in float32 if that is a half, of the default one
+        if it is not floating; exactly 0, with gradients, for a batch of zero rows, and for all
+        where everything weighs 0.
 
     Raises:
         ValueError: if the loss has other rows than the replica batch delivered last, or the mask

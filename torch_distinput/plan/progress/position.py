@@ -19,8 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from torch_distinput.errors import ConfigurationError
+from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import Size
+from torch_distinput.plan.assignment.topology import Topology
 from torch_distinput.plan.progress.place import Start
 
 ALL = 1 << 31
@@ -193,6 +195,17 @@ def make_layout(splitter: Splitter) -> BatchLayout:
         replicas_per_worker=topology.replicas_per_worker,
         global_batch_size=splitter.global_batch_size,
         rebatch=splitter.rebatch.value,
+    )
+
+
+def gather_layout(splitter: Splitter, layout: BatchLayout) -> Splitter:
+    """Return the splitter of one worker that has all the replicas of a layout."""
+    num_replicas = layout.num_workers * layout.replicas_per_worker
+    return replace(
+        splitter,
+        topology=Topology(replicas_per_worker=num_replicas),
+        rebatch=Rebatch(layout.rebatch),
+        global_batch_size=layout.global_batch_size,
     )
 
 

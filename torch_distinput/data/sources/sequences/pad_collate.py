@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -46,6 +47,7 @@ def pad_collate(
     Args:
         values: the columns of a dict to pad, each with the number that fills it up, such as
             ``{"input_ids": 0, "labels": -100}``; or one number, for all sequences of an example.
+            Where all lists of a batch are empty, the number tells their dtype: 0 or 0.0.
         multiple_of: lengths are rounded up to a multiple, such as 8 for tensor cores.
         mask: the name of a column that is added to dicts: bool, ``(rows, longest)``, true where the
             first padded column has a token of its own.
@@ -191,10 +193,11 @@ class PadCollate:
     def _pad(self, where: str, column: Sequence[Any], fill: float) -> torch.Tensor:
         """Rows of one column as a tensor."""
         tensors = [_as_tensor(where, row) for row in column]
-        some = next((tensor for tensor in tensors if len(tensor)), tensors[0])
-        # A list without numbers does not tell their type.
-        pairs = zip(column, tensors, strict=True)
-        tensors = [t.to(some.dtype) if type(row) is list and not row else t for row, t in pairs]
+        # A list without numbers does not tell their type. Where no other row does, the fill tells.
+        has_type = [type(row) is not list or bool(row) for row in column]
+        some = next(compress(tensors, has_type), torch.tensor(type(fill)(0)))
+        pairs = zip(has_type, tensors, strict=True)
+        tensors = [tensor if has else tensor.to(some.dtype) for has, tensor in pairs]
         kinds = {(tensor.dtype, tuple(tensor.shape[1:])) for tensor in tensors}
         if len(kinds) > 1:
             shown = ", ".join(sorted(f"{dtype} (length, *{shape})" for dtype, shape in kinds))
