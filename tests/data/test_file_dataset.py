@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -43,11 +44,12 @@ class TestListing:
         (tmp_path / "data" / "b.txt").symlink_to("v1/a.txt")
         for folder in ("real/v2", "data/v1"):
             (tmp_path / folder / "a.txt").write_text(folder)
-        expected = sorted(glob.glob(pattern, root_dir=tmp_path, recursive=True))
+        python = partial(glob.glob, pattern, root_dir=tmp_path)  # pathlib's enters no links
+        expected = sorted(python(recursive=True))
         (tmp_path / "real" / "v2" / "up").symlink_to("../..")
         (tmp_path / "data" / "v1" / "self").symlink_to(".")
         if "**" not in pattern:
-            expected = sorted(glob.glob(pattern, root_dir=tmp_path))
+            expected = sorted(python())
         found = list_files([f"{tmp_path}/{pattern}"], {})
         assert expected == [info.path.removeprefix(f"file://{tmp_path}/") for info in found]
 

@@ -38,7 +38,7 @@ class CSV(Reader):
     """Tables as text: a batch is a dict of columns, tensors of numbers and lists of ``str``.
 
     Fields may be quoted with ``"``, and may then contain delimiters and line ends. Files are UTF-8.
-    Blank lines are passed over; a row with too few or too many fields is bad. A field that is larger
+    Blank lines are passed over; a row with too few or too many fields is bad. A field larger
     than ``csv.field_size_limit()`` is bad with all that follows: where it ends is not known.
 
     Without types, the first megabyte of each file decides what its columns are: int64, else
