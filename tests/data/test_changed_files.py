@@ -171,7 +171,7 @@ class Remembering(fsspec.AbstractFileSystem):
     """Keeps what it listed, as those of object stores do."""
 
     protocol = "remembering"
-    files: ClassVar = {}
+    files: ClassVar[dict[str, bytes]] = {}
 
     def ls(self, path, detail=True, **_):
         """The one folder."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch.utils.data import DataLoader, Dataset, Subset, WeightedRandomSampler
 
 import torch_distinput as tdi
 from tests.distribute.street import one
 from torch_distinput.testing import simulate
+
+NUMBERS: Any = range(100)
 
 
 class ByEpoch(Dataset):
@@ -58,7 +62,7 @@ def test_a_length_that_depends_on_the_epoch(wrap, more):
 
 
 @pytest.mark.parametrize("wrap", [loaded, bare])
-@pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: Subset(range(100), rows)])
+@pytest.mark.parametrize("make", [lambda rows: rows, lambda rows: Subset(NUMBERS, rows)])
 def test_a_list_that_grows(wrap, make):
     """Also the indices of a Subset; told to the workers whose list has not."""
 
