@@ -109,13 +109,13 @@ class NextStart:
         Afterwards a state shows what it has shown before: an epoch that was left has a rest.
         """
         before = self.epoch, self.loaded, None
-        shown = self.shown, self._hidden_at
+        shown = self.shown, self.played, self._hidden_at
         self._epoch, self._loaded, self._resumed, self.shown = self.epoch, None, None, None
         try:
             yield
         finally:
             self._epoch, self._loaded, self._resumed = before
-            self.shown, self._hidden_at = shown
+            self.shown, self.played, self._hidden_at = shown
 
 
 def describe_position(position: Position) -> str:

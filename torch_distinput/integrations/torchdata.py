@@ -139,6 +139,8 @@ class _Run:
             with dataset.set_aside():
                 dataset.load_state_dict(self.beginning)
                 iter(dataset).close()
+                left = dataset._next.played  # noqa: SLF001 - all ranks are to have left this one
+            dataset._next.played = left  # noqa: SLF001
             self.iterator = iter(dataset)
         self.beginning = self.iterator.state_dict()
 
