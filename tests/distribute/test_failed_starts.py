@@ -12,7 +12,9 @@ from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.errors import PEER_ERRORS
 from torch_distinput.testing import simulate
 
-LIMIT = 10.0
+LIMIT = 30.0
+PATIENCE = 4.0
+"""More than the second that a worker waits for a reader that does not return."""
 STEPS = 200
 """More than are read ahead."""
 
@@ -60,7 +62,7 @@ def test_who_could_not_begin_an_epoch_does_not_vote_in_the_next():
                 yield torch.tensor([number])
 
         dataset = strategy.distribute_datasets_from_function(
-            lambda context: stream, options=options(timeout=1.0)
+            lambda context: stream, options=options(timeout=PATIENCE)
         )
         with iter(dataset) as iterator:
             next(iterator)
