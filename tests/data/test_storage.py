@@ -211,7 +211,6 @@ class TestCompression:
             list(iterator)
             assert [1] == list(iterator.stats().skipped.values())
 
-
     def test_a_later_member_that_is_damaged(self, tmp_path, suffix, compress):
         """It and all that follows are no garbage behind the data."""
         first, second = compress(b"1\n2\n"), bytearray(compress(b"3\n"))

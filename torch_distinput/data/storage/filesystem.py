@@ -54,7 +54,8 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing
     """
     _forget_listings([pattern.removeprefix("@") for pattern in patterns], storage_options)
     written = [path for pattern in patterns for path in _written(pattern, storage_options)]
-    _forget_listings(written, storage_options)
+    if any(pattern.startswith("@") for pattern in patterns):  # what manifests name is known now
+        _forget_listings(written, storage_options)
     plain = (path for path in written if not _has_magic(path) and "::" not in path)
     folders = Counter(map(_folder, plain))
     known: dict[str, FileInfo] = {}
