@@ -65,6 +65,12 @@ class CountingStore:
         self._tally.count(key, numbers=2)
         return int(self._store.add(key, amount))
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """Set what is not there."""
+        found = bytes(self._store.compare_set(key, expected, value))
+        self._tally.count(key, expected, value, found)
+        return found
+
     def check(self, keys: list[str]) -> bool:
         """Whether all are there."""
         is_there = bool(self._store.check(keys))
@@ -139,6 +145,15 @@ class CountingCommunicator:
         played = play()
         self.tally.others_seconds += time.thread_time() - started
         return played
+
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:  # noqa: ARG002
+        """Be the first one."""
+        join = StoreJoin(
+            CountingStore(HashStore(), self.tally),  # type: ignore[arg-type]
+            topic, rank=self.rank, size=self.size, merge="".join,
+        )  # fmt: skip
+        join.show_first(text)
+        return join.result()
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Meet, then count what goes around the ring."""

@@ -84,6 +84,7 @@ class WebServer(Storage):
 
     def __init__(self, *, ranges=True):
         self.files = {}
+        self.versions = {}  # entity tags, of the files that have one
         self.requests = Counter()
         self.failures = 0
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler(ranges))
@@ -138,6 +139,8 @@ class WebServer(Storage):
                     self.send_response(200)
                     if ranges is None:
                         self.send_header("Accept-Ranges", "none")
+                if self.path in storage.versions:
+                    self.send_header("ETag", storage.versions[self.path])
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if with_body:

@@ -122,6 +122,12 @@ class Meeting(Protocol):
 class Communicator(Meeting, Protocol):
     """All workers together, over whom data is parallel."""
 
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:
+        """Show a text under a topic unless another worker has; return the one that is shown.
+
+        Waits for nobody but the store, of which PeerTimeoutError tells.
+        """
+
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Make a channel; called by all workers in one order.
 
@@ -216,6 +222,10 @@ class Alone:
     ) -> str:
         """Merge the worker's own text."""
         return merge([text])
+
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:  # noqa: ARG002
+        """Return the worker's own text."""
+        return text
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:  # noqa: ARG002
         """Refuse: one worker has nobody to agree with."""

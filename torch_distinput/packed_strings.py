@@ -90,12 +90,6 @@ class PackedStrings:
         return PackedStrings(*join_bytes(contents), missing, dtype)
 
     @staticmethod
-    def over(tensors: Sequence[torch.Tensor], dtype: type) -> PackedStrings:
-        """Make strings of copies of :meth:`tensors`, unchecked: they may be on their way still."""
-        data, offsets, *missing = tensors
-        return _trust(data, offsets, missing[0] if missing else None, dtype)
-
-    @staticmethod
     def concat(parts: Sequence[PackedStrings]) -> PackedStrings:
         """Join the rows of one or more, in memory of their own.
 
@@ -217,18 +211,18 @@ class PackedStrings:
     def clone(self) -> PackedStrings:
         """The rows in memory of their own."""
         own = self.narrow().tensors()
-        return PackedStrings.over([tensor.clone() for tensor in own], self.dtype)
+        return strings_over([tensor.clone() for tensor in own], self.dtype)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> PackedStrings:
         """The rows on a device; what is there already is shared."""
         own = self.narrow().tensors()
         moved = [tensor.to(device, non_blocking=non_blocking) for tensor in own]
-        return PackedStrings.over(moved, self.dtype)
+        return strings_over(moved, self.dtype)
 
     def pin_memory(self) -> PackedStrings:
         """The rows in pinned host memory, as ``DataLoader(pin_memory=True)`` asks for."""
         own = self.narrow().tensors()
-        return PackedStrings.over([tensor.pin_memory() for tensor in own], self.dtype)
+        return strings_over([tensor.pin_memory() for tensor in own], self.dtype)
 
     def _with_gaps(self, rows: list[Any]) -> list[Any]:
         for row in [] if self.missing is None else self.missing.nonzero().flatten().tolist():
@@ -331,6 +325,12 @@ class _Writable:
         self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
 
 
+def strings_over(tensors: Sequence[torch.Tensor], dtype: type) -> PackedStrings:
+    """Make strings of copies of their ``tensors()``, unchecked: they may be on their way still."""
+    data, offsets, *missing = tensors
+    return _trust(data, offsets, missing[0] if missing else None, dtype)
+
+
 def _encode(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -345,4 +345,4 @@ def _ends(lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _restore(arrays: Sequence[NDArray[Any]], dtype: type) -> PackedStrings:
-    return PackedStrings.over([torch.from_numpy(array) for array in arrays], dtype)
+    return strings_over([torch.from_numpy(array) for array in arrays], dtype)

@@ -336,7 +336,7 @@ def test_votes_are_shared_by_many_steps(monkeypatch):
         dataset = strategy.distribute_dataset(stream_of(range(4000)), global_batch_size=4)
         iterator = iter(dataset)
         next(iterator)
-        queue = iterator._run.feed._agreement._queue
+        queue = iterator._run.feed._feed._agreement._queue
         steps = 1
         while True:
             # A slow training step: the reader fills its room meanwhile.

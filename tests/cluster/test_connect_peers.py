@@ -12,6 +12,7 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from torch_distinput.cluster.channels import connect_peers as module
+from torch_distinput.cluster.channels import peer_address
 from torch_distinput.cluster.channels.connect_peers import connect_peers
 from torch_distinput.cluster.channels.peer_address import own_addresses
 from torch_distinput.communicator import ChannelBrokenError
@@ -55,6 +56,8 @@ def test_each_rank_is_connected_with_each_other_one(here, size):
         assert {peer: bytes([peer, rank]) for peer in peers} == {
             peer: bytes(peers[peer].receive(0)) for peer in peers
         }
+        option = socket.SOL_SOCKET, socket.SO_KEEPALIVE
+        assert all(peer._socket.getsockopt(*option) for peer in peers.values())
     close(*connected)
 
 
@@ -94,7 +97,10 @@ def test_strangers_at_the_port_are_sent_away(here, monkeypatch):
 def servers_at_one_port():
     """At THERE and HERE; a port that is free on one may be taken on the other."""
     while True:
-        there = socket.create_server((THERE, 0))
+        try:
+            there = socket.create_server((THERE, 0))
+        except OSError:
+            pytest.skip(f"macOS has no {THERE}")
         try:
             return there, socket.create_server((HERE, there.getsockname()[1]))
         except OSError:
@@ -183,6 +189,25 @@ class TestNetworkOfTheEnvironment:
     def test_it_is_used_alone(self, monkeypatch, names):
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", names)
         assert [HERE] * len(names.split(",")) == own_addresses(HashStore())
+
+    def test_a_port_is_open_there_alone(self, monkeypatch):
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        with module._listen() as listener:
+            assert HERE == listener.getsockname()[0]
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+        with module._listen() as listener:
+            assert listener.getsockname()[0] in ("::", "0.0.0.0")  # noqa: S104 - what it is by default
+
+    @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="it needs IPv6")
+    def test_it_may_have_an_ipv6_address_only(self, monkeypatch):
+        listed = "00000000000000000000000000000001 01 80 10 80       lo\n"
+        linked = "fe800000000000000000000000000001 01 40 20 80       lo\n"
+        monkeypatch.setattr(peer_address, "_ipv4_of", lambda _: None)
+        monkeypatch.setattr(peer_address.Path, "read_text", lambda _: linked + listed)
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        assert ["::1"] == own_addresses(HashStore())
+        with module._listen() as listener:
+            assert "::1" == listener.getsockname()[0]
 
     @pytest.mark.parametrize("name", ["nowhere", "a name that is much too long for it"])
     def test_one_that_is_not_there_is_an_error(self, monkeypatch, name):

@@ -44,6 +44,16 @@ def test_the_last_to_come_joins_the_texts_in_the_order_of_workers(store, order):
     assert 1 == len(merged)
 
 
+def test_the_first_text_is_shown_to_all(store):
+    """Nobody waits for the others, and only whoever was first has a key to delete."""
+    workers = joins(store)
+    for worker in (2, 0, 1):
+        workers[worker].show_first(f"{worker}")
+        assert "2" == wait(workers[worker])
+
+    assert [0, 0, 1] == [len(worker.written) for worker in workers]
+
+
 def test_what_each_reads_does_not_grow_with_the_workers_but_for_one(store):
     """Whoever is not the last asks for one key, and reads one text."""
     asked = []

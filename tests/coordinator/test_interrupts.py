@@ -5,13 +5,13 @@ from __future__ import annotations
 import linecache
 import os
 import signal
-import sys
 import threading
 
 import pytest
 
 from tests.coordinator.simulated_engine import Gate
 from tests.coordinator.waiting import SECONDS, add, hold_once, pass_through
+from tests.interrupts import interrupt_at
 from torch_distinput.coordinator.closures import queue as queue_module
 
 
@@ -48,7 +48,7 @@ class TestInterrupts:
             "dataset": lambda: coordinator.create_per_worker_dataset([1]),
         }
         for number in range(1, 200):
-            was_reached = interrupt_at(number, calls[call])
+            was_reached = interrupt_in_queue(number, calls[call])
             assert coordinator._queue._lock.acquire(timeout=SECONDS), number
             coordinator._queue._lock.release()
             coordinator.join()
@@ -64,29 +64,15 @@ def interrupt(waits) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def interrupt_at(number, call) -> bool:
+def interrupt_in_queue(number, call) -> bool:
     """Whether as many lines, or returns, of the queue and of its condition were reached."""
     files = {queue_module.__file__, threading.__file__}
-    reached = 0
+    # The latter from wait(), whose lock is not back yet.
+    raised = (KeyboardInterrupt, RuntimeError)
+    return interrupt_at(number, call, watches=files.__contains__, counts=may_break, raised=raised)
 
-    def trace(frame, event, _):
-        nonlocal reached
-        if frame.f_code.co_filename not in files:
-            return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event in ("line", "return") and not line.startswith("with "):  # C, both ways
-            reached += 1
-            if reached == number:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except (KeyboardInterrupt, RuntimeError):  # the latter from wait(), whose lock is not back yet
-        pass
-    finally:
-        sys.settrace(before)
-    return reached >= number
+def may_break(frame, event) -> bool:
+    """Not in a line of ``with``: that is C, both ways."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return event in ("line", "return") and not line.startswith("with ")

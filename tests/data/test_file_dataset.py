@@ -36,7 +36,8 @@ class TestListing:
     @pytest.mark.parametrize(
         "pattern", ["data/*/a.txt", "*/*/a.txt", "data/**/a.txt", "**/*.txt", "data/v?/a*"]
     )
-    def test_links_to_folders(self, tmp_path, pattern):
+    @pytest.mark.parametrize("start", ["file://", "simplecache::file://", "blockcache::file://"])
+    def test_links_to_folders(self, tmp_path, pattern, start):
         """Entered as by Python's own globs; but there must be an end to what is below them."""
         (tmp_path / "real" / "v2").mkdir(parents=True)
         (tmp_path / "data" / "v1").mkdir(parents=True)
@@ -50,8 +51,8 @@ class TestListing:
         (tmp_path / "data" / "v1" / "self").symlink_to(".")
         if "**" not in pattern:
             expected = sorted(python())
-        found = list_files([f"{tmp_path}/{pattern}"], {})
-        assert expected == [info.path.removeprefix(f"file://{tmp_path}/") for info in found]
+        found = list_files([f"{start}{tmp_path}/{pattern}"], {})
+        assert expected == [info.path.removeprefix(f"{start}{tmp_path}/") for info in found]
 
     def test_refused(self, tmp_path):
         """Nothing found, or a folder."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 
 TEXTS = st.text(st.characters(codec=None), max_size=6) | st.sampled_from(["a/b", "s3://c/d", "/"])
@@ -71,3 +72,9 @@ def test_a_file_takes_less_than_a_hundred_bytes():
         for number in range(1000)
     )
     assert FileListing(files).num_bytes < 1000 * 100
+
+
+def test_web_servers_without_entity_tags_tell_a_time():
+    """Else a file of the same size would be taken for the one before."""
+    info = {"size": 3, "Last-Modified": "Mon, 23 Nov 2026 20:00:00 GMT"}
+    assert info["Last-Modified"] == filesystem._info("http://host/a.txt", info).version

@@ -144,6 +144,7 @@ KINDS = {
     "tokens": lambda i: [*range(100), i],
     "sparse": lambda i: torch.tensor([0.0, 1.0 + i]).to_sparse(),
     "bfloat16": lambda i: torch.tensor([1.0 + i], dtype=torch.bfloat16),
+    "one row of bfloat16": lambda i: torch.full((1, 2), 1.0 + i, dtype=torch.bfloat16)[:, 1],
     "beside a lock": lambda i: Plain(lock=threading.Lock(), x=i),
 }
 

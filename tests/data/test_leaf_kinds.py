@@ -9,6 +9,7 @@ import torch
 import torch_distinput as tdi
 from torch_distinput.data.batch import jagged, leaf_kinds
 from torch_distinput.data.batch.packed import PACKED
+from torch_distinput.data.batch.rows import concat_rows, num_rows
 from torch_distinput.data.batch.tree import Examples
 
 JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
@@ -32,3 +33,18 @@ JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch
 def test_a_leaf_and_its_spec_are_of_one_kind(leaf, kind):
     assert kind is leaf_kinds.kind_of(leaf) is leaf_kinds.kind_of_spec(kind.spec(leaf))
     assert 3 == kind.count(kind.blank(kind.spec(leaf), 3, None))
+
+
+def test_a_jagged_batch_that_is_transposed_is_refused():
+    """Its values are transposed too: cut like others they gave the parts of other rows."""
+    rows = [torch.arange(2.0).view(1, 2), torch.arange(2.0, 4.0).view(1, 2)]
+    turned = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    with pytest.raises(TypeError, match=r"\(rows, length, ...\), got one of shape \(2, 2, j"):
+        num_rows({"x": turned})
+
+
+def test_values_that_no_row_of_a_jagged_batch_has_are_not_joined():
+    """Behind the last row, as of a buffer that is not full, or before the first one."""
+    batch = torch.nested.nested_tensor_from_jagged(torch.arange(9.0), torch.tensor([1, 3, 4]))
+    joined = concat_rows([batch, batch])
+    assert [[1.0, 2.0], [3.0], [1.0, 2.0], [3.0]] == [row.tolist() for row in joined.unbind()]

@@ -20,6 +20,8 @@ LEAVES = [
     torch.tensor([True, False]),
     torch.arange(3).to(torch.float8_e4m3fn),
     torch.zeros(2, 1).expand(2, 3),
+    torch.arange(3.0).reshape(1, 3)[:, 1],  # of one element, whose stride is 3
+    torch.tensor(2.0).expand(1),
     np.arange(6, dtype=np.int16).reshape(2, 3),
     np.asfortranarray(np.arange(6).reshape(2, 3)),
     np.array(["a", "bc"]),
@@ -49,6 +51,13 @@ def test_jagged_tensors():
     got = deserialize(serialize({"x": jagged}))["x"]
     assert [row.tolist() for row in jagged.unbind()] == [row.tolist() for row in got.unbind()]
     assert 7 == longest_row(got)
+
+
+def test_jagged_tensors_that_are_transposed():
+    rows = [torch.arange(2.0).view(1, 2), torch.arange(2.0, 4.0).view(1, 2)]
+    turned = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    got = deserialize(serialize(turned))
+    assert [row.tolist() for row in turned.unbind()] == [row.tolist() for row in got.unbind()]
 
 
 def test_everything_else():

@@ -49,6 +49,7 @@ TENSORS = {
     "conjugate": (torch.ones(3, dtype=torch.complex64) * 1j).conj(),
     "bare": torch.tensor(3.0),
     "empty": torch.empty(0, 3),
+    "of one row": torch.arange(3.0).reshape(1, 3)[:, 1],
     "a part": torch.arange(12.0)[3:5],
     "transposed": torch.arange(12.0).reshape(3, 4).T,
     "expanded": torch.ones(1, 4).expand(3, 4),

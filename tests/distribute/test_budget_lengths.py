@@ -84,7 +84,7 @@ def list_tokens(make, num_workers):
 
     def work(strategy):
         with iter(make(strategy)) as iterator:
-            feed = iterator._run.feed
+            feed = iterator._run.feed._feed
             steps = itertools.takewhile(bool, map(feed.next, itertools.count()))
             traces = [delivery.step.trace for delivery in steps]
             return [trace.num_tokens for trace in traces]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, Dataset, Subset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, WeightedRandomSampler
 
 import torch_distinput as tdi
 from tests.distribute.street import one
@@ -21,9 +21,11 @@ class ByEpoch(Dataset):
         self.more = more
         self.count = 4
         self.asked = 0
+        self.told: list[int] = []
 
     def set_epoch(self, epoch):
         """The usual name."""
+        self.told.append(epoch)
         self.count = 4 + self.more * epoch
 
     def __len__(self):
@@ -99,3 +101,14 @@ def test_a_length_is_asked_for_once_an_epoch():
         list(dataset)
         asked.append(source.asked - before)
     assert [1, 1, 1] == asked
+
+
+@pytest.mark.parametrize(("num_workers", "num_threads"), [(0, 0), (0, 2), (1, 0)])
+@pytest.mark.parametrize("sampler", [None, RandomSampler(NUMBERS[:4], replacement=True)])
+def test_an_epoch_is_told_once(sampler, num_workers, num_threads):
+    """Telling may be slow, too."""
+    source = ByEpoch(0)
+    loader = DataLoader(source, batch_size=2, sampler=sampler, num_workers=num_workers)
+    dataset = one().distribute_dataset(loader, num_threads=num_threads)
+    assert [2, 2, 2] == [len(list(dataset)) for _ in range(3)]
+    assert [0, 1, 2] == source.told

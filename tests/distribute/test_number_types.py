@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +25,10 @@ from torch_distinput.testing import simulate
         ([2, True], torch.int64),
         ([True, False], torch.bool),
         ([1, 2], torch.int64),
+        ([np.float32(0.5), 2.1], torch.float64),
+        ([2**24 + 1, np.float32(0.5)], torch.float64),
+        ([np.int64(2**40 + 1), 0.5], torch.float64),
+        ([np.float32(0.5), np.float32(2.5)], torch.float32),
     ],
 )
 def test_the_order_of_a_batch_does_not_tell_the_type(column, dtype):
@@ -28,6 +36,14 @@ def test_the_order_of_a_batch_does_not_tell_the_type(column, dtype):
     batch = collate_examples(column)
     assert dtype is batch.dtype
     assert column == batch.tolist()
+
+
+@pytest.mark.parametrize("other", [Decimal("2.123456789012345678901"), Fraction(1, 3)])
+def test_floats_that_are_not_plain_are_refused(other):
+    """Torch would round them."""
+    for column in ([1.5, other], [other, 1.5]):
+        with pytest.raises(ValueError, match=f"Cannot stack.*{type(other).__name__}"):
+            collate_examples(column)
 
 
 def types_of(source, strategy, **keywords):
@@ -92,5 +108,12 @@ class Indexed:
 )
 def test_a_type_that_changes_from_batch_to_batch_is_an_error(wrap, examples, types):
     """Which of them a worker gets is a matter of the cut."""
-    with pytest.raises(tdi.SourceError, match=f"Expected numbers of {types}"):
+    with pytest.raises(tdi.SourceError, match=f"Expected {types}"):
         list(tdi.OneDeviceStrategy("cpu").distribute_dataset(wrap(examples), global_batch_size=4))
+
+
+@pytest.mark.parametrize("column", [[2**53 + 1, 0.5], [np.uint64(2**63 + 1), 1]])
+def test_whole_numbers_that_float64_does_not_hold_are_refused_beside_others(column):
+    """They would become others."""
+    with pytest.raises(tdi.SourceError, match=r"whole ones beyond 2\*\*53"):
+        list(tdi.OneDeviceStrategy("cpu").distribute_dataset(column, global_batch_size=2))

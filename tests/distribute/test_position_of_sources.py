@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import random
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
 from tests.conftest import LONG
 from tests.distribute.example_sources import BATCHES, NUMBERS, SHARDS, batches
 from tests.distribute.resumes import in_order, make_of, run
-from tests.distribute.stateful_sources import Counting
+from tests.distribute.stateful_sources import Counting, Shuffled
 from tests.distribute.street import stream_of
 from torch_distinput.testing import assert_resumes_everywhere
 
@@ -65,6 +68,33 @@ def test_a_source_goes_on_from_its_own_state():
     run(make_of(Counting(1000, seen), 10), (1, 1), state=state)
     assert min(seen) > 100  # not from the beginning
     assert set(range(900, 1000)) <= set(seen)
+
+
+class Drawn(Shuffled):
+    """Each process draws its first order, and keeps it in its state."""
+
+    def __init__(self):
+        self.epoch = random.getrandbits(30)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_an_order_that_each_process_draws(stop, is_ready):
+    """It goes on from its first step, though another process begins in another order."""
+
+    def distributed():
+        source = StatefulDataLoader(Drawn(), batch_size=3) if is_ready else Drawn()
+        size = None if is_ready else 3
+        return tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=size)
+
+    dataset = distributed()
+    whole = iter(dataset)
+    for _ in range(stop):
+        next(whole)
+    other = distributed()
+    other.load_state_dict(json.loads(json.dumps(dataset.state_dict())))
+    for following in (whole, dataset):  # the rest of the epoch, and the next one
+        assert [step.tolist() for step in following] == [step.tolist() for step in other]
 
 
 def test_a_source_that_was_left_starts_from_its_beginning():

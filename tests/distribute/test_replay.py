@@ -150,7 +150,7 @@ def test_replaying_leaves_the_epoch_that_is_played():
 
 
 def test_threads_that_read_another_epoch_are_not_disturbed():
-    """The same epoch may be looked at, and any when they have ended."""
+    """Any epoch may be looked at, while they read and when they have ended."""
     dataset = shifted(num_threads=2)
     before = dataset.state_dict()
     dataset.set_epoch(5)
@@ -158,8 +158,7 @@ def test_threads_that_read_another_epoch_are_not_disturbed():
     state = dataset.state_dict()
     next(iterator)
     assert [500, 501, 502, 503] == dataset.replay(state, 0).batches[0].tolist()
-    with pytest.raises(tdi.UsageError, match="read epoch 0 .* open iterator of epoch 5"):
-        dataset.replay(before, 0)
+    assert [0, 1, 2, 3] == dataset.replay(before, 0).batches[0].tolist()
     assert [504, 505, 506, 507] == next(iterator).tolist()
     assert [] == list(iterator)
     assert [0, 1, 2, 3] == dataset.replay(before, 0).batches[0].tolist()

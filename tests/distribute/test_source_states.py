@@ -18,6 +18,7 @@ from tests.distribute.stateful_sources import (
     EXAMPLES,
     OwnIterator,
     Shuffled,
+    Told,
     order_of,
 )
 from tests.distribute.street import options, shown, stream_of
@@ -167,28 +168,6 @@ def test_a_source_that_counts_when_it_begins(num_workers):
 
 
 KNOW_EPOCHS = {"SamplerWrapper", "threads over a sampler", "weighted"}
-
-
-class Told(IterableDataset):
-    """Begins where its epoch says, and keeps both in its state."""
-
-    def __init__(self):
-        self.epoch = self.place = 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __iter__(self):
-        while self.place < COUNT:
-            self.place += 1
-            yield (self.epoch + self.place) % COUNT
-        self.place = 0
-
-    def state_dict(self):
-        return {"epoch": self.epoch, "place": self.place}
-
-    def load_state_dict(self, state):
-        self.epoch, self.place = state["epoch"], state["place"]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -204,6 +204,26 @@ class TestAccumulate:
             with pytest.raises(tdi.SourceError, match="step 7: The source raised ValueError"):
                 next(groups)
 
+    def test_steps_before_an_interruption_stay_in_their_group(self):
+        class Interrupted:
+            def __init__(self, steps):
+                self.steps, self.asked = steps, 0
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                self.asked += 1
+                if self.asked == 3:
+                    raise KeyboardInterrupt
+                return next(self.steps)
+
+        dataset = make(tdi.OneDeviceStrategy("cpu"), NUMBERS[:7], 1)
+        groups = tdi.accumulate(Interrupted(dataset.steps()), 4)
+        with pytest.raises(KeyboardInterrupt):
+            next(groups)
+        assert [[0, 1, 2, 3], [4, 5, 6]] == [[step.index for step in group] for group in groups]
+
     @pytest.mark.parametrize("wrong", [iter, lambda d: tdi.accumulate(d.steps(), 2)])
     def test_what_is_no_step_is_refused(self, wrong):
         groups = tdi.accumulate(wrong(make(tdi.OneDeviceStrategy("cpu"))), 2)

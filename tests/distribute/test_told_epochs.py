@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+
 import datasets
 import pytest
 import torch
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, Subset
 from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
+from tests.distribute.street import stream_of
+from torch_distinput.data.user_sources.epochs import AtEpoch
 
 
 class Told(IterableDataset):
@@ -118,3 +123,104 @@ def test_hugging_face_streams_of_a_function(make):
     assert [list(range(40))] * 4 == [sorted(order) for order in orders]
     assert 3 == len(set(map(tuple, orders)))
     assert orders[1] == orders[3]
+
+
+class Shifted(Dataset):
+    """Numbers that tell the epoch of which they are."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch):
+        """The usual name."""
+        self.epoch = epoch
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, index):
+        return 1000 * self.epoch + index
+
+
+SHARED = {
+    "here": (lambda part: part, {}),
+    "in threads": (lambda part: part, {"num_threads": 2}),
+    "in a process": (lambda part: part, {"num_workers": 1}),
+    "beside a stream": (
+        lambda part: tdi.mix({"part": part, "more": stream_of([9] * 20)}, weights=(1, 1)), {}
+    ),
+    "in buckets": (lambda part: tdi.bucket(part, length=int, boundaries=(2000,), window=1), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", SHARED)
+def test_parts_of_one_dataset_are_at_epochs_of_their_own(how):
+    """One is evaluated while the other is trained: each has the examples of its own epoch."""
+    make, keywords = SHARED[how]
+    whole, strategy = Shifted(), tdi.OneDeviceStrategy("cpu")
+    train, test = (
+        strategy.distribute_dataset(make(Subset(whole, part)), global_batch_size=2, **keywords)
+        for part in (range(20), range(20, 30))
+    )
+    train.set_epoch(3)
+    trained, tested = [], []
+    for number, batch in enumerate(train):
+        trained += batch.tolist()
+        if number in (2, 3):
+            test.set_epoch(0)
+            tested.append([example for one in test for example in one.tolist()])
+    assert list(range(3000, 3020)) == [example for example in trained if example != 9]
+    assert [list(range(20, 30))] * 2 == [[x for x in each if x != 9] for each in tested]
+
+
+def test_two_iterators_of_one_dataset_take_turns():
+    """Distributed twice, as one does who needs two."""
+    whole, strategy = Shifted(), tdi.OneDeviceStrategy("cpu")
+    one, two = (strategy.distribute_dataset(whole, global_batch_size=10) for _ in range(2))
+    two.set_epoch(1)
+    for first, second in zip(one, two, strict=True):
+        assert (first + 1000).tolist() == second.tolist()
+    assert 1000 + 29 == second[-1]
+
+
+def test_who_is_at_another_epoch_waits():
+    """For what is fetched in another thread; who is at the same epoch does not, nor a child."""
+    whole, seen = Shifted(), []
+
+    def fetch(epoch):
+        with AtEpoch(Subset(whole, [0]), epoch):
+            seen.append(whole.epoch)
+
+    with AtEpoch(whole, 3):
+        other, same = (threading.Thread(target=fetch, args=(epoch,)) for epoch in (0, 3))
+        other.start()
+        same.start()
+        same.join(60)
+        child = multiprocessing.get_context("fork").Process(target=fetch, args=(0,))
+        child.start()
+        child.join(60)
+        assert (0, [3]) == (child.exitcode, seen)
+    other.join(60)
+    assert [3, 0] == seen
+
+
+class WithNegatives(Subset):
+    """Draws beside each example one of a dataset that is distributed, of the same object."""
+
+    def __init__(self, inner, negatives):
+        super().__init__(inner, range(4))
+        self.negatives, self.drawn = negatives, None
+
+    def __getitems__(self, indices):
+        self.drawn = self.drawn or iter(self.negatives)
+        return [(next(self.drawn).item(), self.dataset[index]) for index in indices]
+
+
+def test_a_fetch_within_a_fetch_is_at_its_own_epoch():
+    """One thread does not wait for itself, and goes on at the outer epoch."""
+    strategy, inner = tdi.OneDeviceStrategy("cpu"), Shifted()
+    negatives = strategy.distribute_dataset(inner, global_batch_size=1)
+    negatives.set_epoch(3)
+    train = strategy.distribute_dataset(WithNegatives(inner, negatives), global_batch_size=4)
+    drawn, examples = next(iter(train))
+    assert [3000, 3001, 3002, 3003] == drawn.tolist()
+    assert [0, 1, 2, 3] == examples.tolist()

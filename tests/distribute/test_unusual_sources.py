@@ -13,11 +13,13 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     TensorDataset,
+    default_collate,
 )
 
 import torch_distinput as tdi
-from tests.distribute.example_sources import densely, first, flat, numpy_batch
+from tests.distribute.example_sources import Squares, densely, first, flat, numpy_batch
 from tests.distribute.street import one, options, play, stream_of
+from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.steps import prebatched as ready_batches
 from torch_distinput.data.user_sources import sampler as sampling
@@ -104,6 +106,46 @@ class TestMended:
                 return next(self.rest)
 
         assert [*range(5), *range(5)] == flat(play(Own(), 2, epochs=2))
+
+    def test_a_subclass_in_an_order_that_is_drawn(self):
+        """As with ready batches: after a restart it would be another one."""
+
+        class Same(DataLoader):
+            def __iter__(self):
+                yield from super().__iter__()
+
+        class Repeated:  # as in timm
+            def __init__(self, sampler):
+                self.sampler = sampler
+
+            def __iter__(self):
+                return iter(self.sampler)
+
+        loader = Same(Squares(5), batch_size=4, shuffle=True)
+        repeated = Same(Squares(5), batch_sampler=Repeated(loader.batch_sampler))
+        for one_of_them in (loader, repeated):
+            with pytest.raises(tdi.ConfigurationError, match="Same whose own .* got .* RandomS"):
+                one().distribute_dataset(one_of_them)
+        fixed = Same(Squares(5), batch_sampler=[[4, 3], [0]])
+        assert [16, 9, 0] == flat(play(fixed, None))
+
+    def test_a_stateful_subclass_in_an_order_that_is_drawn(self):
+        """It tells where it is."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        class Same(StatefulDataLoader):
+            def __iter__(self):
+                yield from super().__iter__()
+
+        def distributed():
+            return one().distribute_dataset(Same(Squares(9), batch_size=2, shuffle=True))
+
+        dataset = distributed()
+        steps = iter(dataset)
+        next(steps)
+        again = distributed()
+        again.load_state_dict(dataset.state_dict())
+        assert [batch.tolist() for batch in steps] == [batch.tolist() for batch in again]
 
     def test_collate_functions_get_lines(self, tmp_path):
         """Also where no map has made examples of them."""
@@ -246,6 +288,42 @@ def test_a_ready_batch_of_text_and_a_column(second, replicas):
     found = [own for each in workers for own in each]
     assert texts == [text for own, _ in found for text in own]
     assert {4 // len(found)} == {size for _, size in found}
+
+
+@pytest.mark.parametrize(
+    "second", [{"x": torch.arange(4)}, [torch.arange(4)], (torch.arange(4),), {"y": [np.arange(4)]}]
+)
+def test_a_ready_batch_of_text_and_a_container_of_columns(second):
+    """The list is a container, too."""
+    texts = ["t0", "t1", "t2", "t3"]
+
+    def work(strategy):
+        (step,) = strategy.distribute_dataset(stream_of([[texts, second]]))
+        return step[0], flatten(step[1])[0]
+
+    (texts_0, leaves_0), (texts_1, leaves_1) = simulate(work, num_workers=2)
+    assert texts == [*texts_0, *texts_1]
+    assert [0, 1, 2, 3] == torch.cat([*leaves_0, *leaves_1]).tolist()
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_transposed_jagged_tensors_are_refused(is_ready):
+    """Their rows were cut along another dimension."""
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    batch = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+    words = r"Expected jagged tensors of shape \(rows, length, .*transposed"
+    with pytest.raises((TypeError, tdi.SourceError), match=words):
+        if is_ready:
+            list(one().distribute_dataset(stream_of([batch])))
+        else:
+            list(one().distribute_dataset({"x": batch}, global_batch_size=1))
+
+
+def test_a_ready_batch_of_a_tuple_of_strings():
+    """What torch makes of texts in tuples; a row of its own would not help."""
+    batch = default_collate([("a", "b"), ("c", "d")])
+    with pytest.raises(tdi.SourceError, match="Make a list of the strings in a tuple"):
+        list(one().distribute_dataset(stream_of([batch])))
 
 
 def test_rows_beside_a_column_are_no_batch():

@@ -246,6 +246,16 @@ class TestLoaders:
         assert [[[8, 18]], [[]]] == second
         assert not user_loader.look_through(type("Same", (DataLoader,), {})(Squares(5))).ready
 
+    def test_a_subclass_with_a_get_iterator_of_its_own(self):
+        """What ``__iter__`` calls is as much the user's; passed by, its work would be missing."""
+
+        class Doubled(DataLoader):
+            def _get_iterator(self):
+                return (2 * batch for batch in super()._get_iterator())
+
+        assert play(Squares(5), 4, 2) != play(Doubled(Squares(5), batch_size=4), None, 2)
+        assert [0, 2, 8, 18] == first(Doubled(Squares(5), batch_size=4), None).tolist()
+
     def test_containers_of_tensors(self):
         """torch asks them for ``dataset[i]``: they are not columns."""
         rows = torch.arange(4), torch.arange(4) + 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -23,9 +24,9 @@ SIZE = 5
 LARGE = 1 << 20
 
 
-def open_alone(size):
+def open_alone(size, timeout=1.0):
     """One rank, to which nobody has connected yet."""
-    GlooBackend(dist.HashStore(), 0, size, timeout=1.0).close()
+    GlooBackend(dist.HashStore(), 0, size, timeout=timeout).close()
 
 
 @pytest.mark.parametrize("names", [None, "", "lo", "lo,lo"])
@@ -34,6 +35,10 @@ def test_who_opens_connections_waits_for_nobody(monkeypatch, names):
     if names is not None:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", names)
     open_alone(4)
+
+
+def test_a_timeout_may_be_endless():
+    open_alone(4, timeout=math.inf)
 
 
 def test_the_network_is_that_of_the_environment(monkeypatch):

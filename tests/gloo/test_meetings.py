@@ -13,7 +13,7 @@ import torch
 
 import torch_distinput as tdi
 from tests.gloo.jobs import LONG_TIMEOUT, SOON
-from torch_distinput.testing import run_ranks_outcomes, simulate
+from torch_distinput.testing import run_ranks, run_ranks_outcomes, simulate
 
 
 class Rotten:
@@ -137,3 +137,46 @@ def test_a_rank_that_ends_without_a_word_is_heard_at_the_next_call(place):
     assert "worker 1 will not come" in words
     assert ("left after 2 steps" if place == "return" else "its process has ended") in words
     assert seconds < SOON
+
+
+class Alternating:
+    """Whole numbers for one worker and fractions for the other."""
+
+    def __len__(self):
+        return 10**7
+
+    def __getitem__(self, index):
+        return index + 0.5 if index % 2 else index
+
+
+def play_until_told(strategy):
+    options = tdi.InputOptions(timeout=LONG_TIMEOUT)
+    dataset = strategy.distribute_dataset(Alternating(), global_batch_size=2, options=options)
+    for _ in dataset:
+        pass
+
+
+def test_ranks_whose_first_batches_are_of_other_types_name_each_other():
+    """The one that comes later says it, and the other hears of it."""
+    errors = [outcome.error for outcome in run_ranks_outcomes(play_until_told, 2)]
+    assert {tdi.MismatchError, tdi.PeerFailedError} == set(map(type, errors))
+    for error in errors:
+        for words in ("int64", "float64", "worker 0", "worker 1"):
+            assert words in str(error)
+
+
+def count_keys(strategy):
+    store = torch.distributed.distributed_c10d._get_default_store()
+    dataset = strategy.distribute_dataset(torch.arange(2), global_batch_size=2)
+    counts = []
+    for _ in range(90):
+        for _ in dataset:
+            pass
+        counts.append(store.num_keys())
+    return counts[70], counts[-1]
+
+
+def test_what_ranks_show_of_their_first_batches_does_not_pile_up():
+    """It is deleted after a while; some keys come and go with the phase of an epoch."""
+    for earlier, later in run_ranks(count_keys, 2):
+        assert later - earlier < 10

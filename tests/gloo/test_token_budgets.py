@@ -40,7 +40,7 @@ def count_tokens(pattern, strategy):
     """What the steps of an epoch say of their tokens, of all ranks."""
     source = tdi.FileDataset(pattern).map(int)
     with iter(by_tokens(source, 12, policy="file")(strategy)) as iterator:
-        feed = iterator._run.feed
+        feed = iterator._run.feed._feed
         steps = takewhile(bool, map(feed.next, count()))
         return [delivery.step.trace.num_tokens for delivery in steps]
 

@@ -182,6 +182,20 @@ def test_an_error_ends_the_line_and_is_raised(capsys):
     assert capsys.readouterr().err.endswith("\n")
 
 
+def test_after_ctrl_c_in_a_bar_the_loop_cannot_go_on_without_the_step(monkeypatch):
+    steps = iter(tdi.progress(make_dataset()))
+    next(steps)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(steps._bar, "update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    with pytest.raises(tdi.UsageError, match="closed"):
+        next(steps)
+
+
 def test_logs_get_a_line_in_half_a_minute_and_terminals_what_tqdm_gives(monkeypatch):
     monkeypatch.delenv("TQDM_MININTERVAL", raising=False)
     dataset = make_dataset()

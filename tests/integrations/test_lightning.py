@@ -16,6 +16,7 @@ from tests.integrations.lightning_runs import (
     SOURCES,
     Model,
     Saver,
+    Stream,
     Validating,
     data,
     examples,
@@ -149,10 +150,12 @@ class TrainingOnBoth(Model):
         *[("max_size", "indexed", 5), ("max_size", "stream", 5), ("min_size", "stream", 3)],
     ],
 )
-def test_several_training_loaders(mode, source, num_steps, tmp_path):
+@pytest.mark.parametrize("limit", [1.0, 9])
+def test_several_training_loaders(mode, source, num_steps, limit, tmp_path):
     """Each goes on from its own step; one that is shorter is played again in another order."""
     saver, model = Saver(tmp_path, ["on_train_batch_end", "on_train_epoch_end"]), TrainingOnBoth()
-    fit(model, Both(mode, source), callbacks=[saver], max_epochs=2)
+    limits = {"max_epochs": 2, "limit_train_batches": limit}
+    fit(model, Both(mode, source), callbacks=[saver], **limits)
     assert 2 * num_steps == len(model.trained)
     longs = [step["long"] for step in model.trained]
     if mode != "min_size":
@@ -161,8 +164,25 @@ def test_several_training_loaders(mode, source, num_steps, tmp_path):
     assert {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1} == examples(shorts[:3])
     for _, count, file in saver.saved:
         second = TrainingOnBoth()
-        fit(second, Both(mode, source), ckpt_path=file, max_epochs=2)
+        fit(second, Both(mode, source), ckpt_path=file, **limits)
         assert model.trained == model.trained[:count] + second.trained
+
+
+@pytest.mark.parametrize(("mode", "num_updates"), [("min_size", 2), ("max_size", 3)])
+def test_the_last_steps_of_several_loaders_reach_the_optimizer(mode, num_updates):
+    """Of both that are streams, though there is a limit that neither of them reaches."""
+
+    class Streams(Both):
+        def train_dataloader(self):
+            sources = {"short": lambda: map(torch.tensor, (0.0, 1.0, 2.0)), "long": Stream()}
+            loaders = {
+                name: Loader(self.trainer, source, global_batch_size=1 + (name == "long"))
+                for name, source in sources.items()
+            }
+            return CombinedLoader(loaders, self.mode)
+
+    limits = {"max_epochs": 2, "limit_train_batches": 9, "accumulate_grad_batches": 2}
+    assert 2 * num_updates == fit(TrainingOnBoth(), Streams(mode), **limits).global_step
 
 
 def test_loaders_that_end_nobody_knows_when_are_not_played_over_and_over():

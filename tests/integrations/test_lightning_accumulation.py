@@ -101,3 +101,21 @@ def test_it_was_interrupted_and_saved_behind_the_training(tmp_path, source, coun
         reached += model.reached
         file = saver.saved[0][-1] if saver.saved else None
     assert whole_epochs(0, 1) == examples(reached)
+
+
+@pytest.mark.parametrize("accumulated", [1, ACCUMULATED])
+@pytest.mark.parametrize("limit", [4, 5, 100])
+def test_a_limit_that_a_stream_does_not_exceed(tmp_path, accumulated, limit):
+    """Lightning takes it for the length, and looks no further than the step that it trains."""
+    saver, first = NotingSaver(tmp_path), Stepping()
+    limits = {
+        "max_epochs": NUM_EPOCHS,
+        "accumulate_grad_batches": accumulated,
+        "limit_train_batches": limit,
+    }
+    fit(first, data("stream", 3), callbacks=[saver], **limits)
+    assert whole_epochs(0, 1) == examples(first.reached)
+    for reached, _, file in saver.saved:
+        second = Stepping()
+        fit(second, data("stream", 3), ckpt_path=file, **limits)
+        assert first.reached == reached + second.reached, file

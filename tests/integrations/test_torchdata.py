@@ -156,17 +156,21 @@ def stateful(strategy, folder):
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize("make", [indexed, dealt, stateful])
-def test_an_epoch_may_be_left_while_threads_are_at_different_steps(make, is_whole, folder):
+def test_an_epoch_may_be_left_while_threads_are_at_different_steps(
+    make, is_whole, goes_on, folder
+):
     """The next one is as it is without them; one worker may even have come to the end."""
     have_read = threading.Barrier(2)
 
     def work(strategy):
         plain = make(strategy, folder)
         next(iter(plain))
+        state = {DistributedNode.DATASET_KEY: plain.state_dict()} if goes_on else None
         expected = [[step.tolist() for step in plain] for _ in range(2)]
         node = DistributedNode(make(strategy, folder))
-        node.reset()
+        node.reset(state)
         for _ in range(1 + 2 * strategy.worker_index):
             next(node)
         if is_whole and strategy.worker_index:

@@ -79,10 +79,10 @@ def test_every_example_is_trained_once_an_epoch(kind, accumulation, tmp_path):
 
 @pytest.mark.parametrize("kind", ["datasets", "torch stream"])
 @pytest.mark.parametrize(
-    ("accumulation", "checkpoints"), [(1, [2, 6, 9]), (2, [1, 3]), (3, [1, 2])]
+    ("accumulation", "checkpoints"), [(1, [2, 6, 9, 12]), (2, [1, 3, 6]), (3, [1, 2, 4])]
 )
 def test_a_checkpoint_is_resumed(kind, accumulation, checkpoints, tmp_path):
-    """In the middle and at the end of an epoch; on as many processes, and on another number."""
+    """Within an epoch, at its end, at that of all; on as many processes, and on another number."""
     groups = updates(4 * accumulation) * 2
     arguments = {"gradient_accumulation_steps": accumulation} | how_long(kind, len(groups) // 2)
     saved = arguments | {"save_strategy": "steps", "save_steps": 1}

@@ -13,7 +13,9 @@ import torch
 
 import torch_distinput as tdi
 from tests.preprocessing.table import as_json_lines, make_features, make_table
+from tests.storages import Memory
 from torch_distinput import preprocessing as pp
+from torch_distinput.data.storage import filesystem
 from torch_distinput.preprocessing.analysis import analyze, function_identity
 from torch_distinput.testing import simulate
 
@@ -271,3 +273,15 @@ class TestErrors:
                 tdi.FileDataset(f"{tmp_path}/*.npz", reader="npz"),
                 str(tmp_path / "out"),
             )
+
+
+def test_files_of_unknown_versions_are_read_again(reads, monkeypatch, caplog):
+    """A state that was kept may be that of other content of the same size."""
+    monkeypatch.setattr(filesystem, "_MARKS", ())
+    storage = Memory()
+    for start in (0, 8):
+        storage.put("0.jsonl", as_json_lines(TABLE, start, start + 8).encode())
+        features, cache = make_features(), f"{storage.url}/cache"
+        pp.analyze(features, files(storage.url), f"{storage.url}/out", cache=cache)
+        assert full_pass(storage.url) == features.fingerprint()
+    assert 2 == len(reads) == caplog.text.count("1 of 1 files have no version")

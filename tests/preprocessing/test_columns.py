@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 import pytest
 import torch
@@ -201,6 +203,47 @@ class TestWhatKerasGetsWrong:
         adapted = pp.StringLookup()
         adapted.adapt(["a", "a\0", "a\0"])
         assert ["[UNK]", "a\0", "a"] == adapted.get_vocabulary()
+
+
+MASKED = np.ma.array([1, 2], mask=[False, True])
+
+
+@pytest.mark.parametrize("layer", NUMBERS, ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize("column", [MASKED, [MASKED, MASKED]], ids=["column", "rows"])
+def test_arrays_with_a_mask_are_refused(layer, column):
+    """Masked values came as data."""
+    features = pp.Features(x=layer)
+    for take in (layer, lambda column: features.pack({"x": column})):
+        with pytest.raises(TypeError, match="Expected arrays without a mask, got a MaskedArray"):
+            take(column)
+
+
+def test_examples_with_a_mask_are_refused():
+    features = pp.Features(x=pp.Normalization())
+    with pytest.raises(TypeError, match="Expected arrays without a mask, got a MaskedArray"):
+        features.adapt([{"x": MASKED}, {"x": MASKED}])
+
+
+class Color(str, enum.Enum):
+    """Whose ``str()`` is ``Color.RED``."""
+
+    RED = "red"
+
+
+def test_a_string_of_another_class_is_its_text():
+    """Wherever it stands, and however it is counted."""
+    for values in (["red"], [["red"]], np.array([["red"]], object)):
+        given = np.array(values, object)
+        given.fill(Color.RED)
+        for column in (given, given.tolist()):
+            layer = strings(vocabulary=["red"])
+            assert layer(values).tolist() == layer(column).tolist()
+            assert layer(values).tolist() == layer(pp.pack_strings(column)).tolist()
+            assert pp.Hashing(1000)(values).tolist() == pp.Hashing(1000)(column).tolist()
+            adapted = pp.StringLookup()
+            adapted.adapt(iter([column]))
+            assert ["[UNK]", "red"] == adapted.get_vocabulary()
+    assert ["[UNK]", "red"] == strings(vocabulary=[Color.RED]).get_vocabulary()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -116,6 +117,35 @@ def test_what_is_tried_is_part_of_it():
     if not hasattr(fn, "co_exceptiontable"):
         pytest.skip("the ranges are in the code before Python 3.11")
     assert identify(fn) != identify(fn.replace(co_exceptiontable=b""))
+
+
+def calls_a_module(limit=1, factor=2):
+    """What calls a function of a package of the user's, and reads a value there."""
+    package, inner = types.ModuleType("package"), types.ModuleType("package.inner")
+    vars(inner).update(namespace(limit, factor), __name__="package.inner")
+    vars(package).update(inner=inner, again=package, unused=limit)
+    found = {"__name__": "job", "package": package}
+    exec("def fn(x): return package.inner.uses_function(x), package.again", found)  # noqa: S102
+    exec("def other(x): return package.inner.LIMIT", found)  # noqa: S102
+    return found["fn"], found["other"]
+
+
+def test_what_it_finds_in_a_module_is_part_of_it():
+    """A function with what that calls, or a value; not what is there beside."""
+    for number, change in ((0, {"factor": 3}), (1, {"limit": 3})):
+        before, again = (identify(calls_a_module()[number]) for _ in range(2))
+        assert before == again
+        assert before != identify(calls_a_module(**change)[number])
+    assert identify(calls_a_module()[0]) == identify(calls_a_module(limit=3)[0])
+
+
+def test_names_of_arguments_are_part_of_it():
+    """Whoever calls it by them gets another result; the code has numbers in their place."""
+    one, other = {"__name__": "job"}, {"__name__": "job"}
+    exec("def fn(low, high): return high - low", one)  # noqa: S102
+    exec("def fn(high, low): return low - high", other)  # noqa: S102
+    assert one["fn"](low=1, high=3) != other["fn"](low=1, high=3)
+    assert identify(one["fn"]) != identify(other["fn"])
 
 
 @pytest.mark.parametrize(

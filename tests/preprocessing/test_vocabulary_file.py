@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import tempfile
+import zipfile
 
 import pytest
 import torch
@@ -186,6 +187,18 @@ class TestAcrossProcesses:
         shutil.move(node / "as on another machine", entry)
         assert [8] == pp.StringLookup(vocabulary=path)(["more"]).tolist()
         assert 2 == len(kept(node))
+
+    @pytest.mark.parametrize("marks", [filesystem._MARKS, ()])
+    def test_a_file_in_an_archive_that_changed(self, tmp_path, monkeypatch, marks):
+        """Of the same size, where the storage has no modification time, or no version at all."""
+        monkeypatch.setattr(filesystem, "_MARKS", marks)
+        url = f"zip://words.txt::file://{tmp_path}/all.zip"
+        for words in (["a", "b"], ["b", "a"]):
+            with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+                archive.writestr("words.txt", "\n".join(words))
+            layer = pp.StringLookup(vocabulary=url)
+            assert ["[UNK]", *words] == layer.get_vocabulary()
+            assert [1, 2] == pickle.loads(pickle.dumps(layer))(words).tolist()
 
     def test_a_file_that_changes_while_it_is_read(self, path, node, monkeypatch):
         def load_late(url, options):

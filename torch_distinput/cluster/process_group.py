@@ -50,6 +50,10 @@ class ProcessGroupCommunicator:
         """Show a text under a topic and return what ``merge`` makes of all workers' texts."""
         return self._meeting.join(topic, text, merge, timeout=timeout, gone=gone)
 
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:
+        """Show a text under a topic unless another worker has; return the one that is shown."""
+        return self._meeting.show_first(topic, text, timeout=timeout)
+
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> Channel:
         """Connect the same workers, when all of them are there."""
         return self._meeting.open_channel(timeout=timeout, gone=gone)

@@ -57,6 +57,11 @@ class StoreJoin:
             self.written.append(come)
             self._join()
 
+    def show_first(self, text: str) -> None:
+        """Show a text for all workers, unless one has: the first of them is the one text."""
+        self._result = self._store.compare_set(self._joined, "", text).decode()
+        self.written = [self._joined] if self._result == text else []
+
     def is_joined(self) -> bool:
         """Whether the one text is there."""
         return self._result is not None or bool(self._store.check([self._joined]))

@@ -21,6 +21,8 @@ from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Board, Gone, Merge, check_process, nobody
 
 _KEPT_JOINS = 2
+_KEPT_FIRSTS = 64
+"""Texts that are left for ranks which come to their topics late, while they come to others."""
 
 
 @final
@@ -42,6 +44,7 @@ class StoreMeeting:
         self.size = len(self.ranks)
         self._words = self._own_store(what)
         self._joins: deque[StoreJoin] = deque()
+        self._firsts: deque[StoreJoin] = deque()
         self._num_channels = 0
         self._connections: VoteConnections | None = None
 
@@ -71,16 +74,27 @@ class StoreMeeting:
 
         def show() -> None:
             join.show(text)
-            self._forget(join)
+            # Whoever came to the topic before this one has read what was written before that.
+            self._forget(self._joins, join, _KEPT_JOINS)
 
         return StoreExchange(join, topic, timeout=timeout, gone=gone).text(show)
 
-    def _forget(self, join: StoreJoin) -> None:
-        """Delete what was written before the last topic: whoever came to that has read it."""
-        self._joins.append(join)
-        if len(self._joins) > _KEPT_JOINS:
-            for key in self._joins.popleft().written:
+    def _forget(self, joins: deque[StoreJoin], join: StoreJoin, num_kept: int) -> None:
+        """Delete what was written under topics that nobody comes to any more."""
+        joins.append(join)
+        if len(joins) > num_kept:
+            for key in joins.popleft().written:
                 self._store.delete_key(key)
+
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:
+        """Show a text under a topic unless another rank has; return the one that is shown."""
+        join = StoreJoin(self._store, topic, rank=self.rank, size=self.size, merge="".join)
+
+        def show() -> None:
+            join.show_first(text)
+            self._forget(self._firsts, join, _KEPT_FIRSTS)
+
+        return StoreExchange(join, topic, timeout=timeout, gone=nobody).text(show)
 
     def open_channel(self, *, timeout: float, gone: Gone = nobody) -> VoteChannel:
         """Make a channel for votes; the first one connects the ranks."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from torch_distinput.device.backend import Backend
-from torch_distinput.packed_strings import PackedStrings
+from torch_distinput.packed_strings import PackedStrings, strings_over
 
 _Place = int | tuple[Any, int]
 """The number of a leaf, and of a tensor in it where it consists of several."""
@@ -119,7 +119,7 @@ class StagingRing:
             own = leaf if self._is_there(leaf) else leaf.narrow()
             pairs = enumerate(own.tensors())
             moved = [self._start(tensor, (place, number), owned) for number, tensor in pairs]
-            return PackedStrings.over(moved, leaf.dtype)
+            return strings_over(moved, leaf.dtype)
         if not isinstance(leaf, torch.Tensor):
             return leaf.copy() if isinstance(leaf, np.ndarray) and not owned else leaf
         if backend.holds(leaf):

@@ -308,7 +308,11 @@ def _input(
         return StreamedInput(lambda: steps, splitter, read_version_1=read, clock=clock)
     find = partial(find_examples, source, route, balance)
     return StreamedInput(
-        find, splitter, read_version_1=source.read_version_1, clock=clock
+        find,
+        splitter,
+        read_version_1=source.read_version_1,
+        clock=clock,
+        has_one_kind=source.request.has_one_kind,
     )
 
 

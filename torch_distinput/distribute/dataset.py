@@ -9,19 +9,20 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
-from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, NOT_KNOWN, POSITION
+from torch_distinput.cluster.handshake import NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
 from torch_distinput.distribute.epoch_warnings import EpochWarnings
 from torch_distinput.distribute.iteration import Iteration
 from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
-from torch_distinput.distribute.next_start import NextStart, describe_position
+from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.distribute.static_shapes import LeafCheck
 from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 from torch_distinput.distribute.steps.replay import replay_step
 from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
+from torch_distinput.engine.feeds import SourceTurn
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.zero_rows import Shapes, element_spec
 from torch_distinput.options import InputOptions, check_count
@@ -31,7 +32,6 @@ from torch_distinput.values import Distributed
 if TYPE_CHECKING:
     from torch_distinput.data.steps.padding import Padding
     from torch_distinput.distribute.session import Session
-    from torch_distinput.plan.progress.checksum import IdSum
     from torch_distinput.plan.progress.position import Position
     from torch_distinput.plan.progress.state import Recipe
     from torch_distinput.values import ReplayedStep
@@ -74,6 +74,7 @@ class DistributedDataset(Distributed):
         self._agreement_channel = AgreementChannel(session.communicator, session.heartbeat)
         self._broadcast = session.make_broadcast()
         self._slices = session.make_slices(options)
+        self._turn = SourceTurn()
         self._measurement = session.measure(self._number, options, source.clock)
         self._next = NextStart(source.first)
         self._spec: Any = None
@@ -232,6 +233,10 @@ class DistributedDataset(Distributed):
                 self._spec = iterator._part_spec
         return element_spec(self._spec, self._padding)
 
+    def _leave_at_beginning(self) -> None:
+        """See :meth:`NextStart.leave_at_beginning`; for trainers that read ahead."""
+        self._next.leave_at_beginning()
+
     def _recipe(self, position: Position) -> Recipe:
         return {**self._static_recipe, **self._input.recipe(position)}
 
@@ -248,8 +253,7 @@ class DistributedDataset(Distributed):
 
         Raises:
             ValueError: if the step is not in what follows the state.
-            UsageError: for datasets from a function: their batches are not ours to make; while
-                ``num_threads`` read another epoch of a dataset with ``set_epoch``.
+            UsageError: for datasets from a function: their batches are not ours to make.
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
@@ -263,7 +267,7 @@ class DistributedDataset(Distributed):
         if earlier is not None:
             cure = "Distribute a dataset twice to have two iterators at once."
             earlier._close_because("a newer iter() of its dataset", cure)
-        iteration = Iteration(self._session, self._title, timeout=self._options.timeout)
+        iteration = Iteration(self._session, self._title, self._turn, timeout=self._options.timeout)
         try:
             iterator = self._open(iteration, record)
         except BaseException as error:
@@ -273,8 +277,9 @@ class DistributedDataset(Distributed):
         return iterator
 
     def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
-        options, position, static = self._options, record.position, self._static_recipe
-        prepared, shares = self._shake_hands(iteration, position)
+        options, static = self._options, self._static_recipe
+        one_kind = self._input.has_one_kind
+        prepared, shares = self._shake_hands(iteration, record.position)
         opening = Opening(
             shares=shares,
             read_counter=ReadCounter(self._session.topology.worker_index),
@@ -286,7 +291,7 @@ class DistributedDataset(Distributed):
         )
         feed = iteration.open(prepared, opening, self._broadcast, self._slices)
         record.open(feed.origin)
-        self._warnings.begin(position.epoch)
+        self._warnings.begin(record.position.epoch)
         run = EpochRun(
             feed=feed,
             record=record,
@@ -294,7 +299,8 @@ class DistributedDataset(Distributed):
             monitor=opening.monitor,
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
-            shapes=Shapes(self._spec, self._padding, *self._checks),
+            shapes=Shapes(self._spec, self._padding, *self._checks, has_one_kind=one_kind),
+            compare=iteration.compare_kinds(has_one_kind=one_kind),
             warnings=self._warnings,
             cp_dim=options.cp_dim,
             log=self._measurement and self._measurement.open(record.steps),
@@ -320,18 +326,14 @@ class DistributedDataset(Distributed):
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
 
-    def _audit(
-        self, iteration: Iteration, record: EpochRecord, read_counter: ReadCounter
-    ) -> Audit:
-        def expected() -> IdSum | None:
-            return self._input.expected_ids(record.before, record.position, read_counter.reading)
-
-        return iteration.audit(read_counter, expected)
+    def _audit(self, iteration: Iteration, record: EpochRecord, counter: ReadCounter) -> Audit:
+        expected = self._input.expected_ids
+        return iteration.audit(
+            counter, lambda: expected(record.before, record.position, counter.reading)
+        )
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""
-        kind = self._name.partition("(")[0]  # paths may differ, if their files do not
-        played = self._next.played
         example: dict[str, object] = {}
         cut = self._slices
         sliced = {"cp_dim": self._options.cp_dim, "cp_columns": cut.columns} if cut else {}
@@ -339,12 +341,10 @@ class DistributedDataset(Distributed):
             reads = self._session.is_reader
             example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
         return {
-            "dataset": f"number {self._number}, {kind}",
+            "dataset": f"number {self._number}, {self._name.partition('(')[0]}",  # paths may differ
             **self._facts,
             **sliced,
-            **({} if played is None else {LEFT_AT: played.steps_to_compare}),
-            EPOCH: position.epoch,
-            POSITION: describe_position(position),
+            **self._next.facts(position),
             **prepared.facts,
             **example,
         }

@@ -47,8 +47,8 @@ class EpochWarnings:
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
                 "batches of zero rows (%d of them). torch's layers, step.average and our "
                 "integrations accept them. If your model or metric does not, use "
-                'InputOptions(partial_batch="pad") or drop_last=True; for a metric, test '
-                "step.is_empty.",
+                'InputOptions(partial_batch="pad") or drop_last=True, where whole files are dealt '
+                'out with auto_shard_policy="data"; for a metric, test step.is_empty.',
                 self._name,
                 idle.steps,
                 self._input.num_steps(self._input.first(epoch)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,12 +14,15 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected
-from torch_distinput.engine.feeds import Feed, SlicedFeed
+from torch_distinput.engine.feeds import Feed, SlicedFeed, SourceTurn, TurnFeed
 from torch_distinput.engine.input import Opening, PreparedEpoch
+from torch_distinput.engine.same_data import compare_first_batch
+from torch_distinput.errors import SourceError
 
 if TYPE_CHECKING:
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
 
+Compare = Callable[[Mapping[str, str]], None]
 Prepare = Callable[[], tuple[Facts, object]]
 
 
@@ -32,13 +35,14 @@ class Iteration:
         timeout: seconds that one of them waits for another.
     """
 
-    def __init__(self, session: Session, name: str, *, timeout: float) -> None:
-        """Begin the next one, of the dataset ``name``."""
+    def __init__(self, session: Session, name: str, turn: SourceTurn, *, timeout: float) -> None:
+        """Begin the next one, of the dataset ``name``; ``turn``: see :class:`TurnFeed`."""
         self._number = next(session.iterations)
         self.topic = f"iteration {self._number}"
         self.timeout = timeout
         self._session = session
         self._name = name
+        self._turn = turn
         self._feed: Feed | None = None
 
     def shake_hands(self, prepare: Prepare) -> list[Any]:
@@ -47,6 +51,7 @@ class Iteration:
         Workers meet first, and then each of them meets its partners, who must be about to do the
         same. A partner that reads nothing hears there what the workers have found out.
         """
+        prepare = partial(self._prepare_alone, prepare)
         self._session.heartbeat.start(self.timeout)
         meet = partial(
             shake_hands,
@@ -80,6 +85,16 @@ class Iteration:
         join(prepare=prepare_and_meet)
         return found
 
+    def _prepare_alone(self, prepare: Prepare) -> tuple[Facts, object]:
+        """Prepare when no thread of the epoch before is in the source."""
+        if not self._turn.wait(self.timeout):
+            msg = (
+                f"Expected the previous epoch to end within {self.timeout:g} s, but this worker's "
+                "source has not returned from reading a step. Bound its waits."
+            )
+            raise SourceError(msg)
+        return prepare()
+
     def open(
         self,
         prepared: PreparedEpoch,
@@ -88,7 +103,8 @@ class Iteration:
         slices: SequenceSlices | None,
     ) -> Feed:
         """Start reading, or receiving what a partner reads; of sequences this rank's slices."""
-        self._feed = feed = self._open(prepared, opening, broadcast)
+        feed = TurnFeed(self._open(prepared, opening, broadcast), self._turn)
+        self._feed = feed
         if slices is None:
             return feed
         return SlicedFeed(feed, slices, worker=self._session.topology.worker_index)
@@ -132,6 +148,17 @@ class Iteration:
         """Make the way to show them something before the first step."""
         workers, heartbeat = self._session.communicator, self._session.heartbeat
         return Exchange(workers, heartbeat, self.topic, name=self._name, timeout=self.timeout)
+
+    def compare_kinds(self, *, has_one_kind: bool) -> Compare | None:
+        """Make the comparison of the workers' first batches; None where there is one worker."""
+        workers = self._session.communicator
+        if workers.size == 1:
+            return None
+        topic = f"first batch of {self.topic}"
+        show = partial(workers.show_first, topic, timeout=self.timeout)
+        return partial(
+            compare_first_batch, worker=workers.rank, show_first=show, has_one_kind=has_one_kind
+        )
 
     def audit(self, read_counter: ReadCounter, expected: Expected) -> Audit:
         """Make the sums that are compared at the end."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
     from torch_distinput.data.stream.bad_records import ReadCounter
     from torch_distinput.distribute.epoch_warnings import EpochWarnings
+    from torch_distinput.distribute.iteration import Compare
     from torch_distinput.distribute.reports.run_report import RunReport
     from torch_distinput.distribute.reports.step_log import StepLog
     from torch_distinput.distribute.session import Session
@@ -60,6 +61,7 @@ class EpochRun:
         read_counter: what was skipped and asked for again.
         audit: sums what is delivered, if the user wants to know.
         shapes: completes steps.
+        compare: this worker's first batch with that of another; None where there is no other.
         warnings: hears how it ends.
         cp_dim: over which sequences are cut.
         log: keeps the times of its steps; None where nothing is measured.
@@ -72,6 +74,7 @@ class EpochRun:
     read_counter: ReadCounter
     audit: Audit | None
     shapes: Shapes
+    compare: Compare | None
     warnings: EpochWarnings
     cp_dim: str | None
     log: StepLog | None = None
@@ -100,6 +103,7 @@ class DistributedIterator(Distributed, StepIterator):
         """Put the last stages together: zero rows, and prefetch."""
         self._session = session
         self._run = run
+        self._compare = run.compare
         self._loss_steps = session.loss_steps.open()
         self._num_examples = self._num_empty = 0  # of this worker's replicas
         self._num_tokens: int | None = None
@@ -145,13 +149,16 @@ class DistributedIterator(Distributed, StepIterator):
         asked = meter.now()
         try:
             self._run.monitor.enter(self._run.record.steps)
-            step = self._next()
+            return self._hand_over(self._next(), asked)
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
             try:
                 raise ending from error.__cause__
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
+
+    def _hand_over(self, step: ReplicaLeaves, asked: float) -> Any:
+        """Put the batch together, then count it: a batch that cannot be made was not delivered."""
         info, structures, progress, trace, pull = step.note
         if trace is not NO_TRACE:
             self._totals.add(trace)
@@ -160,8 +167,9 @@ class DistributedIterator(Distributed, StepIterator):
         if self._run.log is not None:
             self._session.step_log = self._run.log
             self._run.log.add((info.index, info.num_examples, asked, had, pull))
+        batch = regroup_leaves(structures, step.leaves)
         self._count(info, progress)
-        return regroup_leaves(structures, step.leaves)
+        return batch
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
@@ -187,6 +195,9 @@ class DistributedIterator(Distributed, StepIterator):
     def _next(self) -> ReplicaLeaves:
         """Take the next step; an end that the audit finds fault with is an error."""
         step = next(self._prefetcher, None)
+        if self._compare is not None and self._run.shapes.kinds is not None:
+            self._compare(self._run.shapes.kinds)
+            self._compare = None
         if step is not None:
             return step
         if self._run.audit is not None and self._ending is None:
@@ -318,13 +329,14 @@ class DistributedIterator(Distributed, StepIterator):
         self._last_step = info
         if self._run.audit is not None:
             self._run.audit.add(info.ids if isinstance(info.ids, PerReplica) else [info.ids])
-        self._run.record.deliver(info.index, info.num_examples, progress)
         self._num_examples += sum(info.local_counts)
         self._num_empty += info.local_counts.count(0)
         if info.num_tokens is not None:
             self._num_tokens = info.num_tokens + (self._num_tokens or 0)
         self._run.monitor.leave(info.index)
         context.note_delivered(self._session, self._loss_steps, info)
+        # Last: a step that an interrupt keeps from the loop is still to come in a state.
+        self._run.record.deliver(info.index, info.num_examples, progress)
 
 
 _HOST = (torch.device("cpu"),)

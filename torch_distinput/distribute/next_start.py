@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, POSITION
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.options import check_count
 from torch_distinput.plan.progress.position import Position
@@ -73,6 +74,11 @@ class NextStart:
             return self.position
         return self.shown.position
 
+    def facts(self, position: Position) -> dict[str, object]:
+        """What must be equal on all ranks that start at a position."""
+        left = {} if self.played is None else {LEFT_AT: self.played.steps_to_compare}
+        return {**left, EPOCH: position.epoch, POSITION: _describe(position)}
+
     def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
         self._loaded = self.loaded
@@ -102,6 +108,14 @@ class NextStart:
         self._loaded = None
         self._hidden_at = None if self.shown is None else self.shown.steps
 
+    def leave_at_beginning(self) -> None:
+        """Take the epoch before for one that was left before its first step.
+
+        Ranks that have read ahead left it at different steps; so all left it at the same one.
+        """
+        if self.played is not None:
+            self.played = EpochRecord(self.played.before)
+
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Let an iterator inside play the epoch from its beginning, and still be to come.
@@ -118,7 +132,7 @@ class NextStart:
             self.shown, self.played, self._hidden_at = shown
 
 
-def describe_position(position: Position) -> str:
+def _describe(position: Position) -> str:
     """A position in a line, for comparison with those of other ranks."""
     digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
     return f"{position.steps} steps, {position.examples} examples (digest {digest})"

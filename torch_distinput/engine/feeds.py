@@ -8,27 +8,38 @@ VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in
 Around any of them:
 
 SlicedFeed    context parallel ranks get slices of the sequences
+TurnFeed      one thread at a time is in the source, over all epochs of a dataset
+
+    thread                            lock of the dataset's :class:`SourceTurn`
+    prefetch, or caller of ``next``   has it while it pulls a step
+    caller of ``iter()``              waits until nobody has it, before it prepares the source
 
 Whoever pulls steps counts them, and tells the number; no feed counts.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.errors import SourceError
+from torch_distinput.threads import new_lock
 
 if TYPE_CHECKING:
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
     from torch_distinput.plan.progress.delivered import DeliveryCounter, Progress
+
+_POLL_SECONDS = 0.005
+"""Time between two looks whether a thread has left the source; as a rule none is there."""
 
 
 class Delivery(NamedTuple):
@@ -181,6 +192,50 @@ class SlicedFeed:
     def close(self) -> None:
         """Close the feed."""
         self._feed.close()
+
+
+@final
+class SourceTurn:
+    """To read from the source of a dataset: one thread at a time, whichever epoch it plays.
+
+    Attributes:
+        lock: has it who reads. It is taken by ``with`` alone, which Ctrl-C does not come into.
+    """
+
+    def __init__(self) -> None:
+        """Nobody reads."""
+        self.lock = new_lock()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until nobody reads; False if somebody still does after so long."""
+        wait_limit = WaitLimit(seconds)
+        while self.lock.locked():
+            if wait_limit.is_over:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+
+@final
+class TurnFeed:
+    """The steps of another feed, for which one thread at a time is in the source.
+
+    A thread that copies ahead is not waited for long when its loop is left. If it is still inside a
+    slow read when the next epoch begins, the two would move the same file, say, to other places.
+    """
+
+    def __init__(self, feed: Feed, turn: SourceTurn) -> None:
+        """Take a feed, and what the feeds of all epochs have while they read."""
+        self.origin = feed.origin
+        self._feed = feed
+        self._turn = turn
+        self.spec = feed.spec
+        self.close = feed.close
+
+    def next(self, index: int) -> Delivery | None:
+        """The next step."""
+        with self._turn.lock:
+            return self._feed.next(index)
 
 
 def introduce(step: LocalStep) -> Any:

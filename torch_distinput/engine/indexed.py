@@ -25,7 +25,7 @@ from torch_distinput.data.steps.indexed import (
     plan_steps,
 )
 from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
-from torch_distinput.data.user_sources.epochs import ToldEpoch, tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch, tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, FailedSteps, Feed, PlannedFeed
@@ -70,8 +70,8 @@ class IndexedInput:
         self._batches = EpochBatches(source, seed=seed)
         self._dealer = dealer
         self._loader = make_loader(source)
-        self._told = ToldEpoch(source.dataset)
         self.clock = source.clock
+        self.has_one_kind = source.request.has_one_kind
         self._counts = {**source.facts, "number of examples": source.num_examples}
         self._is_checked = False
         self._said_dropped = False
@@ -115,9 +115,10 @@ class IndexedInput:
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
+        dataset = self._source.dataset
+        tell_epoch(dataset, position.epoch)  # loader processes tell theirs
         self._source.check_length(position.epoch)
         self._check_mixture(position.epoch)
-        dataset = self._source.dataset
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
         if self._dealer is not None:
@@ -135,8 +136,8 @@ class IndexedInput:
         from torch_distinput.data.sources.mixing.mixed_rows import MixedFetch  # noqa: PLC0415 - who mixes has it
 
         assert isinstance(source.fetch, MixedFetch), "made with the mixture"
-        tell_epoch(source.dataset, epoch)
-        source.fetch.check()
+        with AtEpoch(source.dataset, epoch):
+            source.fetch.check()
 
     def open(self, before: Position, opening: Opening) -> Feed:
         """Plan what is left of the epoch and start fetching."""
@@ -147,7 +148,6 @@ class IndexedInput:
             self._said_dropped = True
             _log.info("drop_last leaves out %d examples at the end", batches.num_dropped)
         fetched = self._fetch(opening, position, batches)
-        self._told.begin(position.epoch, fetched if self._source.loader.num_threads else None)
         num_tokens = None
         if isinstance(batches, BudgetBatches):
             num_tokens = self._count_tokens(batches, position)
@@ -217,7 +217,8 @@ class IndexedInput:
         if not (is_due and count and self._splitter.shared and len(opening.shares) > 1):
             return None
         if self._source.mixture is not None:
-            return SpotCheck(self._source.mixture.choose_samples())
+            there = self._source.loader.num_workers > 0
+            return SpotCheck(self._source.mixture.choose_samples(), compares_sources=there)
         most = _MOST_COLUMNS if isinstance(self._source.fetch, ColumnFetch) else _MOST_FETCHED
         places = np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
         return SpotCheck(tuple(int(batches.take(n)[0]) for n in places))
@@ -244,7 +245,7 @@ class IndexedInput:
         if not self._splitter.shared:
             msg = "replay needs one order for all workers, got AutoShardPolicy.OFF. Use DATA."
             raise UsageError(msg)
-        with self._told.look_at(position.epoch):
+        with AtEpoch(self._source.dataset, position.epoch):
             return self._replay(position, step)
 
     def _replay(self, position: Position, step: int) -> list[LocalStep] | None:

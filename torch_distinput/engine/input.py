@@ -82,9 +82,11 @@ class Input(Protocol):
 
     Attributes:
         clock: counts what is decoded and collated; None where nothing is measured.
+        has_one_kind: see :class:`Request`.
     """
 
     clock: WorkClock | None
+    has_one_kind: bool
 
     def first(self, epoch: int) -> Position:
         """The beginning of an epoch."""

@@ -1,12 +1,21 @@
-"""Do all workers have the same dataset? What spot checks found is compared here."""
+"""Do all workers have the same dataset, and batches of one structure and dtype?
+
+What spot checks found is compared here, and the first batch of each worker. Each keeps to the kinds
+of its first batch (:class:`Shapes` sees to it), so that no later one needs to be compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 
 from torch_distinput.communicator import named_workers
+from torch_distinput.data.batch.spec import name_difference
 from torch_distinput.data.sources.spot_check import UNKNOWN, Prints
 from torch_distinput.errors import MismatchError, refer
+
+_NUMBERS = frozenset({"torch.bool", "torch.int64", "torch.float64"})
+"""What plain numbers of Python become: whether all are whole depends on where a batch was cut."""
 
 
 def find_difference(shown: Sequence[Prints]) -> tuple[int, list[int]] | None:
@@ -62,3 +71,61 @@ def refuse_other_data(shown: Sequence[Prints], index: int, name: str) -> None:
             'distribute_datasets_from_function, or auto_shard_policy="off".'
         )
         raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")
+
+
+def name_change(
+    before: Mapping[str, str], now: Mapping[str, str], *, has_one_kind: bool
+) -> tuple[str, str] | None:
+    """What two batches have where their kinds differ first; None where they may be as they are.
+
+    Args:
+        before: the kinds of one batch, by the names of leaves and containers.
+        now: those of the other.
+        has_one_kind: we make the batches, of examples: nothing may differ. Batches of the user's,
+            or of a ``collate_fn``, may change on purpose, but not between bool, int64 and float64.
+    """
+    if has_one_kind:
+        return None if before == now else name_difference(before, now)
+    if before.keys() == now.keys():
+        for name, one in before.items():
+            if one != now[name] and {one, now[name]} <= _NUMBERS:
+                return f"{one} at {name}", now[name]
+    return None
+
+
+def compare_first_batch(
+    kinds: Mapping[str, str],
+    worker: int,
+    show_first: Callable[[str], str],
+    *,
+    has_one_kind: bool,
+) -> None:
+    """Refuse a first batch of other kinds than that of the worker which had one first.
+
+    No worker waits for another. Who comes later raises, and the others hear of it.
+
+    Args:
+        kinds: of the batch.
+        worker: whose it is.
+        show_first: shows a text, unless another worker has; returns the one that is shown.
+        has_one_kind: see :func:`name_change`.
+
+    Raises:
+        MismatchError: names both workers, and what each has.
+    """
+    first, expected = json.loads(show_first(json.dumps([worker, dict(kinds)])))
+    change = name_change(expected, kinds, has_one_kind=has_one_kind)
+    if change is not None:
+        raise make_kinds_error(first, change[0], [worker], change[1])
+
+
+def make_kinds_error(
+    first: int, expected: str, odd: Sequence[int], got: str
+) -> MismatchError:
+    """The error for workers whose first batches are not like that of the worker ``first``."""
+    msg = (
+        f"Expected batches of one structure and dtype on all workers, got {expected} on "
+        f"worker {first} and {got} on {named_workers(odd)}. Give the examples, files or sources "
+        "of all workers the same columns and types; look for values of another type."
+    )
+    return MismatchError(msg)

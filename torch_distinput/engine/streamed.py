@@ -49,12 +49,14 @@ class StreamedInput:
         *,
         read_version_1: ReadFlat,
         clock: WorkClock | None = None,
+        has_one_kind: bool = False,
     ) -> None:
         """Take what finds files or shards, which is done late and once."""
         self._find = find
         self._splitter = splitter
         self.read_version_1 = read_version_1
         self.clock = clock
+        self.has_one_kind = has_one_kind
         self._found: Steps | None = None
         self._prepared: PreparedStream | None = None
 

@@ -9,11 +9,12 @@ from torch_distinput.cluster.agreement.voted_steps import Agreed, Ending
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import named_workers
-from torch_distinput.data.batch.spec import merge_specs, name_difference, same_kinds
+from torch_distinput.data.batch.spec import merge_specs, name_difference, name_kinds
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
 from torch_distinput.data.steps.step_tally import StepTally
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import Delivery, find_cause, locate_error
+from torch_distinput.engine.same_data import make_kinds_error
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.plan.progress.end_of_data import Outcome
 from torch_distinput.plan.progress.tally import Tally
@@ -104,18 +105,13 @@ class VotedFeed:
     def _check_kinds(self) -> None:
         """Refuse first steps of different kinds; all workers have been shown all, so all refuse."""
         introduced = self._agreement.introductions(_POLL_SECONDS) or []
-        known = [(worker, spec) for worker, spec in enumerate(introduced) if spec is not None]
-        odd = [worker for worker, spec in known if not same_kinds(known[0][1][0], spec[0])]
+        specs = {worker: spec for worker, spec in enumerate(introduced) if spec is not None}
+        kinds = {worker: name_kinds(batch) for worker, (batch, _) in specs.items()}
+        first = next(iter(kinds), 0)
+        odd = [worker for worker in kinds if kinds[worker] != kinds[first]]
         if odd:
-            first, expected = known[0]
-            one, other = name_difference(expected[0], introduced[odd[0]][0])
-            msg = (
-                f"Expected batches of one structure and dtype on all workers, got {one} on "
-                f"worker {first} and {other} on {named_workers(odd)}. Give the files or the "
-                "sources of all workers the same columns and types; look for values of another "
-                "type."
-            )
-            raise MismatchError(msg)
+            expected, got = name_difference(kinds[first], kinds[odd[0]])
+            raise make_kinds_error(first, expected, odd, got)
 
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""

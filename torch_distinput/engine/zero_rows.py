@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from torch_distinput.data.batch.leaf_kind import Order
 from torch_distinput.data.batch.leaf_kinds import zero_row_maker
-from torch_distinput.data.batch.spec import merge_specs, outline_of, spec_of, zero_rows
+from torch_distinput.data.batch.spec import merge_specs, name_kinds, outline_of, spec_of, zero_rows
 from torch_distinput.data.batch.structure import Structure
-from torch_distinput.data.batch.tree import flatten, leaf_names
 from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import (
     Padding,
@@ -21,9 +18,8 @@ from torch_distinput.data.steps.padding import (
     pad_spec,
 )
 from torch_distinput.data.stream.chunk import Ids
+from torch_distinput.engine.same_data import name_change
 from torch_distinput.errors import SourceError
-
-_NUMBERS = {torch.bool, torch.int64, torch.float64}
 
 
 class _EmptyBatch(NamedTuple):
@@ -35,17 +31,30 @@ class _EmptyBatch(NamedTuple):
 
 
 class Shapes:
-    """Learns from each real batch; a replica without data gets one like the last of them."""
+    """Learns from each real batch; a replica without data gets one like the last of them.
+
+    Attributes:
+        spec: of all batches until now.
+        kinds: of the leaves of the first real batch; None before it. Written once, by whoever pulls
+            steps, and read by the main thread.
+    """
 
     def __init__(
         self,
         spec: Any,
         padding: Padding | None = None,
         check: Callable[[Any], None] = lambda _: None,
+        *,
+        has_one_kind: bool = False,
     ) -> None:
-        """Start with a spec that is known already, or None; ``check`` hears that of batches."""
+        """Start with a spec that is known already, or None; ``check`` hears that of batches.
+
+        ``has_one_kind``: see :func:`name_change`.
+        """
         self.spec = spec
+        self.kinds: dict[str, str] | None = None
         self.padding = padding
+        self._has_one_kind = has_one_kind
         self._check = check
         self._look: Any = None
         self._last: Any = None
@@ -68,8 +77,7 @@ class Shapes:
         self._look, self._empty = look, None
         self._last = spec_of((part.batch, part.ids))
         self._orders = list(map(order_of, part.leaves))
-        if self.spec is not None:
-            _check_numbers(self.spec[0], self._last[0])
+        self._check_kinds(self._last[0])
         self.spec = self._last if self.spec is None else merge_specs(self.spec, self._last)
         for spec in (self._last, self.spec):
             self._check(spec[0])
@@ -94,6 +102,23 @@ class Shapes:
         num_rows = self.padding.make_room(parts)
         return [self._fill(part, num_rows) for part in parts], num_rows
 
+    def _check_kinds(self, spec: Any) -> None:
+        """Refuse a batch of other kinds than before; keep those of the first one."""
+        change, kinds = None, name_kinds(spec, of_examples=self._has_one_kind)
+        if self.kinds is not None:
+            change = name_change(self.kinds, kinds, has_one_kind=self._has_one_kind)
+        elif self.spec is not None:  # perhaps of an earlier epoch, which may have had others
+            change = name_change(name_kinds(self.spec[0]), name_kinds(spec), has_one_kind=False)
+        if change is not None:
+            msg = (
+                f"Expected {change[0]}, as before, got {change[1]}: the structure and types of a "
+                "batch must not depend on which examples it holds. Give all examples the same "
+                "columns and types (1.0 instead of 1), or let a collate_fn return them."
+            )
+            raise SourceError(msg)
+        if self.kinds is None:
+            self.kinds = kinds
+
     def _fill(self, part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
         if len(part.ids):
             return pad_batch(part, num_rows)
@@ -111,26 +136,6 @@ class Shapes:
         self._check(self._latest[0])
         leaves, structure, ids = take_apart(*zero_rows(self._latest))
         return _EmptyBatch(list(map(zero_row_maker, leaves)), structure, ids)
-
-
-def _check_numbers(before: Any, now: Any) -> None:
-    """Refuse numbers that change between bool, int64 and float64 from one batch to another.
-
-    That is what plain numbers of Python become. Their type is told from those of a batch, and
-    whether all of them are whole depends on where it was cut.
-    """
-    leaves, structure = flatten(before)
-    others, other_structure = flatten(now)
-    if structure != other_structure:
-        return
-    for name, one, other in zip(leaf_names(structure), leaves, others, strict=True):
-        if one.dtype != other.dtype and {one.dtype, other.dtype} <= _NUMBERS:
-            msg = (
-                f"Expected numbers of {one.dtype} at {name}, as before, got {other.dtype}: the "
-                "type of a batch must not depend on which examples it holds. Give all examples "
-                "one type (1.0 instead of 1), or let a collate_fn return one dtype."
-            )
-            raise SourceError(msg)
 
 
 def element_spec(part_spec: Any, padding: Padding | None) -> Any:

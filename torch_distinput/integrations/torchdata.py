@@ -111,7 +111,6 @@ class _Run:
 
     def __init__(self) -> None:
         self.iterator: tdi.DistributedIterator | None = None
-        self.beginning: dict[str, Any] | None = None  # the state before its first step
         self.reading = threading.Lock()
         self.reader: Any = None  # the thread that was inside of it last
 
@@ -134,15 +133,8 @@ class _Run:
         try:
             self.iterator = iter(dataset)
         except tdi.MismatchError:
-            if self.beginning is None:
-                raise
-            with dataset.set_aside():
-                dataset.load_state_dict(self.beginning)
-                iter(dataset).close()
-                left = dataset._next.played  # noqa: SLF001 - all ranks are to have left this one
-            dataset._next.played = left  # noqa: SLF001
+            dataset._leave_at_beginning()  # noqa: SLF001 - users leave an epoch at one step
             self.iterator = iter(dataset)
-        self.beginning = self.iterator.state_dict()
 
     def close(self) -> None:
         if self.iterator is not None:

@@ -72,7 +72,7 @@ def color_of(rank: int | None) -> str:
 
 
 def _draw_lane(lane: Lane, num_rows: int) -> str:
-    count = f"{show_count(lane.num_rows, 'row')}" if lane.num_rows else "zero rows"
+    count = show_count(lane.num_rows, "row") if lane.num_rows else "zero rows"
     return (
         "<div style='display:flex;align-items:center;margin:2px 0'>"
         f"<span style='flex:0 0 11em;overflow:hidden;text-overflow:ellipsis;white-space:nowrap'>"

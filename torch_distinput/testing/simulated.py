@@ -56,6 +56,7 @@ class _Wire:
     notes: dict[int, str] = field(default_factory=dict)
     summary: str = ""  # of the notes
     claimed: set[int] = field(default_factory=set)  # terms after which somebody sums them up
+    firsts: dict[str, str] = field(default_factory=dict)  # the first text of each topic
     gone: dict[int, str] = field(default_factory=dict)  # with their last words
 
     def exchange(self, key: str, rank: int, value: Any, timeout: float) -> list[Any]:
@@ -122,6 +123,11 @@ class SimulatedCommunicator:
                     who = named_workers(late)
                     msg = f"Expected all {self.size} workers at {topic!r}, but {who} did not come."
                     raise PeerTimeoutError(msg, late) from error
+
+    def show_first(self, topic: str, text: str, *, timeout: float) -> str:  # noqa: ARG002
+        """Show a text, or read the one that is there."""
+        with self._wire.changed:
+            return self._wire.firsts.setdefault(topic, text)
 
     def open_channel(
         self, *, timeout: float, gone: Gone = nobody  # noqa: ARG002

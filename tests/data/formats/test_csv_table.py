@@ -109,6 +109,10 @@ def test_no_number_becomes_infinite():
     assert batch["b"].tolist() == [math.inf, 3]
     assert [where for where, _ in reported] == ["line 3", "line 4"]
     assert reported[0][1].startswith("expected torch.float16 in column 'a', got '70000'.")
+    batch, reported = read("a\n1.5\n-1e999\n1E400\n-Infinity\n", columns={"a": torch.float64})
+    assert batch["a"].tolist() == [1.5, -math.inf]
+    assert [where for where, _ in reported] == ["line 3", "line 4"]
+    assert read("a\n1.5\n1e999\n")[0]["a"] == ["1.5", "1e999"]  # as long integers, whole
 
 
 def test_names_without_a_header():

@@ -140,6 +140,8 @@ def test_columns_choose_and_fix_types(parser):
         ([{"a": 1}, {"a": 70_000}], {"a": torch.float16}, r"fit torch.float16, got 70000"),
         ([{"a": 1}, {"a": -1e39}], {"a": torch.float32}, r"fit torch.float32, got -1e\+39"),
         ([{"a": [1, 1e39]}], {"a": (torch.bfloat16, ...)}, r"fit torch.bfloat16, got 1e\+39"),
+        ([b'{"a": 1.5}', b'{"a": -1e999}'], None, "that fit float64, got -1e999"),
+        ([b'{"a": [1.0, 2' + b"0" * 309 + b".0]}"], None, "that fit float64, got 2000"),
         ([{"a": 1}], {"a": torch.bool}, "fit torch.bool, got 1"),
         ([{"a": 1}], {"a": str}, "fit str, got 1"),
         ([{"a": 1}, {"a": [2]}], {"a": torch.int64}, r"fit torch.int64, got \[2\]"),

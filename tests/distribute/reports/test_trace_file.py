@@ -82,20 +82,37 @@ def test_events_keep_to_the_format(tmp_path):
     assert [5_000, 5_000] == [round(event["dur"]) for event in own]
 
 
-def test_what_is_inside_a_wait_ends_in_it(tmp_path):
-    """Spans of one row either follow each other or lie in each other, as viewers ask for."""
-    trace(tmp_path / "t.json", 9).close()
-    _, spans = read(tmp_path / "t.json")
+@pytest.mark.parametrize("rest", range(10))
+def test_what_is_inside_a_wait_ends_in_it(tmp_path, rest):
+    """Spans of one row either follow each other or lie in each other, as viewers ask for.
+
+    To the nanosecond: microseconds are read as text, since of a week a float has no more of them.
+    """
+    file = TraceFile(str(tmp_path / "t.json"), rank=0)
+    file._epoch = 417_285.0 + rest * 1.3e-10
+    for step in range(9):
+        file.add(mark(step))
+    file.close()
+    spans = [
+        (event["tid"], _nanoseconds(event["ts"]), _nanoseconds(event["dur"]))
+        for event in json.loads((tmp_path / "t.json").read_text(), parse_float=str)
+        if event["ph"] == "X"
+    ]
     for row in (0, 1):
         open_until = []
-        for event in sorted(
-            (e for e in spans if e["tid"] == row), key=lambda e: (e["ts"], -e["dur"])
-        ):
-            while open_until and open_until[-1] <= event["ts"] + 1e-3:
+        own = [(start, duration) for of, start, duration in spans if of == row]
+        for start, duration in sorted(own, key=lambda span: (span[0], -span[1])):
+            while open_until and open_until[-1] <= start:
                 open_until.pop()
-            stop = event["ts"] + event["dur"]
-            assert not open_until or stop <= open_until[-1] + 1e-3
-            open_until.append(stop)
+            assert not open_until or start + duration <= open_until[-1]
+            open_until.append(start + duration)
+
+
+def _nanoseconds(microseconds):
+    """Of a decimal number in text, exactly."""
+    whole, _, thousandths = microseconds.partition(".")
+    assert len(thousandths) == 3
+    return int(whole + thousandths)
 
 
 def test_a_wait_is_cut_as_its_making_was(tmp_path):

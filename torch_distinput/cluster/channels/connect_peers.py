@@ -26,7 +26,7 @@ from typing import NamedTuple, final
 
 from torch.distributed.distributed_c10d import Store
 
-from torch_distinput.cluster.channels.peer_address import own_addresses
+from torch_distinput.cluster.channels.peer_address import named_address, own_addresses
 from torch_distinput.cluster.channels.peer_connection import PeerConnection
 from torch_distinput.communicator import ChannelBrokenError, named_workers
 from torch_distinput.threads import call_in_child, start_thread
@@ -95,7 +95,10 @@ def connect_peers(
 
 
 def _listen() -> socket.socket:
-    """A port on all networks of this host."""
+    """A port on the one network that is named, else on all of this host."""
+    if address := named_address():
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, 0), family=family, backlog=socket.SOMAXCONN)
     if socket.has_dualstack_ipv6():
         return socket.create_server(
             ("", 0), family=socket.AF_INET6, backlog=socket.SOMAXCONN, dualstack_ipv6=True

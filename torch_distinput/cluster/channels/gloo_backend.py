@@ -40,8 +40,9 @@ class GlooBackend:
     def __init__(self, store: Store, rank: int, size: int, *, timeout: float) -> None:
         """Wait for nobody yet; later for each connection ``timeout`` seconds."""
         self.calls: Any = None
+        limit = min(timeout / _PATIENCE, FOREVER.total_seconds())
         try:
-            self.calls = _make_backend(store, rank, size, timedelta(seconds=timeout / _PATIENCE))
+            self.calls = _make_backend(store, rank, size, timedelta(seconds=limit))
         except RuntimeError as error:
             raise ChannelBrokenError(str(error)) from error
         self._works: set[dist.Work] = set()  # that may be under way

@@ -12,6 +12,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.distributed_c10d import Store
@@ -23,6 +24,8 @@ _GET_ADDRESS = 0x8915
 """Linux' SIOCGIFADDR."""
 _ADDRESS = slice(20, 24)
 """Where it puts an IPv4 address."""
+_OF_LINK = "20"
+"""The scope of addresses that need the name of an interface beside them."""
 
 
 def own_addresses(store: Store) -> list[str]:
@@ -32,12 +35,20 @@ def own_addresses(store: Store) -> list[str]:
     one towards the store, those of the host's name, and the one towards the world.
 
     Raises:
-        OSError: the variable names an interface that is not there, or has no IPv4 address.
+        OSError: the variable names an interface that is not there, or has no address.
     """
+    return _named_addresses() or list(dict.fromkeys(_guess(store)))
+
+
+def named_address() -> str:
+    """That of the network that ``GLOO_SOCKET_IFNAME`` names; empty if it names none, or several."""
+    named = set(_named_addresses())
+    return named.pop() if len(named) == 1 else ""
+
+
+def _named_addresses() -> list[str]:
     names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
-    if names and sys.platform == "linux":
-        return [_address_of(name) for name in names]
-    return list(dict.fromkeys(_guess(store)))
+    return [_address_of(name) for name in names] if sys.platform == "linux" else []
 
 
 def _guess(store: Store) -> Iterator[str]:
@@ -62,16 +73,35 @@ def _addresses_towards(host: str) -> Iterator[str]:
 
 
 def _address_of(interface: str) -> str:
+    address = _ipv4_of(interface) or _ipv6_of(interface)
+    if address is None:
+        msg = (
+            "Expected names of network interfaces that have an address in GLOO_SOCKET_IFNAME, got "
+            f"{interface!r}. `ip address` lists them."
+        )
+        raise OSError(msg)
+    return address
+
+
+def _ipv4_of(interface: str) -> str | None:
     import fcntl  # noqa: PLC0415 - not on Windows
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             request = struct.pack("256s", interface.encode())
             answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, request)
-        except OSError as error:
-            msg = (
-                "Expected names of network interfaces with IPv4 addresses in GLOO_SOCKET_IFNAME, "
-                f"got {interface!r}: {error}"
-            )
-            raise OSError(msg) from error
+        except OSError:
+            return None
     return socket.inet_ntoa(answer[_ADDRESS])
+
+
+def _ipv6_of(interface: str) -> str | None:
+    """One that other hosts may reach: not of the link alone."""
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:  # without IPv6
+        return None
+    for address, _, _, scope, _, name in map(str.split, lines):
+        if name == interface and scope != _OF_LINK:
+            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
+    return None

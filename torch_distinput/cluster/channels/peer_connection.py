@@ -28,6 +28,8 @@ _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0)
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", 0)
 """To send what fits, without waiting; not on Windows, where another thread sends all."""
 _READ_BYTES = 1 << 16
+_IDLE_SECONDS = 60
+"""Time without a message, after which the system asks whether the other host is there."""
 _CLOSED = "the other rank has closed the connection"
 
 
@@ -39,6 +41,9 @@ class PeerConnection:
         """Take over a socket."""
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):  # else after hours, when firewalls have forgotten it
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
         self._socket = connected
         self._sending = new_lock()
         self._unsent: deque[memoryview] = deque()  # while it holds any, there is a sender

@@ -24,6 +24,8 @@ from torch_distinput.packed_strings import PackedStrings
 PLAIN_DTYPES = frozenset(map(np.dtype, ("?", "B", "b", "h", "i", "l", "e", "f", "d")))
 
 NUMBERS = {bool, int, float}
+_NUMBERS = (*NUMBERS, np.number, np.bool_)
+_AMONG_FLOATS = (*_NUMBERS, complex, torch.Tensor, np.ndarray)
 _NUM_FIRST = 1024
 _MOST_NAMED = 4
 _CURE = (
@@ -158,6 +160,30 @@ def _are_plain(arrays: Sequence[Any]) -> bool:
     return dtype in PLAIN_DTYPES and all(array.dtype is dtype for array in arrays)
 
 
+def _refuse_rounding(kinds: set[type]) -> None:
+    """Torch makes floats of whatever is behind a float: of a Decimal, too."""
+    odd = sorted(kind.__name__ for kind in kinds if not issubclass(kind, _AMONG_FLOATS))
+    if odd:
+        msg = f"expected numbers that float64 holds, got {', '.join(odd)}"
+        raise TypeError(msg)
+
+
+def _join_numbers(column: Sequence[Any]) -> torch.Tensor:
+    """Numbers of several types, in the one that holds them: the first would not tell it."""
+    array = np.array(column)
+    if has_rounded(column, array):
+        msg = "expected numbers that float64 holds, got whole ones beyond 2**53 among others"
+        raise ValueError(msg)
+    return torch.from_numpy(array)
+
+
+def has_rounded(values: Sequence[Any], array: np.ndarray) -> bool:
+    """Whether NumPy has made floats of integers that floats do not hold: beside floats, say."""
+    if array.dtype != np.float64 or not (np.abs(array) >= 2.0**53).any():
+        return False
+    return any(isinstance(value, (int, np.integer)) and abs(int(value)) > 2**53 for value in values)
+
+
 def stack_values(name: str, column: Sequence[Any]) -> Any:
     """Make a leaf of the values that examples have for it; ``name`` is for messages."""
     if isinstance(column[0], torch.Tensor) and column[0].is_quantized:
@@ -176,8 +202,10 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
                 return np.stack([leaf.astype(object) for leaf in column])
         if kinds == {PackedStrings}:
             return _join_rows(column)
-        if len(kinds) > 1 and float in kinds and kinds <= NUMBERS:
-            return torch.tensor(column, dtype=torch.float64)  # the first alone would not tell it
+        if len(kinds) > 1 and all(issubclass(kind, _NUMBERS) for kind in kinds):
+            return _join_numbers(column)
+        if type(column[0]) is float:
+            _refuse_rounding(kinds)
         return default_collate(list(column))
     except (TypeError, RuntimeError, ValueError) as error:
         shapes = sorted({str(tuple(getattr(leaf, "shape", ()))) for leaf in column})

@@ -28,6 +28,7 @@ from torch_distinput.data.batch.object_parts import (
     pack_numbers,
     take_object_apart,
 )
+from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.packed_strings import PackedStrings
 
 _log = logging.getLogger(__name__)
@@ -237,8 +238,7 @@ class Digest:
             self._unchecked.add(f"Tensor of {value.layout}, {value.dtype}")
             return
         dense = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
-        content = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
-        self._content((_name_of(dense.dtype), *dense.shape), content)
+        self._content((_name_of(dense.dtype), *dense.shape), view_bytes(dense))
 
     def _packed(self, value: PackedStrings, depth: int) -> None:
         """By its rows, wherever they lie in memory; it is another leaf than a list of them."""

@@ -35,6 +35,12 @@ class _Jagged(LeafKind):
     def count(self, leaf: Any) -> int:
         if leaf.layout is not torch.jagged or leaf.lengths() is not None:  # rows with gaps between
             raise unsound_layout(leaf)
+        if not has_ragged_rows(leaf):
+            msg = (
+                "Expected jagged tensors of shape (rows, length, ...), got one of shape "
+                f"{tuple(leaf.shape)}, transposed. Transpose it where the batch is used."
+            )
+            raise TypeError(msg)
         return int(leaf.shape[0])
 
     def slice(self, leaf: Any, start: int, stop: int) -> Any:
@@ -56,7 +62,8 @@ class _Jagged(LeafKind):
         lengths = torch.cat([leaf.offsets().diff() for leaf in leaves])
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
         longest = max(map(longest_row, leaves))
-        return make_jagged(torch.cat([leaf.values() for leaf in leaves]), offsets, longest)
+        values = [leaf.values()[leaf.offsets()[0] : leaf.offsets()[-1]] for leaf in leaves]
+        return make_jagged(torch.cat(values), offsets, longest)
 
     def iterate(self, leaf: Any) -> Iterable[Any]:
         return leaf.unbind()  # type: ignore[no-any-return]
@@ -116,6 +123,11 @@ def make_jagged(
         return torch.nested.nested_tensor_from_jagged(values, offsets, max_seqlen=longest)
     finally:
         _torchs_log.disabled = before
+
+
+def has_ragged_rows(tensor: torch.Tensor) -> bool:
+    """Whether dimension 1 is that of the lengths; else it was transposed, and so are its values."""
+    return type(tensor.shape[1]) is not int
 
 
 def longest_row(tensor: torch.Tensor) -> int:

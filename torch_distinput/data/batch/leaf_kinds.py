@@ -252,9 +252,12 @@ def kind_of(leaf: Any) -> LeafKind:
     for kind in KINDS:
         if isinstance(leaf, kind.leaf_type) and kind.has(leaf):
             return kind
+    cure = "Give a bare value a row of its own, shape (1,)"
+    if type(leaf) in _TEXT:
+        cure = "Make a list of the strings in a tuple, as default_collate gives them, in collate_fn"
     msg = (
-        f"{EXPECTED}; got {leaf!r} of type {type(leaf).__name__}. Give a bare value a row of its "
-        "own, shape (1,), or let examples be batched by global_batch_size."
+        f"{EXPECTED}; got {leaf!r} of type {type(leaf).__name__}. {cure}, or let examples be "
+        "batched by global_batch_size."
     )
     raise (ValueError if isinstance(leaf, (int, float, complex, np.generic)) else TypeError)(msg)
 

@@ -17,8 +17,9 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from torch_distinput.data.batch.jagged import longest_row, make_jagged
+from torch_distinput.data.batch.jagged import has_ragged_rows, longest_row, make_jagged
 
 _ALIGN = 64
 """What the places of the parts are multiples of: a cache line, and any dtype's size."""
@@ -27,6 +28,15 @@ _ALIGN = 64
 def new_piece(num_bytes: int) -> torch.Tensor:
     """Memory for a piece."""
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+
+
+def view_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """The memory of a contiguous tensor of the host, as bytes and without a copy.
+
+    A tensor of one element is contiguous with any stride, a column of one row for instance; torch
+    takes none but 1 for bytes.
+    """
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def split_buffers(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -91,7 +101,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return NotImplemented
-        if value.is_nested and value.layout is torch.jagged:
+        if value.is_nested and value.layout is torch.jagged and has_ragged_rows(value):
             jagged: Any = value  # whose methods torch's stubs lack
             return make_jagged, (jagged.values(), jagged.offsets(), longest_row(jagged))
         if type(value) is not torch.Tensor or value.layout is not torch.strided:
@@ -107,7 +117,7 @@ class _Pickler(pickle.Pickler):
         if not value.is_contiguous():
             order = tuple(sorted(range(value.ndim), key=value.stride, reverse=True))
             value = value.permute(order).contiguous()
-        content: Any = value.view(-1).view(torch.uint8).numpy()
+        content: Any = view_bytes(value)
         name = str(value.dtype).removeprefix("torch.")
         return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape), order)
 

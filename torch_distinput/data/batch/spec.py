@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
 from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
-from torch_distinput.data.batch.tree import Batch, flatten, leaf_names, map_leaves, unflatten
+from torch_distinput.data.batch.structure import Structure
+from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, unflatten
 from torch_distinput.values import TensorSpec
+
+_MOST_NAMED = 8
+_LIST = "a list, or None"
+"""Whatever a list holds; where no example of a batch has a text, say, there is None."""
 
 
 def spec_of(batch: Batch) -> Any:
@@ -38,45 +44,74 @@ def merge_specs(one: Any, other: Any) -> Any:
     return unflatten(structure, [_merge_leaf(left, right) for left, right in pairs])
 
 
-def same_kinds(one: Any, other: Any) -> bool:
-    """Whether specs have one structure and dtypes; sizes, and what lists hold, may vary."""
-    leaves, structure = flatten(one)
-    others, other_structure = flatten(other)
-    return structure == other_structure and all(map(same_kind, leaves, others))
-
-
-def name_difference(one: Any, other: Any) -> tuple[str, str]:
-    """What each of two specs has where their kinds differ first: a leaf, or all their leaves."""
-    leaves, structure = flatten(one)
-    others, other_structure = flatten(other)
-    names = leaf_names(structure, "batch")
-    if structure != other_structure:
-        return f"the leaves {names}", f"{leaf_names(other_structure, 'batch')}"
-    for name, left, right in zip(names, leaves, others, strict=True):
-        if not same_kind(left, right):
-            return f"{_shown(left)} at {name}", _shown(right)
-    return repr(one), repr(other)
-
-
-def _shown(spec: TensorSpec) -> str:
-    packed = "packed " if isinstance(spec.dtype, type) and spec.layout is torch.jagged else ""
-    return packed + (spec.dtype.__name__ if isinstance(spec.dtype, type) else str(spec.dtype))
-
-
 def same_kind(one: TensorSpec, other: TensorSpec) -> bool:
-    """Whether two leaves have the same dtype, or are both lists, or both packed alike.
+    """Whether two leaves have the same dtype, or are both lists, or both packed alike."""
+    return _name_kind(one) == _name_kind(other)
+
+
+def name_kinds(spec: Any, *, of_examples: bool = False) -> dict[str, str]:
+    """The kind of each leaf and the class of each container, by their names in a batch.
+
+    Equal for batches of one structure whose leaves are of the same kinds; keys of mappings may come
+    in any order.
+
+    Args:
+        spec: of a batch.
+        of_examples: it is made of examples. A list of numbers in each of them is a container, which
+            may be longer in another batch; and where no example has a text, there is None.
+    """
+    leaves, structure = flatten(spec)
+    return dict(_name_nodes(structure, map(_name_kind, leaves), "batch", of_examples))
+
+
+def _name_nodes(
+    structure: Structure, kinds: Iterator[str], name: str, of_examples: bool
+) -> Iterator[tuple[str, str]]:
+    if structure.kind is None:
+        yield name, next(kinds)
+    elif structure.kind is type(None) and of_examples:
+        yield name, _LIST
+    else:
+        yield name, structure.kind.__name__
+        children = [
+            list(_name_nodes(child, kinds, f"{name}[{key!r}]", of_examples))
+            for key, child in zip(structure.keys, structure.children, strict=True)
+        ]
+        is_list = structure.kind is tuple and all(len(child) == 1 for child in children)
+        if of_examples and is_list and len({kind for ((_, kind),) in children}) == 1:
+            yield f"{name}[...]", children[0][0][1]
+        else:
+            yield from chain.from_iterable(children)
+
+
+def name_difference(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:
+    """What each of two batches has where their kinds, which are not the same, differ first."""
+    for name, kind in one.items():
+        if other.get(name, kind) != kind:
+            return f"{kind} at {name}", other[name]
+    return _name_parts(one, other), _name_parts(other, one)
+
+
+def _name_parts(own: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """The names of leaves and containers, those first that the other batch has not."""
+    names = sorted(own, key=other.__contains__)
+    more = len(names) - _MOST_NAMED
+    return f"the parts {names[:_MOST_NAMED]}{f' and {more} more' if more > 0 else ''}"
+
+
+def _name_kind(leaf: TensorSpec) -> str:
+    """What two leaves have in common that are of the same kind.
 
     Arrays that torch cannot share need the same kind of dtype only: text may be longer in one. But
     times of other units do not join: NumPy takes the finer one, in which far dates become others.
+    Nor do packed text and bytes, while a list holds anything.
     """
-    if isinstance(one.dtype, type) or isinstance(other.dtype, type):
-        lists = isinstance(one.dtype, type) and isinstance(other.dtype, type)
-        packed = torch.jagged in (one.layout, other.layout)  # of which text and bytes do not join
-        return lists and (not packed or (one.dtype, one.layout) == (other.dtype, other.layout))
-    if isinstance(one.dtype, np.dtype) and isinstance(other.dtype, np.dtype):
-        times = one.dtype.kind in "mM"
-        return one.dtype == other.dtype if times else one.dtype.kind == other.dtype.kind
-    return bool(one.dtype == other.dtype)
+    if isinstance(leaf.dtype, np.dtype):
+        is_time = leaf.dtype.kind in "mM"
+        return f"array of {leaf.dtype}" if is_time else f"array of kind {leaf.dtype.kind!r}"
+    if isinstance(leaf.dtype, type):
+        return f"packed {leaf.dtype.__name__}" if leaf.layout is torch.jagged else _LIST
+    return str(leaf.dtype)
 
 
 def _merge_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:

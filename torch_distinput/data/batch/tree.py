@@ -42,6 +42,7 @@ _DEEPEST = 150
 _LEAVES = {torch.Tensor, np.ndarray, PackedStrings, str, bytes, torch.Size}
 _PLAIN_ROWS = {str, bytes, int, float, bool}
 _PLAIN_ENDS = {*_PLAIN_ROWS, type(None)}
+_OFTEN_ROWS = {*_PLAIN_ENDS, list}
 _WHOLE = (torch.Tensor, np.ndarray, PackedStrings, PerReplica, TensorSpec)
 """What is a column, or stands for one: a list that holds any of them is a container."""
 _Parts = tuple[tuple[Any, ...], Sequence[Any]] | None
@@ -210,7 +211,25 @@ def is_row_list(value: list[Any]) -> bool:
     if isinstance(first, _WHOLE) or _parts(first) is not None:
         return False
     # The first may be a list of strings, which is a row or a column: the others tell.
-    return not any(issubclass(kind, _WHOLE) for kind in set(map(type, value)))
+    kinds = set(map(type, value))
+    if list in kinds:
+        kinds |= {type(item[0]) for item in value if type(item) is list and item}
+    may_hold = any(map(_is_container_class, kinds - _OFTEN_ROWS))
+    return not may_hold or not any(map(_holds_column, value))
+
+
+def _is_container_class(kind: type) -> bool:
+    """Whether its objects are columns, or may hold some; asked once for all rows of a class."""
+    is_dataclass = dataclasses.is_dataclass(kind)
+    return is_dataclass or issubclass(kind, (*_WHOLE, Mapping, tuple, list))
+
+
+def _holds_column(item: Any) -> bool:
+    """Whether an item of a list is a column, or a container that holds one."""
+    if isinstance(item, _WHOLE):
+        return True
+    parts = _parts(item)
+    return parts is not None and any(map(_holds_column, parts[1]))
 
 
 _known_batches: _Known = {}

@@ -188,8 +188,8 @@ class _First:
         names = leaf_names(self.structure, "record")
         for name, first, spec in zip(names, self.specs, specs, strict=True):
             if not _alike(first, spec):
-                said = f"{_said(first)} at {name} as in {self.path}, got {_said(spec)}"
-                return data, f"expected {said}"
+                said = f"expected {_said(first)} at {name} as in {self.path}, got {_said(spec)}"
+                return data, f"{said}: say the type in the reader's columns="
         return fitted, None
 
 

@@ -44,7 +44,8 @@ class CSV(Reader):
     Without types, the first megabyte of each file decides what its columns are: int64, else
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
-    An empty field is text, no number; so is a whole number that int64 does not hold.
+    An empty field is text, no number; so is a whole number that int64 does not hold,
+    and one that float64 has only infinity for.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -224,8 +225,10 @@ def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
 
 def _floats(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
     _check_digits(texts)
-    dense = torch.from_numpy(np.array(list(map(float, texts)), np.float64))
-    return cast_numbers(name, dense, dtype)
+    values = np.array(list(map(float, texts)), np.float64)
+    if any(map(str.isdigit, "".join(texts[row] for row in np.flatnonzero(np.isinf(values))))):
+        raise OverflowError  # 1e999, which is not "inf"
+    return cast_numbers(name, torch.from_numpy(values), dtype)
 
 
 def _check_digits(texts: list[str]) -> None:

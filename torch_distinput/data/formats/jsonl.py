@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -125,9 +126,20 @@ def _pack_lines(block: bytes) -> PackedStrings:
     return lines[np.delete(np.arange(len(lines)), blank)] if blank else lines
 
 
+def _check_finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        msg = f"expected numbers that fit float64, got {text[:60]}"
+        raise ValueError(msg)
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_check_finite)
+
+
 def _object(record: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(record.decode())
+        found = _DECODER.decode(record.decode())
     except (ValueError, RecursionError) as error:
         msg = (
             f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Fix the file, "

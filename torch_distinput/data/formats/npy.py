@@ -76,12 +76,16 @@ class Npy(Reader):
             if header is None:
                 return ()
             rows = header.num_rows
-            missing = header.offset + rows * header.row_bytes - (file.size or 0)
-            if (missing < 0) if file.size is not None else (not rows and opened.read(1)):
-                file.bad("the end", _MORE)
+            end = header.offset + rows * header.row_bytes
+            if file.size is not None:
+                has_more = file.size > end
+            else:  # behind rows, read() looks for it
+                has_more = not rows and bool(opened.read(1))
+        if has_more:
+            file.bad("the end", _MORE)
         if not rows:
             return ()
-        if file.size is not None and missing > 0:
+        if file.size is not None and file.size < end:
             rows = max(0, file.size - header.offset) // header.row_bytes
             file.bad("header", f"expected {header.num_rows} rows, got a file with {rows}")
         step = file.part_size(rows, _PART_BYTES // header.row_bytes)

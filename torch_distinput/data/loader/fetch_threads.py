@@ -130,7 +130,7 @@ def _fetch_one(fetch: Callable[[Any], Any], task: Any) -> Any:
 
 
 def _end(lanes: Sequence[_Lane], threads: Sequence[Thread]) -> None:
-    """Nobody is in the source when it is started again."""
+    """Wait for the threads, but not for ever: who closes may want to end the program."""
     for lane in lanes:
         lane.leave()
     for thread in threads:

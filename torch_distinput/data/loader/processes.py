@@ -19,7 +19,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 from multiprocessing import Pipe
@@ -43,7 +43,7 @@ from torch_distinput.data.loader.process_datasets import (
 )
 from torch_distinput.data.loader.shared_memory import Receiver
 from torch_distinput.data.loader.task_run import Limits, TaskRun
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError, make_system_error, refer
 from torch_distinput.threads import call_in_child, forking_loaders
@@ -66,7 +66,7 @@ class TaskLoader(Generic[Task, T]):
         self, fetch: Callable[[Task], T], options: LoaderOptions, *, grouped: bool = False
     ) -> None:
         """Start nothing yet; ``grouped``: nobody waits for tasks, so that several may be sent."""
-        self._fetch = fetch
+        self.fetch = fetch
         self._options = options
         self._grouped = grouped
         self._kept: LoaderProcesses | None = None
@@ -81,25 +81,23 @@ class TaskLoader(Generic[Task, T]):
         """Whether the calling thread does it, when a result is asked for."""
         return not (self._options.num_workers or self._options.num_threads)
 
-    def begin_here(self, epoch: int) -> Callable[[Task], T]:
-        """Tell the user's dataset the epoch, and return what fetches."""
-        tell_epoch(self._options.dataset, epoch)
-        return self._fetch
+    def at_epoch(self, epoch: int) -> AtEpoch:
+        """Around each fetch here: others may have told the user's dataset another epoch."""
+        return AtEpoch(self._options.dataset, epoch)
 
     def run(self, tasks: Iterator[Task], epoch: int | None = None) -> Iterator[T]:
         """Yield the results of the tasks; loader processes start now, in the calling thread.
 
-        The user's dataset is told the epoch, if there is one, also in a process that persists.
+        In a loader process the user's dataset is told the epoch, if there is one; here it was.
         """
-        if epoch is not None:
-            tell_epoch(self._options.dataset, epoch)
-        if self._options.num_threads:
-            return FetchThreads(self._fetch, tasks, self._options.num_threads)
         if not self._options.num_workers:
-            return map_items(self._fetch, tasks)
+            fetch = self.fetch if epoch is None else _FetchAt(self.fetch, self.at_epoch(epoch))
+            if self._options.num_threads:
+                return FetchThreads(fetch, tasks, self._options.num_threads)
+            return map_items(fetch, tasks)
         kept, self._kept = self._kept, None
         can_serve = kept is not None and kept.leave_run()
-        processes = kept if kept and can_serve else LoaderProcesses(self._fetch, self._options)
+        processes = kept if kept and can_serve else LoaderProcesses(self.fetch, self._options)
         try:
             results = processes.run(tasks, epoch, grouped=self._grouped)
         except RuntimeError as error:
@@ -115,6 +113,19 @@ class TaskLoader(Generic[Task, T]):
     def _forget(self) -> None:
         """After a loss the next epoch starts with new processes."""
         self._kept = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _FetchAt(Generic[Task, T]):
+    """Fetches at an epoch; it does not hold the loader."""
+
+    fetch: Callable[[Task], T]
+    at_epoch: AtEpoch
+
+    def __call__(self, task: Task) -> T:
+        with self.at_epoch:
+            return self.fetch(task)
 
 
 @final

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.data.loader.layout import (
     ALIGN,
     Layout,
@@ -234,7 +235,7 @@ class _Pickler(ForkingPickler):
             value = value.resolve_conj().resolve_neg()
         if not is_plain_tensor(value):
             return self._torchs_way(value)
-        content: Any = value.view(-1).view(torch.uint8).numpy()
+        content: Any = view_bytes(value)
         name = str(value.dtype).removeprefix("torch.")  # which is read faster than a dtype
         return _tensor, (pickle.PickleBuffer(content), name, tuple(value.shape))
 

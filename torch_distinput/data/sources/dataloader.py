@@ -19,6 +19,7 @@ from torch.utils.data import (
 )
 
 from torch_distinput.data.loader.options import LoaderOptions
+from torch_distinput.data.user_sources.states import has_state
 from torch_distinput.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def gives_order(loader: DataLoader[Any]) -> bool:
     """Whether it has no batches of its own, but an order of examples with an index."""
     has_index = not isinstance(loader.dataset, IterableDataset)
     is_plain = loader.collate_fn is default_convert and loader.batch_sampler is None
-    return is_plain and has_index and _is_of_torch(_defining_class(loader, "__iter__"))
+    return is_plain and has_index and not _has_own_iter(loader)
 
 
 def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> LoaderParts:
@@ -70,7 +71,7 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     """
     _refuse(loader)
     batches: Any = BatchSampler(loader.sampler, 1, False) if is_cut_here else loader.batch_sampler
-    own_iter = not _is_of_torch(_defining_class(loader, "__iter__"))
+    own_iter = _has_own_iter(loader)
     if own_iter:
         _log.info(
             "%s has an __iter__ of its own: its batches, in its order, are the global batches, and "
@@ -79,8 +80,8 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
         )
     is_stream = isinstance(loader.dataset, IterableDataset)
     ready = own_iter or is_stream or batches is None
-    if ready and not (own_iter or is_stream):
-        _refuse_drawn_order(loader.sampler)
+    if ready and not is_stream:
+        _refuse_drawn_order(loader, own_iter=own_iter)
     if not ready and getattr(loader, "next_iter_state", None) is not None:
         raise _begun(type(loader).__name__)
     plain = not ready and _is_plain_batching(batches)
@@ -133,17 +134,29 @@ def _refuse(loader: DataLoader[Any]) -> None:
         raise ConfigurationError(msg)
 
 
-def _refuse_drawn_order(sampler: Any) -> None:
+def _refuse_drawn_order(loader: DataLoader[Any], *, own_iter: bool) -> None:
     """Torch iterates it where batches are ready: no seed of ours decides what it draws."""
-    is_fixed = type(sampler) is SequentialSampler or isinstance(sampler, (list, tuple, range))
-    if is_fixed or callable(getattr(sampler, "set_epoch", None)):
+    order: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    while hasattr(order, "sampler") and not hasattr(order, "set_epoch"):
+        order = order.sampler
+    is_fixed = type(order) is SequentialSampler or isinstance(order, (list, tuple, range))
+    if is_fixed or callable(getattr(order, "set_epoch", None)):
         return
+    if own_iter and has_state(loader):  # it tells where in its order it is
+        return
+    if own_iter:
+        expected = f"a {type(loader).__name__} whose own __iter__ keeps the order of its dataset"
+        cure = "If its __iter__ only changes batches, do that in collate_fn or in the training loop"
+    else:
+        expected = "a DataLoader with batch_size=None in the order of its dataset"
+        cure = (
+            "If the dataset gives examples, pass it itself with global_batch_size and "
+            "shuffle=True, or give the DataLoader a batch_size"
+        )
     msg = (
-        "Expected a DataLoader with batch_size=None in the order of its dataset, got the sampler "
-        f"{type(sampler).__name__}: seed= does not decide what it draws, so that after a restart "
-        "some batches would be lost and others come twice. If the dataset gives examples, pass it "
-        "itself with global_batch_size and shuffle=True, or give the DataLoader a batch_size. If "
-        "it gives batches, pass a sampler whose set_epoch(epoch) decides the order."
+        f"Expected {expected}, got the sampler {type(order).__name__}: seed= does not decide what "
+        "it draws, so that after a restart some batches would be lost and others come twice. "
+        f"{cure}. Else pass a sampler whose set_epoch(epoch) decides the order."
     )
     raise ConfigurationError(msg)
 
@@ -173,6 +186,12 @@ def _is_plain(sampler: Any, dataset: Any) -> bool:
     if not random or sampler.replacement or len(sampler) != len(dataset):
         return False
     return len(sampler.data_source) == len(dataset)  # else some indices come twice, others never
+
+
+def _has_own_iter(loader: DataLoader[Any]) -> bool:
+    """Whether a class of the user's makes the batches: by ``__iter__``, or by what that calls."""
+    methods = ("__iter__", "_get_iterator")
+    return not all(_is_of_torch(_defining_class(loader, method)) for method in methods)
 
 
 def _defining_class(value: object, method: str) -> type:

@@ -18,7 +18,7 @@ from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.order import ExampleOrder
@@ -161,18 +161,19 @@ class ExampleFetch:
 
 @final
 class EpochTeller:
-    """Tells a dataset the epoch, once in each process that fetches its examples."""
+    """Has a dataset at the epoch that is read, in each process that fetches its examples."""
 
     def __init__(self, dataset: Any) -> None:
         """Take a dataset of the user's, or None."""
         self._dataset = dataset
-        self._epoch: int | None = None
+        self._known: tuple[int, AtEpoch] | None = None
 
-    def tell(self, epoch: int) -> None:
-        """Tell it, unless it was told."""
-        if self._epoch != epoch:
-            self._epoch = epoch
-            tell_epoch(self._dataset, epoch)
+    def at(self, epoch: int) -> AtEpoch:
+        """Around what is fetched of an epoch."""
+        known = self._known
+        if known is None or known[0] != epoch:
+            self._known = known = (epoch, AtEpoch(self._dataset, epoch))
+        return known[1]
 
 
 @final
@@ -199,13 +200,13 @@ class IndexedStream(Stream):
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Fetch the examples."""
-        self.told.tell(shard.epoch)
-        return self.fetch(chunk.data)
+        with self.told.at(shard.epoch):
+            return self.fetch(chunk.data)
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
         """Fetch the examples."""
-        self.told.tell(shard.epoch)
-        found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
+        with self.told.at(shard.epoch):
+            found: list[Any] = self.fetch.examples(chunk.data)  # type: ignore[attr-defined]
         return found
 
     @property

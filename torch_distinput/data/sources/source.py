@@ -16,9 +16,12 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.sources.prebatched import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
-from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.sequences.length import Length
-from torch_distinput.data.user_sources.sequences.token_budget import TokenBudget
+from torch_distinput.data.user_sources.sequences.token_budget import (
+    TokenBudget,
+    refuse_array,
+    size_of,
+)
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
 from torch_distinput.options import check_count, check_flag
@@ -69,10 +72,19 @@ class Request:
         return self.global_batch_size if isinstance(self.global_batch_size, TokenBudget) else None
 
     @property
+    def has_one_kind(self) -> bool:
+        """Whether batches are made of examples by our rules, and so of one structure and dtype."""
+        if self.global_batch_size is None or self.collate_fn is None:
+            return self.global_batch_size is not None
+        from torch_distinput.data.sources.sequences.pad_collate import PadCollate  # noqa: PLC0415 - few collate
+
+        return isinstance(self.collate_fn, PadCollate)
+
+    @property
     def size(self) -> Size | None:
         """Of a full global batch; None for batches of sizes of their own."""
         size = self.global_batch_size
-        return size.size if isinstance(size, TokenBudget) else size
+        return size_of(size) if isinstance(size, TokenBudget) else size
 
 
 def either(num_workers: int, num_threads: int) -> ConfigurationError:
@@ -163,7 +175,7 @@ class IndexedSource:
         return self.loader.dataset
 
     def check_length(self, epoch: int) -> None:
-        """Tell the user's dataset the epoch, and refuse one that has grown or shrunk.
+        """Refuse a dataset that has grown or shrunk; it was told the epoch.
 
         Not where a sampler says which examples there are, nor where they were mixed or packed.
 
@@ -174,7 +186,6 @@ class IndexedSource:
         known, dataset = self.num_examples, self.dataset
         if is_made or known is None or self.sampler is not None or dataset is None:
             return
-        tell_epoch(dataset, epoch)
         if (found := len(dataset)) != known:
             msg = (
                 f"Expected {known} examples in {type(dataset).__name__}, as when it was "
@@ -243,7 +254,7 @@ class StreamSource:
     def __post_init__(self) -> None:
         """Refuse lengths that cannot be looked up."""
         if self.request.budget is not None:
-            self.request.budget.refuse_array(self.name)
+            refuse_array(self.request.budget, self.name)
 
     @property
     def kind(self) -> str:

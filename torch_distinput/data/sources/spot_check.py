@@ -59,13 +59,21 @@ class SpotCheck:
     Attributes:
         indices: of the examples.
         times: how often to fetch each of them, where code of the user's does it.
+        compares_sources: also whether the sources of a mixture fit together, where they are read.
     """
 
     indices: tuple[int, ...]
     times: int = 2
+    compares_sources: bool = False
 
     def run(self, fetch: Callable[[Indices], Batch]) -> Prints:
-        """Return a fingerprint of each leaf of each example; nothing where they cannot be had."""
+        """Return a fingerprint of each leaf of each example; nothing where they cannot be had.
+
+        Raises:
+            ConfigurationError: a ValueError; the sources of a mixture do not fit together.
+        """
+        if self.compares_sources:
+            fetch.check()  # type: ignore[attr-defined]
         if isinstance(fetch, ColumnFetch):  # no code of the user's
             return [_prints_of(fetch, index) for index in self.indices]
         try:

@@ -26,6 +26,7 @@ from torch_distinput.data.steps.local_step import (
     with_work,
 )
 from torch_distinput.data.steps.timing.timed_fetch import TimedBatch, TimedFetch
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.meter import Work
@@ -161,7 +162,7 @@ def fetch_steps(
     Args:
         planned: the steps.
         loader: fetches them.
-        epoch: which epoch they are of.
+        epoch: which epoch they are of; loader processes tell it to the user's dataset.
         owned: see :class:`LocalStep`.
         check: is made before the first step, and waited for.
         is_timed: the loader says what fetching took.
@@ -172,10 +173,11 @@ def fetch_steps(
     """
     checked: Prints = []
     if check is not None and not loader.has_processes:
-        checked = loader.begin_here(epoch)(check)
+        with loader.at_epoch(epoch):
+            checked = loader.fetch(check)
     if loader.fetches_here:
-        fetch: Any = loader.begin_here(epoch)
-        return checked, _fetch_here(planned, fetch.fetch, owned=owned)
+        fetch: Any = loader.fetch
+        return checked, _fetch_here(planned, fetch.fetch, loader.at_epoch(epoch), owned=owned)
     if is_timed:
         planned = _plan_work(planned)
     waiting: deque[PlannedStep] = deque()  # planned, and asked of the loader
@@ -197,7 +199,11 @@ def pad_to(fetch: Callable[[Indices], Batch], longest: int) -> Callable[[Indices
 
 
 def _fetch_here(
-    planned: Iterator[PlannedStep], fetch: Callable[[Indices], Batch], *, owned: bool
+    planned: Iterator[PlannedStep],
+    fetch: Callable[[Indices], Batch],
+    at_epoch: AtEpoch,
+    *,
+    owned: bool,
 ) -> Iterator[tuple[LocalStep, int]]:
     """Fetch each step when its turn comes, in as few calls as can be."""
     columns = fetch if isinstance(fetch, ColumnFetch) else None
@@ -208,10 +214,10 @@ def _fetch_here(
         try:
             if columns is not None:
                 part = ReplicaBatch(columns.leaves(indices), columns.structure, indices)
-            elif longest is None:
-                part = take_apart(fetch(indices), indices)
             else:
-                part = take_apart(pad_to(fetch, longest)(indices), indices)
+                with at_epoch:
+                    fetched = (fetch if longest is None else pad_to(fetch, longest))(indices)
+                part = take_apart(fetched, indices)
         except StopIteration as error:  # of the user's code; it would pass for the end
             raise source_error(error, "a batch") from error
         step = cut_step(part, sizes, owned=owned, trace=trace, is_alike=columns is not None)

@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 import fsspec.core
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 _KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9a-f]+\.part)?", re.DOTALL)
 """Names that a glob never means: indexes kept beside the data, and those being written."""
+_MARKS = ("ETag", "etag", "mtime", "LastModified", "created", "Last-Modified", "CRC")
+"""What storages call a version; archives of zip have a CRC."""
 _FEW_PATHS = 8
 """So many paths of one folder are asked for one by one; more by listing the folder once."""
 
@@ -279,13 +282,14 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
-    if isinstance(system, LocalFileSystem):
+    behind_cache = system.fs if isinstance(system, CachingFileSystem) else system
+    if isinstance(behind_cache, LocalFileSystem):
         matches = _LinkedFolders().glob(inner, detail=True, ways_back="**" not in inner)
     else:
         matches = system.glob(inner, detail=True)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {
-        name: system.info(name) if info.get("islink") else info
+        name: behind_cache.info(name) if info.get("islink") else info
         for name, info in sorted(matches.items())
     }
     kept = [match for name in found if (match := _KEPT.fullmatch(name))]
@@ -335,7 +339,7 @@ def _in_chain(pattern: str, found: str) -> str:
 
 
 def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
-    marks = (info.get(name) for name in ("ETag", "etag", "mtime", "LastModified", "created"))
+    marks = (info.get(name) for name in _MARKS)
     mark = next((mark for mark in marks if mark not in (None, "")), "")
     version = str(mark.timestamp() if isinstance(mark, datetime) else mark)  # listings have either
     return FileInfo(

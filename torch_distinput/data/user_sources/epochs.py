@@ -1,23 +1,37 @@
 """Telling a source of the user's which epoch is played.
 
 Datasets and samplers that shuffle by an epoch have ``set_epoch``, and it is easily forgotten.
+
+One dataset may be distributed twice, or in parts that a split has made of it: while one of them is
+trained, the other is evaluated, at an epoch of its own, and what one was told is not what the other
+plays. So a dataset with an index is told again, where that is not the epoch to fetch from:
+
+    train, epoch 3    told 3, fetches |                  | told 3, fetches
+    evaluate, 0                       | told 0, fetches  |
+
+    thread   writes                    reads                     guarded by
+    any      _Gate.told, .fetches      _Gate.told, .fetches      ``_Gate.changed``, also while the
+                                                                 user's ``set_epoch`` runs
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from threading import get_ident
 from types import MethodType
 from typing import Any, final
 
 from torch_distinput.data.user_sources.parts import parts_of
-from torch_distinput.errors import SourceError, UsageError
+from torch_distinput.errors import SourceError
+from torch_distinput.threads import call_in_child, new_condition
 
 _log = logging.getLogger(__name__)
 _MOST_PARTS = 256
+_LONGEST_FETCH = 120.0
+"""Seconds that a thread waits for a fetch of another one at another epoch."""
 
 
 def tell_epoch(source: Any, epoch: int) -> None:
@@ -30,7 +44,7 @@ def tell_epoch(source: Any, epoch: int) -> None:
     told = []
     for part in _parts_to_tell(source):
         if _knows_epochs(part):
-            _tell(part, epoch)
+            _gate().tell(part, epoch)
             told.append(part)
         else:
             _set_counter(part, epoch)
@@ -39,46 +53,115 @@ def tell_epoch(source: Any, epoch: int) -> None:
         _warn_of_persistence(type(source.dataset).__name__)
 
 
+def hears_epochs(source: Any) -> bool:
+    """Whether :func:`tell_epoch` tells it to anybody who has ``set_epoch``."""
+    return any(map(_knows_epochs, _parts_to_tell(source)))
+
+
 @final
-class ToldEpoch:
-    """Which epoch a dataset with an index was told, so that another can be looked at meanwhile."""
+class AtEpoch:
+    """Around fetches from a dataset with an index: it is at this epoch meanwhile.
 
-    def __init__(self, dataset: Any) -> None:
+    Several threads may fetch at one epoch; who is at another one waits for them.
+    """
+
+    def __init__(self, dataset: Any, epoch: int) -> None:
         """Take a dataset of the user's, or None."""
-        self._dataset = dataset
-        self._epoch: int | None = None
-        self._reading: weakref.ref[Any] | None = None
+        self.parts = [part for part in _parts_to_tell(dataset) if _knows_epochs(part)]
+        self.keys = frozenset(map(id, self.parts))
+        self.epoch = epoch
 
-    def begin(self, epoch: int, read_ahead: Any) -> None:
-        """Note the epoch that is played; ``read_ahead``: what other threads fetch, if they do."""
-        self._epoch = epoch
-        self._reading = None if read_ahead is None else weakref.ref(read_ahead)
+    def __enter__(self) -> None:
+        """Tell the epoch to who was told another one."""
+        if self.parts:
+            _gate().enter(self)
 
-    @contextmanager
-    def look_at(self, epoch: int) -> Iterator[None]:
-        """Let the dataset be at an epoch inside, and afterwards at the one that is played.
+    def __exit__(self, *_: object) -> None:
+        """Let others tell theirs."""
+        if self.parts:
+            _gate().leave()
 
-        Raises:
-            UsageError: if threads read examples of the epoch that is played.
-        """
-        is_read = self._reading is not None and self._reading() is not None
-        is_there = is_read and epoch == self._epoch
-        if is_there or not any(map(_knows_epochs, _parts_to_tell(self._dataset))):
-            yield
-            return
-        if is_read:
+
+@final
+class _Gate:
+    """What was told to whom in this process, by ``id``, and which threads fetch."""
+
+    def __init__(self) -> None:
+        self.changed = new_condition()
+        self.told: dict[int, int] = {}
+        self.fetches: dict[int, list[AtEpoch]] = {}  # of a thread; one may begin within another
+        call_in_child(self, _Gate._leave_to_parent)
+
+    def enter(self, fetch: AtEpoch) -> None:
+        with self.changed:
+            self._move(fetch.parts, fetch.epoch)
+            self.fetches.setdefault(get_ident(), []).append(fetch)
+
+    def leave(self) -> None:
+        with self.changed:
+            own = self.fetches[get_ident()]
+            own.pop()
+            if own:
+                self._move(own[-1].parts, own[-1].epoch)
+            else:
+                del self.fetches[get_ident()]
+            self.changed.notify_all()
+
+    def tell(self, part: Any, epoch: int) -> None:
+        with self.changed:
+            self._wait([part], epoch)
+            self._tell(part, epoch)
+
+    def _move(self, parts: Sequence[Any], epoch: int) -> None:
+        """Tell the epoch to those of them that were told another one."""
+        others = [part for part in parts if self.told.get(id(part)) != epoch]
+        if others:
+            self._wait(others, epoch)
+            for part in others:
+                self._tell(part, epoch)
+
+    def _wait(self, parts: Sequence[Any], epoch: int) -> None:
+        """Until no other thread fetches from any of them at another epoch."""
+        if not self.changed.wait_for(lambda: self._is_free(parts, epoch), _LONGEST_FETCH):
+            kind = type(parts[0]).__name__
             msg = (
-                f"Expected to read epoch {epoch} while no thread reads another one, got an open "
-                f"iterator of epoch {self._epoch} with num_threads=: set_epoch({epoch}) would "
-                "change its examples. close() the iterator before, or replay in another process."
+                f"Expected every fetch from {kind} to end within {_LONGEST_FETCH:g} s, but one at "
+                f"another epoch than {epoch} has not. Bound its waits, or give each dataset that "
+                "is distributed a copy of its own."
             )
-            raise UsageError(msg)
-        tell_epoch(self._dataset, epoch)
+            raise SourceError(msg)
+
+    def _is_free(self, parts: Sequence[Any], epoch: int) -> bool:
+        keys = {id(part) for part in parts if self.told.get(id(part)) != epoch}
+        me = get_ident()
+        others = (fetch for thread, own in self.fetches.items() if thread != me for fetch in own)
+        return not any(keys & fetch.keys for fetch in others)
+
+    def _tell(self, part: Any, epoch: int) -> None:
         try:
-            yield
-        finally:
-            if self._epoch is not None:
-                tell_epoch(self._dataset, self._epoch)
+            part.set_epoch(epoch)
+        except Exception as error:
+            kind = type(part).__name__
+            msg = f"{kind}.set_epoch({epoch}) raised {type(error).__name__}: {error}"
+            raise SourceError(msg) from error
+        if id(part) not in self.told:
+            try:
+                weakref.finalize(part, self.told.pop, id(part), None).atexit = False
+            except TypeError:
+                return  # it cannot be referred to weakly: it is told each time
+        self.told[id(part)] = epoch
+
+    def _leave_to_parent(self) -> None:
+        """In a child: whoever fetches is a thread of the parent's."""
+        self.fetches.clear()
+
+
+_gates: dict[str, _Gate] = {}
+
+
+def _gate() -> _Gate:
+    """The one of this process; made late, since an import leaves no trace."""
+    return _gates.get("") or _gates.setdefault("", _Gate())
 
 
 def _parts_to_tell(source: Any) -> Iterator[Any]:
@@ -119,14 +202,6 @@ def _items_of(value: Any) -> Iterable[Any]:
 
 def _knows_epochs(part: Any) -> bool:
     return callable(getattr(part, "set_epoch", None))
-
-
-def _tell(part: Any, epoch: int) -> None:
-    try:
-        part.set_epoch(epoch)
-    except Exception as error:
-        msg = f"{type(part).__name__}.set_epoch({epoch}) raised {type(error).__name__}: {error}"
-        raise SourceError(msg) from error
 
 
 def _set_counter(part: Any, epoch: int) -> None:

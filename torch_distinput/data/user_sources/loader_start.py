@@ -17,6 +17,7 @@ from typing import Any, final
 from torch.utils.data import DataLoader, IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards
+from torch_distinput.data.user_sources.states import is_prompt
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,18 @@ def start_source(source: Any) -> Iterator[Any]:
 
 
 def starts_anew(source: Any) -> bool:
-    """Whether each ``iter()`` of a source begins at its beginning by itself: that of a loader."""
+    """Whether each ``iter()`` of a source begins at its beginning by itself: that of a loader.
+
+    Not where its dataset has a state and stays: it may go on where it was left.
+    """
+    if not isinstance(source, DataLoader):
+        return False
+    stays = not source.num_workers or source.persistent_workers
+    return is_prompt(source) or not stays
+
+
+def loads_late(source: Any) -> bool:
+    """Whether a source loads a state when it is iterated, not before: a loader does."""
     return isinstance(source, DataLoader)
 
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
-from torch_distinput.data.user_sources.epochs import tell_epoch
-from torch_distinput.data.user_sources.loader_start import start_source, starts_anew
+from torch_distinput.data.user_sources.epochs import hears_epochs, tell_epoch
+from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
@@ -129,7 +129,8 @@ class SourceRun:
             elif known is None or known.first_state is None or (goes_on and known.ended):
                 iterator = self._start_anew(is_first=known is None)
             else:  # perhaps it was left half-way
-                iterator = self._restart(known.first_state)
+                first = known.first_state
+                iterator = self._restart(first if is_prompt(source) else mark_new(first))
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
         self.items = iterate_as_single_process(
@@ -174,11 +175,8 @@ class SourceRun:
         if (begin := read_left(words)) is not None:
             return self._restart(begin)
         if (state := read_new(words)) is not None:
-            if self._history.first_state is not None:
-                return self._iterate_from(state)
             begin = self._epoch_start  # perhaps of a later epoch
-            # In a new process the source is there by itself.
-            iterator = self._start_anew(is_first=True)
+            iterator = self._start_at_first(words, state)
             self._epoch_start = begin
             return iterator
         epochs, place = read_after(words)
@@ -195,6 +193,17 @@ class SourceRun:
             self._epoch = own
         return self._start_anew()
 
+    def _start_at_first(self, words: str, state: str) -> Iterator[Any]:
+        """Start it where it was at its first beginning of all."""
+        if self._history.first_state is None:  # in a new process it is there by itself,
+            iterator = self._start_anew(is_first=True)
+            if self._history.first_state == state:
+                return iterator
+            self._history.first_state = state  # unless it has drawn another seed
+        if hears_epochs(self._source):  # what it said may be of another epoch than it is told
+            return self._restart(words)
+        return self._iterate_from(state)
+
     def _restart(self, begin: str) -> Iterator[Any]:
         """Start another epoch in place of one that began there, and may have been left half-way."""
         self._epoch_start = begin
@@ -203,10 +212,14 @@ class SourceRun:
             return self._start_anew(is_first=True)
         states = split_states(begin if state is None else state)
         # A loader would take the words for those of its next epoch.
-        if has_state(self._source) and states and not starts_anew(self._source):
+        rewinds = has_state(self._source) and states and not starts_anew(self._source)
+        if rewinds:
             load = self._source.reset if is_node(self._source) else self._source.load_state_dict
             load(unpack_state(states[0]))
-        return self._start_anew()
+        iterator = self._start_anew()
+        if rewinds and self._epoch is not None and loads_late(self._source):
+            tell_epoch(self._source, self._epoch)  # what it has loaded may be of another one
+        return iterator
 
     def _iterate_from(self, state: str | None = None) -> Iterator[Any]:
         """Start it anew, or from a state."""

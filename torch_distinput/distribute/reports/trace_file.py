@@ -161,8 +161,15 @@ class TraceFile:
 
     def _event(self, name: str, row: int, start: float, stop: float, args: str = "") -> str:
         """One event; its names are our own, so that nothing has to be escaped."""
-        begin, seconds = self._epoch + start, max(0.0, stop - start)
+        # Both ends in whole nanoseconds: what follows something begins exactly where that ends.
+        begin = round((self._epoch + start) * 1e9)
+        duration = round((self._epoch + max(start, stop)) * 1e9) - begin
         return (
             f'{{"name":"{name}","cat":"input","ph":"X","pid":{self._rank},"tid":{row},'
-            f'"ts":{begin * 1e6:.3f},"dur":{seconds * 1e6:.3f},"args":{{{args}}}}}'
+            f'"ts":{_microseconds(begin)},"dur":{_microseconds(duration)},"args":{{{args}}}}}'
         )
+
+
+def _microseconds(nanoseconds: int) -> str:
+    """As a decimal number, of which nothing is rounded."""
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

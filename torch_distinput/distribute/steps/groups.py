@@ -97,10 +97,13 @@ class _Groups(Iterator[StepGroup]):
         self._steps = steps
         self._num_steps = num_steps
         self._weights = weights
+        self._begun: list[Step] = []  # of a group that an error, or Ctrl-C, came into
 
     def __next__(self) -> StepGroup:
         """Take the steps of the next group; raises what they raise."""
-        group = StepGroup(islice(self._steps, self._num_steps))
+        for step in islice(self._steps, self._num_steps - len(self._begun)):
+            self._begun.append(step)
+        group, self._begun = StepGroup(self._begun), []
         if not group:
             raise StopIteration
         for step in group:

@@ -157,8 +157,9 @@ def unwrapped(loader: Any) -> DataLoader[Any]:
 
 def has_own_iter(loader: Any) -> bool:
     """Whether the loader's class iterates in a way of its own, of which nothing is known here."""
-    kind = next(kind for kind in type(unwrapped(loader)).__mro__ if "__iter__" in vars(kind))
-    return kind.__module__.partition(".")[0] not in {"torch", "torchdata"}
+    methods, kinds = ("__iter__", "_get_iterator"), type(unwrapped(loader)).__mro__
+    defining = (next(kind for kind in kinds if method in vars(kind)) for method in methods)
+    return any(kind.__module__.partition(".")[0] not in {"torch", "torchdata"} for kind in defining)
 
 
 def _shard_of(loader: DataLoader[Any]) -> Any:

@@ -74,7 +74,8 @@ def _bytes_of(leaf: Any) -> bytes:
         if leaf.layout != torch.strided or leaf.is_quantized:
             return repr(tuple(leaf.shape)).encode()
         flat = leaf.detach().reshape(-1)
-        flat = flat[:: max(1, len(flat) // _ELEMENTS)].cpu().contiguous()
+        flat = flat[:: max(1, len(flat) // _ELEMENTS)].cpu()
+        flat = flat.clone(memory_format=torch.contiguous_format)  # also of one element: stride 1
         return repr(tuple(leaf.shape)).encode() + flat.view(torch.uint8).numpy().tobytes()
     if isinstance(leaf, np.ndarray) and leaf.dtype != object:
         flat_array = leaf.reshape(-1)

@@ -163,6 +163,9 @@ class ProgressIterator(Distributed, StepIterator):
                 self._bar.update()
             except _GONE:  # the other ranks would wait for one that stops because of its bar
                 self._bar = None
+            except BaseException:  # Ctrl-C: the step is lost, so none may follow
+                self.close()
+                raise
         return step
 
     def __getattr__(self, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -22,11 +22,13 @@ class DeliveredStep:
         step: the step; the loader leaves out its batch.
         num_accumulated: ``accumulate_grad_batches`` for which its group was made.
         num_averaged: examples of its group.
+        is_last: whether none follows, as far as somebody has looked.
     """
 
     step: tdi.Step
     num_accumulated: int
     num_averaged: int
+    is_last: bool = False
 
 
 def to_the_end(steps: Iterator[tdi.Step], num_steps: int | None) -> Iterator[tdi.Step]:
@@ -72,3 +74,14 @@ def grouped(
         total = group.num_examples
         for step in group:
             yield DeliveredStep(step=step, num_accumulated=size, num_averaged=total)
+
+
+def note_last(steps: Iterator[DeliveredStep]) -> Iterator[DeliveredStep]:
+    """Look one step ahead: the optimizer is to step with the last one, however many wait with it.
+
+    For streams with ``limit_train_batches=100``, say: Lightning takes that for their length.
+    """
+    following = next(steps, None)
+    while following is not None:
+        step, following = following, next(steps, None)
+        yield replace(step, is_last=following is None)

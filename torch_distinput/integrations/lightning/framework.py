@@ -203,8 +203,31 @@ def epoch_of(trainer: Any) -> int:
 
 def takes_no_more(trainer: Any) -> bool:
     """Whether the trainer has taken all steps of an epoch that it means to take."""
-    progress = trainer.fit_loop.epoch_loop.batch_progress
-    return bool(progress.is_last_batch or progress.current.ready >= trainer.num_training_batches)
+    is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+    return bool(is_last or is_at_limit(trainer))
+
+
+def trusts_limit(trainer: Any) -> bool:
+    """Whether it takes ``limit_train_batches`` for the length of loaders that do not know it."""
+    return isinstance(trainer.limit_train_batches, int)
+
+
+def is_at_limit(trainer: Any) -> bool:
+    """Whether the step in use is the last one that it takes of an epoch, of however many."""
+    ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+    return bool(ready >= trainer.num_training_batches)
+
+
+def note_ends(trainer: Any, ends: list[bool]) -> None:
+    """Let it take the step in use for the last one, with which the optimizer steps, if it is.
+
+    ``ends``: of each of our loaders, whether none of its steps is known to follow.
+    """
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001 - as above
+    is_shortest = combined._mode == "min_size"  # noqa: SLF001 - as above
+    is_end = any(ends) if is_shortest else all(ends) and len(ends) == len(combined.flattened)
+    if is_end and trusts_limit(trainer):
+        trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
 
 
 def steps_done(trainer: Any) -> int:

@@ -19,6 +19,7 @@ from torch_distinput.integrations.lightning.delivered_steps import (
     DeliveredStep,
     LossWeights,
     grouped,
+    note_last,
     one_by_one,
     to_the_end,
 )
@@ -195,17 +196,20 @@ class Loader:
         last, epoch = self._trained.last, framework.epoch_of(self._trainer)
         return last.loaded is not None and last.epoch < epoch
 
-    def begin_step(self) -> None:
-        """The oldest of the steps delivered goes into use."""
+    def begin_step(self) -> bool:
+        """The oldest of the steps delivered goes into use; whether none is known to follow."""
         if self._delivered:
             self._in_use = self._delivered.popleft()
+        used = self._in_use
+        return used is not None and (used.is_last or used.step.index + 1 == self._num_steps)
 
     def end_step(self, *, is_waiting: bool) -> None:
         """The step in use was trained; if it is waiting, the optimizer has yet to step with it."""
         trained, used = self._trained, self._in_use
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
-            is_over = is_last or (self._is_read and not self._delivered)
+            is_end = used.is_last and not framework.is_at_limit(self._trainer)
+            is_over = is_last or is_end or (self._is_read and not self._delivered)
             epoch = framework.epoch_of(self._trainer)
             position = LoaderPosition(epoch=epoch, is_over=is_over, step=used.step)
             trained.note(position, is_waiting=is_waiting)
@@ -300,10 +304,6 @@ class Loader:
         if is_over and framework.waits_for_the_longest(self._trainer):
             return
         yield from self._deliver()
-        if self._is_resumed and self._in_use is None and not self._delivered:
-            assert trained is not None, "only training goes on from a state"
-            trained.end_epoch()
-            yield from self._deliver()
 
     def _deliver(self) -> Iterator[Any]:
         self._aim()
@@ -324,10 +324,14 @@ class Loader:
         """Join the steps whose gradients Lightning accumulates."""
         size = 1 if self._trained is None else self._trainer.accumulate_grad_batches
         if size == 1:
-            return one_by_one(steps, self._weights)
-        done = self._num_done()
-        room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
-        return grouped(steps, size, done=done, room=room, weights=self._weights)
+            found = one_by_one(steps, self._weights)
+        else:
+            done = self._num_done()
+            room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
+            found = grouped(steps, size, done=done, room=room, weights=self._weights)
+        is_training, is_known = self._trained is not None, self._num_steps is not None
+        looks_ahead = is_training and not is_known and framework.trusts_limit(self._trainer)
+        return note_last(found) if looks_ahead else found
 
 
 def _find_progress(trainer: Any) -> TrainingProgress:

@@ -64,7 +64,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
     ) -> None:
         """A step of each training loader goes into use."""
         del batch, batch_idx
-        self._begin(framework.loaders_in_use(trainer))
+        framework.note_ends(trainer, self._begin(framework.loaders_in_use(trainer)))
         if not self._is_shown:
             self._is_shown = True
             framework.show_epoch(trainer, pl_module)
@@ -96,10 +96,10 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         del pl_module, batch, batch_idx
         self._begin(framework.loaders_in_use(trainer, dataloader_idx))
 
-    def _begin(self, loaders: list[Any]) -> None:
+    def _begin(self, loaders: list[Any]) -> list[bool]:
+        """Whether each loader is known to have no other step."""
         self.in_use = _ours(loaders)
-        for loader in self.in_use:
-            loader.begin_step()
+        return [loader.begin_step() for loader in self.in_use]
 
     on_validation_batch_start = _begin_evaluation
     on_test_batch_start = _begin_evaluation

@@ -172,17 +172,18 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             return values
         self._run = run = TrainRun(dataloader, self._resumed)
         left, resumed = run.count_left(), self._resumed
-        if resumed is None or left is None:
+        if resumed is None:
             return values
         num_epochs, per_epoch, *others, max_steps = values
         done, first = resumed.global_step, run.first_epoch
-        left = math.ceil(left / args.gradient_accumulation_steps)
-        if args.max_steps > 0:
-            later = max(0, max_steps - done - left)
-            num_epochs = first + 1 + math.ceil(later / per_epoch)
-        else:
-            in_all = math.ceil(args.num_train_epochs * per_epoch)
-            max_steps = max(done, done + left + in_all - (first + 1) * per_epoch)
+        if left is not None:
+            left = math.ceil(left / args.gradient_accumulation_steps)
+            if args.max_steps > 0:
+                later = max(0, max_steps - done - left)
+                num_epochs = first + 1 + math.ceil(later / per_epoch)
+            else:
+                in_all = math.ceil(args.num_train_epochs * per_epoch)
+                max_steps = max(done, done + left + in_all - (first + 1) * per_epoch)
         if max_steps <= done:
             num_epochs = first  # nothing is left
         return (num_epochs, per_epoch, *others, max_steps)

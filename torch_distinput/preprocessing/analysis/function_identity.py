@@ -14,6 +14,7 @@ from typing import Any, final
 
 import torch
 
+from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.preprocessing.layers.features import Features
 from torch_distinput.preprocessing.layers.layer import Layer
 
@@ -62,7 +63,7 @@ class _Walk:
         if isinstance(value, (Layer, Features)):
             return f"layer {value.fingerprint()}"
         if isinstance(value, torch.Tensor):  # its pickle has addresses
-            array = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            array = view_bytes(value.detach().cpu().contiguous())
             content = hashlib.sha256(array.data).hexdigest()
             return f"tensor {value.dtype} {tuple(value.shape)} {content}"
         if isinstance(value, types.ModuleType):
@@ -82,10 +83,11 @@ class _Walk:
         if id(value) in self._met:
             return f"{name} again {self._met[id(value)][0]}"
         self._met[id(value)] = (len(self._met), value)
+        is_of_user = _is_of_user(value.__module__ or "")
         if isinstance(value, type):
-            return f"{name} {self._describe_class(value)}" if _is_of_user(value) else name
+            return f"{name} {self._describe_class(value)}" if is_of_user else name
         parts: list[Any] = [value.__defaults__, value.__kwdefaults__, _read_closure(value)]
-        if _is_of_user(value):
+        if is_of_user:
             parts += [value.__code__, value.__dict__, _read_globals(value)]
         return f"{value.__qualname__} {list(map(self.digest, parts))}"
 
@@ -96,7 +98,8 @@ class _Walk:
     def _describe_code(self, code: types.CodeType) -> list[Any]:
         """Code, and that of the functions inside."""
         table = getattr(code, "co_exceptiontable", b"")  # of Python 3.11: what is tried
-        content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount]
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        content = [code.co_code.hex(), table.hex(), code.co_flags, code.co_argcount, arguments]
         return [*content, code.co_names, [self.digest(value) for value in code.co_consts]]
 
 
@@ -110,9 +113,8 @@ class _Pickler(pickle.Pickler):
         return self._walk.describe(value)
 
 
-def _is_of_user(value: Any) -> bool:
-    """Whether a function or class is the user's own, which may change from run to run."""
-    name = value.__module__ or ""
+def _is_of_user(name: str) -> bool:
+    """Whether a module is the user's own, which may change from run to run."""
     if name.partition(".")[0] in {*sys.stdlib_module_names, "torch_distinput"}:
         return False
     file = getattr(sys.modules.get(name), "__file__", None)
@@ -131,9 +133,26 @@ def _read_cell(cell: types.CellType) -> Any:
 
 
 def _read_globals(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The values of the global names in a function, and in those inside."""
-    known = function.__globals__
-    return [(name, known[name]) for name in sorted(_find_names(function.__code__)) if name in known]
+    """The values of the global names in a function, and in those inside.
+
+    Of the user's modules what is named beside them, as in ``module.function(x)``, and of those in
+    these: which name belongs to which module the code does not say.
+    """
+    names = sorted(_find_names(function.__code__))
+    found: list[tuple[str, Any]] = []
+    namespaces, met = [("", function.__globals__)], {function.__module__}
+    while namespaces:
+        prefix, known = namespaces.pop()
+        for name in names:
+            if name not in known:
+                continue
+            value = known[name]
+            found.append((prefix + name, value))
+            if isinstance(value, types.ModuleType) and value.__name__ not in met:
+                met.add(value.__name__)
+                if _is_of_user(value.__name__):
+                    namespaces.append((f"{prefix}{name}.", vars(value)))
+    return found
 
 
 def _find_names(code: types.CodeType) -> set[str]:

@@ -44,9 +44,21 @@ class StateCache:
         self._recipe = recipe
 
     def find_known(self, listing: Sequence[FileInfo]) -> frozenset[int]:
-        """The numbers of the files that there is a state of."""
+        """The numbers of the files that there is a state of.
+
+        What the storage knows no version of may have changed: of that there is none.
+        """
+        if unknown := [info.path for info in listing if not info.version]:
+            _log.warning(
+                "%d of %d files have no version, such as a modification time, where they are "
+                "stored, and are read in each pass: nothing is kept of %s, for instance.",
+                len(unknown),
+                len(listing),
+                unknown[0],
+            )
         names = filesystem.names_in(self._folder, self._options)
-        return frozenset(i for i, info in enumerate(listing) if self._make_name(info) in names)
+        known = (i for i, info in enumerate(listing) if info.version)
+        return frozenset(i for i in known if self._make_name(listing[i]) in names)
 
     def load(self, info: FileInfo, layers: Mapping[str, AdaptiveLayer]) -> States | None:
         """Return the states of a file; None if they cannot be read: it is counted again then."""
@@ -70,7 +82,9 @@ class StateCache:
             return None
 
     def store(self, info: FileInfo, states: States) -> None:
-        """Keep the states of a file."""
+        """Keep the states of a file, if it has a version."""
+        if not info.version:
+            return
         arrays = {
             f"{place}/{name}": array
             for place, state in enumerate(states.values())

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_distinput.data.batch.collate import has_rounded
+from torch_distinput.data.batch.leaf_kind import is_masked, masked_array
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.strings.packed import PackedColumn, PaddedStrings
 
@@ -62,6 +64,7 @@ def collate_column(values: list[Any]) -> Any:
 
 def stack_numbers(values: list[Any]) -> Any:
     """Return the values of a column as one tensor if they are numbers; otherwise as they are."""
+    refuse_masks(values)
     if values and all(isinstance(value, torch.Tensor) for value in values):
         return torch.stack(values)
     if values and all(isinstance(value, _NUMBERS) for value in values):
@@ -71,11 +74,15 @@ def stack_numbers(values: list[Any]) -> Any:
     return values
 
 
-def has_rounded(values: Sequence[Any], array: np.ndarray) -> bool:
-    """Whether NumPy has made floats of integers that floats do not hold: beside floats, say."""
-    if array.dtype != np.float64 or not (np.abs(array) >= 2.0**53).any():
-        return False
-    return any(isinstance(value, (int, np.integer)) and abs(int(value)) > 2**53 for value in values)
+def refuse_masks(values: Any) -> None:
+    """Refuse an array with a mask, or a list of them: NumPy would take masked values for data.
+
+    Raises:
+        TypeError: for one.
+    """
+    is_list = isinstance(values, list) and values and isinstance(values[0], np.ndarray)
+    if any(map(is_masked, set(map(type, values)) if is_list else {type(values)})):
+        raise masked_array("a column")
 
 
 def box_rows(values: Sequence[Any]) -> np.ndarray:

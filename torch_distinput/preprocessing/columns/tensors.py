@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from torch_distinput.data.batch.collate import has_rounded
 from torch_distinput.packed_strings import PackedStrings
-from torch_distinput.preprocessing.columns.collate import has_rounded
+from torch_distinput.preprocessing.columns.collate import refuse_masks
 from torch_distinput.preprocessing.strings.packed import PaddedStrings, flatten_nested, pack_strings
 
 MISSING_NUMBERS = ("error", "ignore")
@@ -138,6 +139,7 @@ def _to_array(
     values: Any, owner: Owner, expected: str, is_gap: Callable[[Any], bool]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers, and where there is a gap between them: a zero stands there."""
+    refuse_masks(values)
     try:
         array = np.asarray(values)
         absent = np.zeros(array.shape, bool)
@@ -246,6 +248,7 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStr
         return column
     if isinstance(column, PackedStrings):
         return pack_strings(column, max_bytes)
+    refuse_masks(column)
     if hasattr(column, "__array__"):  # of pandas, polars or Arrow
         column = np.asarray(column)
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":

@@ -113,7 +113,7 @@ class Discretization(AdaptiveLayer):
 
 def _parse_boundaries(boundaries: Sequence[float]) -> torch.Tensor:
     try:
-        values = torch.as_tensor(boundaries, dtype=torch.float32)
+        values = torch.as_tensor(boundaries, dtype=torch.float32).clone()  # the caller's memory
     except (TypeError, ValueError) as error:
         msg = f"Expected bin_boundaries to be numbers, got {boundaries!r:.80}: {error}."
         raise TypeError(msg) from None

@@ -153,7 +153,7 @@ class IndexLayout:
             raise ValueError(msg)
         if idf_weights is None:
             return None
-        weights = torch.as_tensor(idf_weights, dtype=torch.float32)
+        weights = torch.as_tensor(idf_weights, dtype=torch.float32).clone()  # the caller's memory
         if weights.shape != (num_tokens,):
             msg = (
                 f"Expected a weight for each of {num_tokens} tokens, got idf_weights of shape "

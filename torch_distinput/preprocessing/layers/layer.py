@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from torch_distinput import scope_registry
+from torch_distinput.data.batch.serialized import view_bytes
 from torch_distinput.errors import UsageError
 from torch_distinput.preprocessing.adapt.adapt import adapt_layers
 from torch_distinput.preprocessing.adapt.protocol import Analyzer
@@ -84,7 +85,7 @@ def compute_fingerprint(module: nn.Module, config_fingerprint: str) -> str:
     digest = hashlib.sha256(config_fingerprint.encode())
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(view_bytes(tensor.detach().cpu().contiguous()).data)
     return digest.hexdigest()
 
 

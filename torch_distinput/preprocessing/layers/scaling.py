@@ -135,7 +135,7 @@ class Normalization(AdaptiveLayer):
             msg = "Normalization needs both mean and variance or none of them, got one."
             raise ValueError(msg)
         if mean is not None:
-            self._give(np.asarray(mean, np.float32), np.asarray(variance, np.float32))
+            self._give(np.array(mean, np.float32), np.array(variance, np.float32))
 
     def _give(self, mean: np.ndarray, variance: np.ndarray) -> None:
         if mean.shape != variance.shape or mean.ndim > max(1, len(self.axes)):

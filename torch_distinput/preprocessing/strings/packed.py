@@ -261,7 +261,7 @@ def decode_texts(values: Iterable[Any]) -> list[str | None]:
 
 def _decode(value: Any) -> str | None:
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # str() of a member of an enum is its name
     if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for None
         return None
     if isinstance(value, bytes):

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from torch_distinput.data.storage import filesystem
+from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.machine_cache import is_kept, kept_folder, key_of
 from torch_distinput.errors import UsageError
 from torch_distinput.preprocessing.vocabulary.sorted_table import SortedTable, build_directory
@@ -49,7 +50,7 @@ def open_vocabulary(url: str, storage_options: Mapping[str, Any]) -> StringVocab
     if len(found) != 1:
         msg = f"Expected one vocabulary at {url!r}, got {len(found)} files. Name one of them."
         raise ValueError(msg)
-    key = key_of(found[0], _FORMAT)
+    key = _make_key(found[0], storage_options)
     return _map(VocabularyOrigin(url=found[0].path, storage_options=dict(storage_options), key=key))
 
 
@@ -66,9 +67,17 @@ def reopen_vocabulary(origin: VocabularyOrigin) -> StringVocabulary:
     return _map(origin)
 
 
+def _make_key(info: FileInfo, storage_options: Mapping[str, Any]) -> str:
+    """Name what is kept of a file; by its content, where the storage knows no version of it."""
+    if not info.version:
+        content = filesystem.load_file(info.path, storage_options) or b""
+        info = replace(info, version=hashlib.sha256(content).hexdigest())
+    return key_of(info, _FORMAT)
+
+
 def _check_unchanged(origin: VocabularyOrigin) -> None:
     (info,) = filesystem.list_files([origin.url], origin.storage_options)
-    if key_of(info, _FORMAT) != origin.key:
+    if _make_key(info, origin.storage_options) != origin.key:
         msg = (
             f"Expected the vocabulary {origin.url} as it was when its layer was made, but the file "
             "has been written since. Make the layer again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch_distinput.inspect.doctor.watching.loader_watch import (
     watching,
 )
 from torch_distinput.inspect.doctor.watching.records import LoaderRecord, RankRecord, SeenEpoch
+from torch_distinput.inspect.doctor.watching.timing import list_times
 
 
 def watched(play: Any, *, steps: int = 1000, num_ranks: int = 1) -> tuple[LoaderRecord, ...]:
@@ -77,6 +79,23 @@ def test_what_is_evaluated_is_told_from_what_is_trained() -> None:
         (epoch,) = epochs_of(loader)
     assert not epoch.trains
     assert epochs_of(loader)[0].trains
+
+
+def test_a_step_takes_what_it_takes_also_in_short_epochs(monkeypatch) -> None:
+    """As many steps are timed as are waited for: no batch is asked for behind the last one."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+
+    def play() -> None:
+        nonlocal now
+        for _ in range(3):
+            for _ in DataLoader(Numbers(4), 2):
+                now += 1.0
+
+    records = watched(play)
+    assert [1.0] * 3 == [epoch.step_seconds for record in records for epoch in record.epochs]
+    (said,) = (text for text in list_times([0], records) if "for the step" in text)
+    assert "takes 1 s for the step" in said
 
 
 def test_enough_is_enough_also_over_several_epochs() -> None:

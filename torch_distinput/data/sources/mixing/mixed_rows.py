@@ -12,7 +12,7 @@ import torch
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
-from torch_distinput.data.batch.spec import name_difference, same_kinds, spec_of
+from torch_distinput.data.batch.spec import name_difference, name_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
 from torch_distinput.data.sources.indexed import ColumnFetch, timed_collate
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
@@ -165,14 +165,11 @@ def check_alike(names: Sequence[str], batches: Sequence[Batch]) -> None:
     Raises:
         ConfigurationError: a ValueError; it names both sources, and what each has.
     """
-    first = rows.with_tensors(batches[0])
-    expected, structure = spec_of(first), flatten(first)[1]
-    for name, batch in zip(names[1:], map(rows.with_tensors, batches[1:]), strict=True):
-        leaves = leaves_like(batch, structure)
-        got = spec_of(batch if leaves is None else unflatten(structure, leaves))
-        if leaves is not None and same_kinds(expected, got):
+    first, *others = [name_kinds(spec_of(rows.with_tensors(batch))) for batch in batches]
+    for name, kinds in zip(names[1:], others, strict=True):
+        if kinds == first:
             continue
-        here, there = name_difference(expected, got)
+        here, there = name_difference(first, kinds)
         msg = (
             f"Expected sources of one structure to mix, got {here} in {names[0]!r} and {there} in "
             f"{name!r}. Let the examples of both have the same keys and dtypes, by a map or a "

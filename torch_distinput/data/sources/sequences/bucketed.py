@@ -22,6 +22,7 @@ from torch_distinput.data.sources.source import (
     StreamSource,
 )
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
+from torch_distinput.data.user_sources.sequences.token_budget import size_of
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.bounds import BatchBudget, Size
 from torch_distinput.plan.assignment.bucketing import (
@@ -167,8 +168,9 @@ def _measure_budget(source: IndexedSource) -> tuple[Request, Indices | None]:
     if budget is None:
         return source.request, None
     lengths = source.find_lengths(budget.length).read(0)
-    counted = budget.size.cap(lengths)
-    check_fits(np.arange(len(counted)), counted, budget.size)
+    size = size_of(budget)
+    counted = size.cap(lengths)
+    check_fits(np.arange(len(counted)), counted, size)
     measured = replace(budget, length=lengths)
     return replace(source.request, global_batch_size=measured), counted
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
@@ -76,7 +76,6 @@ class KnownLengths:
             num_indices = len(np.asarray(length))
         if is_array:
             return measure_examples(length, self._fetch, num_indices, name=name)
-        tell_epoch(self._dataset, epoch)
-        with forked_generators():
+        with AtEpoch(self._dataset, epoch), forked_generators():
             seed_generators((0, 0))
             return measure_examples(length, self._fetch, num_indices, name=name)

@@ -17,7 +17,7 @@ from torch_distinput.data.sources.sequences.packed_fetch import PackedFetch, ref
 from torch_distinput.data.sources.sequences.packed_windows import PackingPlan
 from torch_distinput.data.sources.sequences.windowed_stream import in_windows
 from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
@@ -59,11 +59,11 @@ def open_packing(
 def _pack_indexed(
     packing: DocumentPacking, documents: IndexedSource, request: Request
 ) -> IndexedSource:
-    tell_epoch(documents.dataset, 0)  # a dataset may give no example before
     reader = make_reader(documents.fetch, packing.columns)
     order = _find_order(documents)
-    with forked_generators():  # what examples draw is the same on all ranks, and changes nothing
-        seed_generators((0, 0))
+    # A dataset may give no example before it was told an epoch.
+    with AtEpoch(documents.dataset, 0), forked_generators():
+        seed_generators((0, 0))  # what examples draw is the same on all ranks, and changes nothing
         lengths = _find_lengths(packing, documents, reader, order)
     refuse_long(lengths, packing, np.arange(len(lengths)))
     plan = pack_documents(lengths, packing.row_length, how=packing.how, window=packing.window)

@@ -80,17 +80,18 @@ class TokenBudget:
             shown = getattr(length, "__name__", shown)
         return f"TokenBudget({self.num_tokens}, length={shown}, max_length={self.max_length})"
 
-    @property
-    def size(self) -> BatchBudget:
-        """What of it decides where batches end, once lengths are known."""
-        return BatchBudget(num_tokens=self.num_tokens, max_length=self.max_length)
 
-    def refuse_array(self, name: str) -> None:
-        """Refuse lengths by number for rows that are read in order, of a source ``name``."""
-        if not (callable(self.length) or isinstance(self.length, str)):
-            msg = (
-                "Expected length= of a token budget to be a function of an example or the name of "
-                f"a column for {name}, which is read in order, got an array: rows have no index "
-                "to look lengths up by."
-            )
-            raise ConfigurationError(msg)
+def size_of(budget: TokenBudget) -> BatchBudget:
+    """What of it decides where batches end, once lengths are known."""
+    return BatchBudget(num_tokens=budget.num_tokens, max_length=budget.max_length)
+
+
+def refuse_array(budget: TokenBudget, name: str) -> None:
+    """Refuse lengths by number for rows that are read in order, of a source ``name``."""
+    if not (callable(budget.length) or isinstance(budget.length, str)):
+        msg = (
+            "Expected length= of a token budget to be a function of an example or the name of "
+            f"a column for {name}, which is read in order, got an array: rows have no index "
+            "to look lengths up by."
+        )
+        raise ConfigurationError(msg)

@@ -57,20 +57,16 @@ class EpochWatch:
         self.private_bytes = 0
         self._indices: list[int] = []
         self._digests: list[tuple[str, ...]] = []
-        self._had_batch: float | None = None
+        self._had_batch = 0.0
         self._has_index = not facts.is_stream
         is_divided = facts.division is not None and not facts.is_stream
         self._digests_rows = not is_divided and max(num_ranks, facts.loader_processes) > 1
 
-    def ask(self, now: float) -> None:
-        """Note that the script asks for a batch."""
-        if self._had_batch is not None:
-            self.stepped += now - self._had_batch
-
-    def deliver(self, batch: Any, seconds: float) -> None:
-        """Note a batch, and how long it took to come."""
+    def deliver(self, batch: Any, asked: float, seconds: float) -> None:
+        """Note a batch, when it was asked for, and how long it took to come."""
         if self.batches:
             self.waited += seconds
+            self.stepped += asked - self._had_batch
         else:
             self.first = seconds
         self.batches += 1
@@ -159,7 +155,6 @@ class LoaderWatch:
             self.has_seen_enough = True
             raise EnoughSeenError
         began = time.perf_counter()
-        epoch.ask(began)
         try:
             batch = original(iterator)
         except StopIteration:
@@ -168,7 +163,7 @@ class LoaderWatch:
         seconds = time.perf_counter() - began
         if not epoch.batches & (epoch.batches + 1):  # before the batches 1, 2, 4, 8, ...
             epoch.private_bytes = max(epoch.private_bytes, _private_bytes(iterator))
-        epoch.deliver(batch, seconds)
+        epoch.deliver(batch, began, seconds)
         self.last_moment = time.monotonic()
         return batch
 
