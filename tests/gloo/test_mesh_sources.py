@@ -42,6 +42,13 @@ def ready_batches():
     yield from torch.arange(COUNT).split(4)
 
 
+def write_files(folder):
+    for number, end in enumerate(np.cumsum(LENGTHS).tolist()):
+        numbers = np.arange(end - LENGTHS[number], end)
+        np.save(folder / f"{number}.npy", numbers)
+        (folder / f"{number}.txt").write_text("".join(f"{n}\n" for n in numbers))
+
+
 def to_tensor(line):
     return torch.tensor(int(line))
 
@@ -81,10 +88,7 @@ def once_and_resumed(folder, kind, shape, _):
 )
 def test_every_example_once_and_the_same_states(tmp_path, kind, shape):
     """Audited; on two workers with two ranks each, and on one worker with four."""
-    for number, end in enumerate(np.cumsum(LENGTHS).tolist()):
-        numbers = np.arange(end - LENGTHS[number], end)
-        np.save(tmp_path / f"{number}.npy", numbers)
-        (tmp_path / f"{number}.txt").write_text("".join(f"{n}\n" for n in numbers))
+    write_files(tmp_path)
     ranks = run_ranks(partial(once_and_resumed, str(tmp_path), kind, shape), 4)
     workers = {rank[0]: rank for rank in ranks}
     assert all(rank == workers[rank[0]] for rank in ranks)
@@ -92,6 +96,60 @@ def test_every_example_once_and_the_same_states(tmp_path, kind, shape):
     assert list(range(COUNT)) == sorted(map(int, got))
     _, steps, _, length = workers[0]
     assert length in (None, len(steps))
+
+
+def resumed_from_own_places(folder, _):
+    """Half of an epoch, and the rest; the second partners have heard of no place to go on from."""
+    strategy = strategy_on(*TWO_BY_TWO)
+    dataset = strategy.distribute_dataset(open_source(folder, "lines"), global_batch_size=4)
+    at_first = dataset.state_dict()["streams"]
+    head = played(strategy, dataset, 4)
+    state = dataset.state_dict()
+    if torch.distributed.get_rank() % 2:
+        state["streams"] = at_first
+    dataset.load_state_dict(state)
+    return state["streams"], strategy.worker_index, examples(head + played(strategy, dataset))
+
+
+def test_partners_go_on_each_from_its_own_place(tmp_path):
+    """When they hear of a place depends on the time, and what they read from there does not."""
+    write_files(tmp_path)
+    ranks = run_ranks(partial(resumed_from_own_places, str(tmp_path)), 4)
+    assert ranks[0][0] != ranks[1][0]
+    assert [ranks[0][1:], ranks[2][1:]] == [ranks[1][1:], ranks[3][1:]]
+    assert list(range(COUNT)) == sorted(map(int, ranks[0][2] + ranks[2][2]))
+
+
+class Augmented(torch.utils.data.Dataset):
+    """Its examples are changed by random numbers, which the ranks have not seeded alike."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+
+class Shuffled(torch.utils.data.IterableDataset):
+    """So is its order."""
+
+    def __iter__(self):
+        yield from torch.randperm(COUNT)
+
+
+def played_by_partners(source, how, _):
+    strategy = strategy_on((1, 2), ("dp", "tp"), replicate_input=how)
+    return examples(played(strategy, strategy.distribute_dataset(source(), global_batch_size=4)))
+
+
+@pytest.mark.parametrize("source", [Augmented, Shuffled])
+def test_partners_that_would_get_other_data_are_told(source):
+    """The one that comes second; the other may be through with its data by then."""
+    outcomes = run_ranks_outcomes(partial(played_by_partners, source, "read"), 2)
+    words = [described(outcome) for outcome in outcomes]
+    assert any("Expected the same batches on" in said for said in words)
+    ranks = run_ranks(partial(played_by_partners, source, "broadcast"), 2)
+    assert ranks[0] == ranks[1]
 
 
 def left_alone(rank_that_leaves, _):

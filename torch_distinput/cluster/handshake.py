@@ -26,6 +26,12 @@ NOT_KNOWN = "not known"
 LEFT_AT = "step at which the epoch before was left"
 """What tells of a worker that broke out of its loop alone."""
 EPOCH, POSITION = "epoch", "position"
+PLACE = "place to read on from"
+"""What partners do not compare: workers tell each other of it in time, each row of a mesh apart."""
+_STATE_CURE = (
+    "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the same "
+    "state."
+)
 _CURES = {
     LEFT_AT: (
         "Did one rank leave its loop, or load a state, alone? Leave a loop on all ranks at the "
@@ -35,10 +41,8 @@ _CURES = {
         "Was a state loaded, or an epoch set, on some ranks only? Call load_state_dict() and "
         "set_epoch() on all ranks, with the same value."
     ),
-    POSITION: (
-        "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the "
-        "same state."
-    ),
+    POSITION: _STATE_CURE,
+    PLACE: _STATE_CURE,
 }
 _CURE = (
     "Every worker must run the same code on the same data, which must not have been split by rank "
@@ -60,7 +64,8 @@ def shake_hands(
 
     ``prepare`` makes this worker's facts, and a share: plain values that it has found out for all.
     If it raises, here it raises on, and the others hear of it at once instead of waiting.
-    ``numbers``: those of the ranks that meet, as the heartbeat knows them; None if they are alike.
+    ``numbers``: those of the ranks that meet, as the heartbeat knows them, if they are partners;
+    None for workers, who are numbered as they are.
 
     Returns:
         The shares of all workers, in worker order.
@@ -82,7 +87,8 @@ def shake_hands(
         meeting.join(topic, text, compare_shown, timeout=timeout, gone=gone)
         raise
     said = json.dumps({"share": share, "delivered": heartbeat.stop.delivered}, default=repr)
-    text = said + "\n" + json.dumps(dict(facts), default=repr)
+    compared = {key: fact for key, fact in facts.items() if numbers is None or key != PLACE}
+    text = said + "\n" + json.dumps(compared, default=repr)
     now = time.monotonic()
     heartbeat.outside = Activity(
         "waiting for the others at the start of", topic, None, now, timeout

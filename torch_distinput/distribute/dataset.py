@@ -300,7 +300,7 @@ class DistributedDataset(Distributed):
             read_counter=opening.read_counter,
             audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
             shapes=Shapes(self._spec, self._padding, *self._checks, has_one_kind=one_kind),
-            compare=iteration.compare_kinds(has_one_kind=one_kind),
+            compare=iteration.compare_first_batches(has_one_kind=one_kind),
             warnings=self._warnings,
             cp_dim=options.cp_dim,
             log=self._measurement and self._measurement.open(record.steps),

@@ -14,9 +14,9 @@ from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
 from torch_distinput.engine.audit import Audit, Expected
-from torch_distinput.engine.feeds import Feed, SlicedFeed, SourceTurn, TurnFeed
+from torch_distinput.engine.feeds import Feed, PrintedFeed, SlicedFeed, SourceTurn, TurnFeed
 from torch_distinput.engine.input import Opening, PreparedEpoch
-from torch_distinput.engine.same_data import compare_first_batch
+from torch_distinput.engine.same_data import compare_first_batch, compare_partners
 from torch_distinput.errors import SourceError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Iteration:
         self._name = name
         self._turn = turn
         self._feed: Feed | None = None
+        self._printed: PrintedFeed | None = None  # with partners that read for themselves
 
     def shake_hands(self, prepare: Prepare) -> list[Any]:
         """Compare facts with the other ranks; what each worker has found out for all.
@@ -103,8 +104,10 @@ class Iteration:
         slices: SequenceSlices | None,
     ) -> Feed:
         """Start reading, or receiving what a partner reads; of sequences this rank's slices."""
-        feed = TurnFeed(self._open(prepared, opening, broadcast), self._turn)
-        self._feed = feed
+        feed: Feed = self._open(prepared, opening, broadcast)
+        if self._session.partners is not None and broadcast is None:
+            feed = self._printed = PrintedFeed(feed)
+        feed = self._feed = TurnFeed(feed, self._turn)
         if slices is None:
             return feed
         return SlicedFeed(feed, slices, worker=self._session.topology.worker_index)
@@ -149,16 +152,31 @@ class Iteration:
         workers, heartbeat = self._session.communicator, self._session.heartbeat
         return Exchange(workers, heartbeat, self.topic, name=self._name, timeout=self.timeout)
 
-    def compare_kinds(self, *, has_one_kind: bool) -> Compare | None:
-        """Make the comparison of the workers' first batches; None where there is one worker."""
-        workers = self._session.communicator
-        if workers.size == 1:
+    def compare_first_batches(self, *, has_one_kind: bool) -> Compare | None:
+        """Make the comparison of first batches: kinds with workers, all of it with partners.
+
+        None where there is nobody to compare with. Made when the feed is open.
+        """
+        workers, printed = self._session.communicator, self._printed
+        if workers.size == 1 and printed is None:
             return None
         topic = f"first batch of {self.topic}"
         show = partial(workers.show_first, topic, timeout=self.timeout)
-        return partial(
-            compare_first_batch, worker=workers.rank, show_first=show, has_one_kind=has_one_kind
-        )
+
+        def compare(kinds: Mapping[str, str]) -> None:
+            if workers.size > 1:
+                compare_first_batch(kinds, workers.rank, show, has_one_kind=has_one_kind)
+            if printed is not None and printed.first is not None:
+                self._compare_with_partners(topic, printed.first)
+
+        return compare
+
+    def _compare_with_partners(self, topic: str, first: int) -> None:
+        partners = self._session.partners
+        assert partners is not None, "or nothing was printed"
+        names = [partners.names[number] for number in partners.numbers]
+        show = partial(partners.meeting.show_first, topic, timeout=self.timeout)
+        compare_partners(first, partners.meeting.rank, names, show)
 
     def audit(self, read_counter: ReadCounter, expected: Expected) -> Audit:
         """Make the sums that are compared at the end."""

@@ -61,7 +61,7 @@ class EpochRun:
         read_counter: what was skipped and asked for again.
         audit: sums what is delivered, if the user wants to know.
         shapes: completes steps.
-        compare: this worker's first batch with that of another; None where there is no other.
+        compare: this rank's first batch with that of another; None where there is no other.
         warnings: hears how it ends.
         cp_dim: over which sequences are cut.
         log: keeps the times of its steps; None where nothing is measured.

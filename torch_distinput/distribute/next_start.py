@@ -7,9 +7,10 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, POSITION
+from torch_distinput.cluster.handshake import EPOCH, LEFT_AT, PLACE, POSITION
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.options import check_count
 from torch_distinput.plan.progress.position import Position
@@ -77,7 +78,13 @@ class NextStart:
     def facts(self, position: Position) -> dict[str, object]:
         """What must be equal on all ranks that start at a position."""
         left = {} if self.played is None else {LEFT_AT: self.played.steps_to_compare}
-        return {**left, EPOCH: position.epoch, POSITION: _describe(position)}
+        counted = f"{position.steps} steps, {position.examples} examples"
+        return {
+            **left,
+            EPOCH: position.epoch,
+            POSITION: f"{counted} (digest {_digest(replace(position, streams=()))})",
+            PLACE: _digest(position.streams),
+        }
 
     def begin(self, record: EpochRecord) -> None:
         """An iterator has started: the next one plays the epoch after it."""
@@ -132,7 +139,6 @@ class NextStart:
             self.shown, self.played, self._hidden_at = shown
 
 
-def _describe(position: Position) -> str:
-    """A position in a line, for comparison with those of other ranks."""
-    digest = hashlib.blake2b(repr(position).encode(), digest_size=8).hexdigest()
-    return f"{position.steps} steps, {position.examples} examples (digest {digest})"
+def _digest(value: object) -> str:
+    """Few letters, for comparison with those of other ranks."""
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()

@@ -7,6 +7,7 @@ VotedFeed     several workers, unknown lengths: steps agreed on ahead of use (in
 
 Around any of them:
 
+PrintedFeed   partners that all read compare what they have read first
 SlicedFeed    context parallel ranks get slices of the sequences
 TurnFeed      one thread at a time is in the source, over all epochs of a dataset
 
@@ -14,7 +15,8 @@ TurnFeed      one thread at a time is in the source, over all epochs of a datase
     prefetch, or caller of ``next``   has it while it pulls a step
     caller of ``iter()``              waits until nobody has it, before it prepares the source
 
-Whoever pulls steps counts them, and tells the number; no feed counts.
+Whoever pulls steps counts them, and tells the number; no feed counts. A ``PrintedFeed`` is written
+by who pulls its first step, and read by who has got that step.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
+from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.user_sources.source_error import source_error
@@ -157,6 +160,31 @@ def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[D
         progress = counter.add_step(count, step.num_touched, step.resume_point)
         if count:
             yield Delivery(step, count, progress)
+
+
+@final
+class PrintedFeed:
+    """The steps of another feed, with a fingerprint of the first one.
+
+    Attributes:
+        first: of the first step with examples of this worker; None before it.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        """Take a feed that has handed over no step."""
+        self.origin = feed.origin
+        self.first: int | None = None
+        self._feed = feed
+        self.spec = feed.spec
+        self.close = feed.close
+
+    def next(self, index: int) -> Delivery | None:
+        """The next step."""
+        delivery = self._feed.next(index)
+        if self.first is None and delivery is not None and delivery.step is not None:
+            read = [(part.batch, part.ids) for part in delivery.step.parts if part is not None]
+            self.first = fingerprint(read) if read else None
+        return delivery
 
 
 @final

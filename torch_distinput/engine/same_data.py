@@ -1,7 +1,8 @@
 """Do all workers have the same dataset, and batches of one structure and dtype?
 
 What spot checks found is compared here, and the first batch of each worker. Each keeps to the kinds
-of its first batch (:class:`Shapes` sees to it), so that no later one needs to be compared.
+of its first batch (:class:`Shapes` sees to it), so that no later one needs to be compared. The
+first steps of partners, ranks that get the same data, are the same.
 """
 
 from __future__ import annotations
@@ -117,6 +118,34 @@ def compare_first_batch(
     change = name_change(expected, kinds, has_one_kind=has_one_kind)
     if change is not None:
         raise make_kinds_error(first, change[0], [worker], change[1])
+
+
+def compare_partners(
+    first: int, own: int, names: Sequence[str], show_first: Callable[[str], str]
+) -> None:
+    """Refuse a first step that is not the one of the partner which had it first.
+
+    No partner waits for another. Who comes later raises, and the others hear of it.
+
+    Args:
+        first: a fingerprint of the step.
+        own: this rank's number among the partners.
+        names: of all partners.
+        show_first: as in :func:`compare_first_batch`.
+
+    Raises:
+        MismatchError: names both ranks.
+    """
+    other, expected = json.loads(show_first(json.dumps([own, first])))
+    if first != expected:
+        msg = (
+            f"Expected the same batches on {names[other]} and {names[own]}, which share data on "
+            "the mesh, got different ones at their first step. Is the data shuffled, made or "
+            "changed by random numbers, or does it depend on the rank? Then pass "
+            'replicate_input="broadcast", so that one of them reads for all; or seed it alike on '
+            "all ranks (the rng= of a map does)."
+        )
+        raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")
 
 
 def make_kinds_error(
