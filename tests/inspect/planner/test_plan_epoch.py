@@ -166,13 +166,15 @@ SOURCES = {
 }
 
 
+@pytest.mark.parametrize("policy", ["auto", "off"])
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_source_with_an_index_is_played_as_planned(name):
+def test_a_source_with_an_index_is_played_as_planned(name, policy):
     planned, distributed = SOURCES[name]
     size = {} if name == "a loader" else {"global_batch_size": 7}
-    plan = tdi.plan_epoch(planned(), num_workers=3, replicas_per_worker=2, **size)
+    chosen = {"options": options(auto_shard_policy=policy)}
+    plan = tdi.plan_epoch(planned(), num_workers=3, replicas_per_worker=2, **size, **chosen)
     listed = {"collate_fn": list} if name == "buckets" else {}
-    check(plan, run(distributed, (3, 2), **size, **listed))
+    check(plan, run(distributed, (3, 2), **size, **listed, **chosen))
 
 
 def test_a_token_budget_is_planned_batch_by_batch():

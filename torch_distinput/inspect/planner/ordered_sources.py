@@ -18,12 +18,14 @@ class OrderedBatches:
         name: of the source.
         runs: the batches, in order.
         num_dropped: examples that are left out at the end.
+        drops_last: the last partial batch is left out; a DataLoader says so itself.
         size: of a full batch; None where each has a size of its own.
     """
 
     name: str
     runs: tuple[Run, ...]
     num_dropped: int
+    drops_last: bool
     size: Size | None
 
 
@@ -56,5 +58,6 @@ def cut_source(
         name=opened.name,
         runs=batches.runs,
         num_dropped=batches.num_dropped,
+        drops_last=opened.request.drop_last,
         size=opened.request.size,
     )

@@ -110,7 +110,7 @@ def plan_epoch(
     if known is None:
         refuse_beside(source, count=count, split_files=split_files, storage_options=storage_options)
         batches = _cut(source, global_batch_size, shuffle=shuffle, drop_last=drop_last, key=key)
-        return _plan_batches(plan, batches, pieces, bytes_per_example, drop_last=drop_last)
+        return _plan_batches(plan, batches, pieces, bytes_per_example)
     if not pieces.full_size:
         raise make_size_error(known.name, global_batch_size)
     if shuffle or known.order_key is not None:
@@ -164,6 +164,7 @@ def _cut(
         name=show_count(number, "example"),
         runs=batches.runs,
         num_dropped=batches.num_dropped,
+        drops_last=drop_last,
         size=int(size),
     )
 
@@ -173,8 +174,6 @@ def _plan_batches(
     batches: OrderedBatches,
     pieces: Pieces,
     bytes_per_example: float | None,
-    *,
-    drop_last: bool,
 ) -> EpochPlan:
     """Plan batches that all workers share, or that each plays all of."""
     policy = resolve_policy(plan.policy, has_shards=False, source=batches.name)
@@ -187,7 +186,7 @@ def _plan_batches(
         totals = total_shared_stream(pieces, batches.runs, batches.num_dropped)
     elif size:
         lengths = np.full(pieces.num_workers, count, dtype=np.int64)
-        totals = total_own_streams(pieces, lengths, drop_last=drop_last)
+        totals = total_own_streams(pieces, lengths, drop_last=batches.drops_last)
     else:
         raise make_size_error(batches.name, plan.global_batch_size)
     outcome = PolicyOutcome(policy=policy, totals=totals)
