@@ -11,6 +11,7 @@ from torch import nn
 
 import torch_distinput as tdi
 from tests.coordinator.in_process import PlayedWorker, forget_all, start
+from tests.coordinator.simulated_engine import Gate, die
 from tests.coordinator.test_staleness import Later, until_waiting
 from tests.coordinator.waiting import add
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
@@ -84,6 +85,30 @@ def test_a_worker_that_dies_later_is_still_survived(simulated):
         coordinator.schedule(add, args=(1,)).fetch()
         simulated.objects["worker 0"].kill()
         assert 2 == coordinator.schedule(add, args=(2,)).fetch()
+
+
+def test_they_may_be_closed_while_servers_are_told_of_a_death(simulated):
+    with ParameterServerStrategy(1, 1, simulated, devices=["cpu"]) as strategy:
+        coordinator = ClusterCoordinator(strategy)
+        first, second = (strategy.create_parameters(Model, make_sgd) for _ in range(2))
+
+        def close_second(_, method):
+            if method == "release":
+                simulated.before = lambda *_: None
+                second.close()
+
+        coordinator.schedule(add, args=(1,)).fetch()
+        simulated.before = close_second
+        assert "done" == coordinator.schedule(die_once, args=(Gate("closed"),)).fetch()
+        coordinator.schedule(train_step, args=(first,)).fetch()
+        assert 1 == first.stats().num_pushes
+
+
+def die_once(gate):
+    gate.arrive()
+    if len(gate.arrivals) == 1:
+        die()
+    return "done"
 
 
 def test_a_worker_may_not_close_them(simulated):

@@ -13,7 +13,7 @@ import os
 import pickle
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
@@ -53,6 +53,7 @@ class _Wire:
     size: int
     changed: Condition = field(default_factory=new_condition)
     shown: dict[str, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    num_read: Counter[str] = field(default_factory=Counter)  # by how many workers
     notes: dict[int, str] = field(default_factory=dict)
     summary: str = ""  # of the notes
     claimed: set[int] = field(default_factory=set)  # terms after which somebody sums them up
@@ -79,6 +80,9 @@ class _Wire:
             missing = tuple(sorted(everybody - shown.keys()))
             if missing:
                 raise PeerTimeoutError(named_workers(missing), missing)
+            self.num_read[key] += 1
+            if self.num_read[key] == self.size:  # or a long run would keep all that was ever said
+                del self.shown[key], self.num_read[key]
             return [pickle.loads(shown[w]) for w in range(self.size)]  # noqa: S301 - our own
 
     def leave(self, rank: int, error: BaseException | None) -> None:

@@ -127,3 +127,5 @@ class Processes:
                 parameters.release(self._served[worker].name)
             except ServerLostError as error:
                 self.queue.end(error)
+            except UsageError:  # they were closed meanwhile: no push to them is applied
+                continue
