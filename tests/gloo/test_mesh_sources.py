@@ -147,7 +147,7 @@ def test_partners_that_would_get_other_data_are_told(source):
     """The one that comes second; the other may be through with its data by then."""
     outcomes = run_ranks_outcomes(partial(played_by_partners, source, "read"), 2)
     words = [described(outcome) for outcome in outcomes]
-    assert any("Expected the same batches on" in said for said in words)
+    assert any("Expected the same batches on rank" in said for said in words)
     ranks = run_ranks(partial(played_by_partners, source, "broadcast"), 2)
     assert ranks[0] == ranks[1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from torch_distinput.testing import simulate
@@ -19,5 +21,5 @@ def kept_after(num_steps, strategy):
 def test_a_long_run_keeps_no_more_than_a_short_one() -> None:
     """What all workers have read is let go."""
     for num_steps in (1, 50):
-        kept = simulate(lambda strategy, n=num_steps: kept_after(n, strategy), num_workers=2)
+        kept = simulate(partial(kept_after, num_steps), num_workers=2)
         assert max(kept) < 1000

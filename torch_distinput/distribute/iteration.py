@@ -174,7 +174,7 @@ class Iteration:
     def _compare_with_partners(self, topic: str, first: int) -> None:
         partners = self._session.partners
         assert partners is not None, "or nothing was printed"
-        names = [partners.names[number] for number in partners.numbers]
+        names = [f"rank {rank}" for rank in partners.meeting.ranks]
         show = partial(partners.meeting.show_first, topic, timeout=self.timeout)
         compare_partners(first, partners.meeting.rank, names, show)
 
