@@ -27,7 +27,7 @@ COMBINE = {
         torch.tensor([strategy.worker_index]), torch.tensor([seen])
     ),
     "in run": lambda strategy, seen: strategy.run(
-        lambda: tdi.get_replica_context().all_reduce("sum", seen)
+        lambda: tdi.get_replica_context().all_reduce("sum", seen)  # type: ignore[union-attr]
     ),
 }
 

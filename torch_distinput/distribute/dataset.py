@@ -227,7 +227,8 @@ class DistributedDataset(Distributed):
         if running is not None and running._can_tell_spec:
             return running.element_spec
         if self._spec is None:
-            spec = self._input.spec()
+            with self._turn.lock:
+                spec = self._input.spec(self.epoch)
             self._spec = spec if self._slices is None else self._slices.cut_spec(spec)
         if self._spec is None:
             with self._start(EpochRecord(self._input.first(self.epoch), self._number)) as iterator:
@@ -259,7 +260,8 @@ class DistributedDataset(Distributed):
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
         check_recipe(state, self._recipe(position), name=self._name, dealt_alike=True)
-        return replay_step(self._input, position, check_count("step", step, minimum=0))
+        step = check_count("step", step, minimum=0)
+        return replay_step(self._input, self._turn, position, step)
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
         context.check_cross_replica(self._session, "iter(dataset)")
@@ -328,10 +330,8 @@ class DistributedDataset(Distributed):
         return prepared[0], shares
 
     def _audit(self, iteration: Iteration, record: EpochRecord, counter: ReadCounter) -> Audit:
-        expected = self._input.expected_ids
-        return iteration.audit(
-            counter, lambda: expected(record.before, record.position, counter.reading)
-        )
+        ids, of = self._input.expected_ids, record
+        return iteration.audit(counter, lambda: ids(of.before, of.position, counter.reading))
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""
