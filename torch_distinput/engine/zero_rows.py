@@ -68,10 +68,10 @@ class Shapes:
         if not step.is_alike or self._look is None:
             for part in step.parts:
                 if part is not None:
-                    self._observe(part, index)
+                    self.observe(part, index)
         return [self.empty(ask) if part is None else part for part in step.parts]
 
-    def _observe(self, part: ReplicaBatch, index: int) -> None:
+    def observe(self, part: ReplicaBatch, index: int) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
         look = (part.structure, outline_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
