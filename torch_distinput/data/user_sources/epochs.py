@@ -22,12 +22,13 @@ but that one: the thread is inside, at no epoch yet, so that all others of this 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from threading import get_ident
 from types import MethodType
 from typing import Any, final
-from weakref import WeakValueDictionary
 
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.errors import SourceError
@@ -73,9 +74,10 @@ class AtEpoch:
     def __init__(self, dataset: Any, epoch: int) -> None:
         """Take a dataset of the user's, or None."""
         self._dataset, self._epoch = dataset, epoch
-        parts = {id(part): part for part in _parts_to_tell(dataset) if _knows_epochs(part)}
         # In one order, so that no two threads wait for each other.
-        self._told = [_find_told(parts[key]) for key in sorted(parts)]
+        parts = sorted(filter(_knows_epochs, _parts_to_tell(dataset)), key=id)
+        self._parts = tuple(parts)  # what is told does not keep them
+        self._told = [_find_told(part) for part in parts]
 
     def __reduce__(self) -> Any:
         """Begin anew in another process."""
@@ -102,7 +104,10 @@ class _Told:
     """A dataset, the epoch that it was told, and the threads that fetch from it."""
 
     def __init__(self, part: Any) -> None:
-        self.part = part
+        try:
+            self.part: Callable[[], Any] = weakref.ref(part)
+        except TypeError:
+            self.part = lambda: part
         self.epoch: int | None = None  # also while it is told
         self.inside: dict[int, tuple[int, ...]] = {}  # by thread; one may begin within another
         self.queue = new_lock()
@@ -169,7 +174,7 @@ class _Told:
         finally:
             self.waiting -= 1
         if not is_free:
-            kind = type(self.part).__name__
+            kind = type(self.part()).__name__
             msg = (
                 f"Expected every fetch from {kind} to end within {_LONGEST_FETCH:g} s, but one at "
                 f"another epoch than {epoch} has not. Bound its waits, or give each dataset that "
@@ -181,10 +186,11 @@ class _Told:
         return self.epoch == epoch
 
     def _tell(self, epoch: int) -> None:
+        part = self.part()
         try:
-            self.part.set_epoch(epoch)
+            part.set_epoch(epoch)
         except Exception as error:
-            kind = type(self.part).__name__
+            kind = type(part).__name__
             msg = f"{kind}.set_epoch({epoch}) raised {type(error).__name__}: {error}"
             raise SourceError(msg) from error
         with self.lock:
@@ -197,8 +203,8 @@ class _Told:
         self.waiting = 0
 
 
-_told: WeakValueDictionary[int, _Told] = WeakValueDictionary()
-"""By ``id`` of the dataset, which lives as long as its value does."""
+_told: dict[int, _Told] = {}
+"""By ``id`` of the dataset, as long as it lives; one that cannot be referred to weakly lives on."""
 
 
 def _find_told(part: Any) -> _Told:
@@ -207,6 +213,8 @@ def _find_told(part: Any) -> _Told:
         found = _told.get(id(part))
         if found is None:
             found = _told[id(part)] = _Told(part)
+            with suppress(TypeError):
+                weakref.finalize(part, _told.pop, id(part), None).atexit = False
         return found
 
 
