@@ -28,6 +28,7 @@ import atexit
 import functools
 import gc
 import os
+import sys
 import threading
 import time
 import weakref
@@ -95,7 +96,7 @@ def start_thread(
     stop: Callable[[], None],
     give_up: Callable[[], None] | None = None,
 ) -> threading.Thread:
-    """Start ``target(*args)`` in a daemon thread.
+    """Start ``target(*args)`` in a daemon thread, with the caller's GPU as the current one.
 
     ``stop`` asks it to end soon; ``give_up`` frees it from waiting for other workers. Both are
     called at exit, from the main thread; ``target`` must not hold whoever owns the thread.
@@ -104,7 +105,10 @@ def start_thread(
     for ended in [thread for thread in list(_started) if not thread.is_alive()]:
         _started.pop(ended, None)
     thread = threading.Thread(
-        target=_run, args=(target, args), name=f"torch_distinput-{name}", daemon=True
+        target=_run,
+        args=(target, args, _current_gpu()),
+        name=f"torch_distinput-{name}",
+        daemon=True,
     )
     way = _Way(stop=stop, give_up=give_up)
     thread.start()
@@ -112,8 +116,16 @@ def start_thread(
     return thread
 
 
-def _run(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _current_gpu() -> int | None:
+    """Of this thread; None where none is in use yet, which to ask for it would change."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch and torch.cuda.is_initialized() else None
+
+
+def _run(target: Callable[..., None], args: tuple[Any, ...], gpu: int | None) -> None:
     try:
+        if gpu is not None:  # else what reads the user's data puts it on GPU 0, on all ranks
+            sys.modules["torch"].cuda.set_device(gpu)
         target(*args)
     finally:
         # What it worked with may go now; the thread itself is still to be joined.

@@ -81,7 +81,8 @@ def test_examples_that_change_are_refused(wrap, before, now, words):
     dataset = one().distribute_dataset(wrap([before] * 4 + [now] * 4), global_batch_size=4)
     iterator = iter(dataset)
     next(iterator)
-    with pytest.raises(tdi.SourceError, match=f"Expected .*{words}.*Give all examples the same"):
+    words = f"Expected .*{words}.* in step 1: .*Give all examples the same"
+    with pytest.raises(tdi.SourceError, match=words):
         next(iterator)
 
 

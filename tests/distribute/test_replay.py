@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from functools import partial
 
 import pytest
@@ -162,3 +163,36 @@ def test_threads_that_read_another_epoch_are_not_disturbed():
     assert [504, 505, 506, 507] == next(iterator).tolist()
     assert [] == list(iterator)
     assert [0, 1, 2, 3] == dataset.replay(before, 0).batches[0].tolist()
+
+
+def test_a_replay_beside_a_thread_that_reads():
+    """One of them at a time is in the user's dataset: both may move one file to their places."""
+
+    class Busy(Dataset):
+        is_inside, overlaps = False, False
+        entered, go_on = threading.Event(), threading.Event()
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            self.overlaps |= self.is_inside
+            self.is_inside = True
+            self.entered.set()
+            assert self.overlaps or self.go_on.wait(60)
+            self.is_inside = False
+            return index
+
+    busy = Busy()
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(busy, global_batch_size=4)
+    state = dataset.state_dict()
+    reads = threading.Thread(target=next, args=(iter(dataset),))
+    replays = threading.Thread(target=dataset.replay, args=(state, 0))
+    reads.start()
+    assert busy.entered.wait(60)
+    replays.start()
+    replays.join(0.2)  # time to come into it, if it may
+    busy.go_on.set()
+    reads.join(60)
+    replays.join(60)
+    assert not busy.overlaps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 
 import datasets
 import pytest
@@ -14,6 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
 from tests.distribute.street import stream_of
+from torch_distinput.data.user_sources import epochs
 from torch_distinput.data.user_sources.epochs import AtEpoch
 
 
@@ -192,15 +194,84 @@ def test_who_is_at_another_epoch_waits():
 
     with AtEpoch(whole, 3):
         other, same = (threading.Thread(target=fetch, args=(epoch,)) for epoch in (0, 3))
-        other.start()
         same.start()
         same.join(60)
+        other.start()
         child = multiprocessing.get_context("fork").Process(target=fetch, args=(0,))
         child.start()
         child.join(60)
         assert (0, [3]) == (child.exitcode, seen)
     other.join(60)
     assert [3, 0] == seen
+
+
+def test_who_waits_is_next():
+    """A training that fetches in other threads all the time does not keep it out."""
+    whole, seen = Shifted(), []
+
+    def fetch(epoch):
+        with AtEpoch(whole, epoch):
+            seen.append(whole.epoch)
+
+    with AtEpoch(whole, 3):
+        other, same = (threading.Thread(target=fetch, args=(epoch,)) for epoch in (0, 3))
+        other.start()
+        is_over = time.monotonic() + 60
+        while not epochs._told[id(whole)].waiting and time.monotonic() < is_over:
+            pass
+        same.start()
+        with AtEpoch(whole, 0):  # a fetch within a fetch does not wait behind itself
+            assert 0 == whole.epoch
+        assert (3, []) == (whole.epoch, seen)
+    other.join(60)
+    same.join(60)
+    assert [0, 3] == seen
+
+
+def test_others_do_not_wait_for_a_set_epoch():
+    """Of a dataset that takes its time for it; nor is one that raised inside of it."""
+    go_on, called = threading.Event(), []
+
+    class Slow(Shifted):
+        def set_epoch(self, epoch):
+            called.append(epoch)
+            assert go_on.wait(60)
+            if epoch == 1:
+                raise ValueError(epoch)
+            super().set_epoch(epoch)
+
+    def fetch(epoch):
+        with AtEpoch(slow, epoch):
+            assert slow.epoch == epoch
+
+    slow = Slow()
+    threads = [threading.Thread(target=fetch, args=(2,)) for _ in range(2)]
+    quick = threading.Thread(target=AtEpoch(Shifted(), 1).__enter__)
+    threads[0].start()
+    quick.start()
+    quick.join(60)
+    assert not quick.is_alive()
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert [2] == called  # the second one waits until it is told
+    with pytest.raises(tdi.SourceError, match=r"set_epoch\(1\) raised ValueError"):
+        fetch(1)
+    fetch(2)
+    assert [2, 1, 2] == called
+
+
+def test_an_element_spec_is_of_an_epoch():
+    """A dataset may have no example before it was told one; another is at its own."""
+
+    class Strict(Shifted):
+        def __getitem__(self, index):
+            assert self.epoch >= 0
+            return super().__getitem__(index)
+
+    whole, strategy = Strict(), tdi.OneDeviceStrategy("cpu")
+    assert (None,) == strategy.distribute_dataset(whole, global_batch_size=2).element_spec.shape
 
 
 class WithNegatives(Subset):

@@ -112,7 +112,7 @@ class DistributedDataset(Distributed):
             ConfigurationError: the state that was loaded is of other data, or cannot be continued
                 by this cluster; or the file of ``InputOptions.trace`` cannot be written.
         """
-        record = EpochRecord(self._next.position)
+        record = EpochRecord(self._next.position, self._number)
         iterator = self._start(record)
         self._next.begin(record)
         return iterator
@@ -213,6 +213,7 @@ class DistributedDataset(Distributed):
         if running is not None:
             running._close_because("load_state_dict()", "Call iter() again: it goes on from there.")
         self._next.load(state)
+        self._session.ended_loops.forget(self._number)
 
     @property
     def element_spec(self) -> Any:
@@ -226,10 +227,11 @@ class DistributedDataset(Distributed):
         if running is not None and running._can_tell_spec:
             return running.element_spec
         if self._spec is None:
-            spec = self._input.spec()
+            with self._turn.lock:
+                spec = self._input.spec(self.epoch)
             self._spec = spec if self._slices is None else self._slices.cut_spec(spec)
         if self._spec is None:
-            with self._start(EpochRecord(self._input.first(self.epoch))) as iterator:
+            with self._start(EpochRecord(self._input.first(self.epoch), self._number)) as iterator:
                 self._spec = iterator._part_spec
         return element_spec(self._spec, self._padding)
 
@@ -258,7 +260,8 @@ class DistributedDataset(Distributed):
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
         check_recipe(state, self._recipe(position), name=self._name, dealt_alike=True)
-        return replay_step(self._input, position, check_count("step", step, minimum=0))
+        step = check_count("step", step, minimum=0)
+        return replay_step(self._input, self._turn, position, step)
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
         context.check_cross_replica(self._session, "iter(dataset)")
@@ -327,18 +330,15 @@ class DistributedDataset(Distributed):
         return prepared[0], shares
 
     def _audit(self, iteration: Iteration, record: EpochRecord, counter: ReadCounter) -> Audit:
-        expected = self._input.expected_ids
-        return iteration.audit(
-            counter, lambda: expected(record.before, record.position, counter.reading)
-        )
+        ids, of = self._input.expected_ids, record
+        return iteration.audit(counter, lambda: ids(of.before, of.position, counter.reading))
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""
         example: dict[str, object] = {}
-        cut = self._slices
+        cut, reads = self._slices, self._session.is_reader
         sliced = {"cp_dim": self._options.cp_dim, "cp_columns": cut.columns} if cut else {}
         if self._options.audit:
-            reads = self._session.is_reader
             example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
         return {
             "dataset": f"number {self._number}, {self._name.partition('(')[0]}",  # paths may differ

@@ -122,7 +122,7 @@ class DistributedIterator(Distributed, StepIterator):
             is_reader=session.is_reader,
         )
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
-        self._finalizer = weakref.finalize(self, _close, run.feed, self._prefetcher)
+        self._finalizer = weakref.finalize(self, _close, session, run, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
 
@@ -342,8 +342,9 @@ class DistributedIterator(Distributed, StepIterator):
 _HOST = (torch.device("cpu"),)
 
 
-def _close(feed: Feed, prefetcher: Prefetcher) -> None:
+def _close(session: Session, run: EpochRun, prefetcher: Prefetcher) -> None:
     """Runs once: at close, at the end of data, or when the iterator is collected."""
+    session.ended_loops.add(run.record)
     prefetcher.stop()
-    feed.close()  # frees a prefetch thread that waits for the other workers
+    run.feed.close()  # frees a prefetch thread that waits for the other workers
     prefetcher.join()

@@ -121,7 +121,7 @@ class NextStart:
         Ranks that have read ahead left it at different steps; so all left it at the same one.
         """
         if self.played is not None:
-            self.played = EpochRecord(self.played.before)
+            self.played = EpochRecord(self.played.before, self.played.dataset)
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.values import PerReplica
+
+if TYPE_CHECKING:
+    from torch_distinput.distribute.session import Session
 
 Axis = int | tuple[int, ...] | None
 Values = Sequence[Any]
@@ -59,36 +62,32 @@ class _Part:
         return replace(self, value=self.value.to(dtype), dtype=dtype, is_number=False)
 
 
-def reduce_values(
-    value: Any, num_replicas: int, *, op: ReduceOp, axis: Axis, communicator: Communicator
-) -> Any:
+def reduce_values(session: Session, value: Any, *, op: ReduceOp, axis: Axis) -> Any:
     """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        return _leaf_parts(value, num_replicas, partial(_part_of_sum, op=op, axis=axis))
+        return _leaf_parts(session, value, partial(_part_of_sum, op=op, axis=axis))
 
     def combine(part: _Part, count: int) -> torch.Tensor:
-        total = communicator.all_reduce(part.value)
+        total = session.communicator.all_reduce(part.value)
         dtype = _choose_dtype(part.dtype, op)
         return (total / count if op is ReduceOp.MEAN else total).to(dtype)
 
-    parts, counts, structure = _compare(parts_of, communicator)
+    parts, counts, structure = _compare(session, parts_of)
     return unflatten(structure, [combine(*pair) for pair in zip(parts, counts, strict=True)])
 
 
-def gather_values(value: Any, num_replicas: int, *, axis: int, communicator: Communicator) -> Any:
+def gather_values(session: Session, value: Any, *, axis: int) -> Any:
     """Join each leaf of all replicas along an axis, in replica order."""
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        return _leaf_parts(value, num_replicas, partial(_part_of_join, axis=axis))
+        return _leaf_parts(session, value, partial(_part_of_join, axis=axis))
 
-    parts, _, structure = _compare(parts_of, communicator)
-    return unflatten(structure, [_join(part, axis, communicator) for part in parts])
+    parts, _, structure = _compare(session, parts_of)
+    return unflatten(structure, [_join(part, axis, session.communicator) for part in parts])
 
 
-def gather_in_order(
-    index: Any, value: Any, num_replicas: int, *, communicator: Communicator
-) -> Any:
+def gather_in_order(session: Session, index: Any, value: Any) -> Any:
     """Join the rows of all replicas and sort them by their indices.
 
     Raises:
@@ -98,17 +97,17 @@ def gather_in_order(
     """
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        own = read_indices(_values(index, num_replicas))
+        own = read_indices(_values(index, len(session.devices)))
 
         def part_of(name: str, values: Values) -> _Part:
             check_rows(name, values, own)
             return _part_of_join(name, values, axis=0)
 
-        parts, structure = _leaf_parts(value, num_replicas, part_of)
+        parts, structure = _leaf_parts(session, value, part_of)
         return [_part_of_join("index", own, axis=0), *parts], structure
 
-    parts, _, structure = _compare(parts_of, communicator)
-    indices, *leaves = (_join(part, 0, communicator) for part in parts)
+    parts, _, structure = _compare(session, parts_of)
+    indices, *leaves = (_join(part, 0, session.communicator) for part in parts)
     order = find_order(indices)
     return unflatten(structure, [sort_rows(leaf, order) for leaf in leaves])
 
@@ -132,25 +131,32 @@ def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedSt
 
 
 def _leaf_parts(
-    value: Any, num_replicas: int, part_of: Callable[[str, Values], _Part]
+    session: Session, value: Any, part_of: Callable[[str, Values], _Part]
 ) -> tuple[list[_Part], Structure]:
     leaves, structure = flatten(value)
     names = leaf_names(structure, "value")
-    columns = (_values(leaf, num_replicas) for leaf in leaves)
+    columns = (_values(leaf, len(session.devices)) for leaf in leaves)
     return [part_of(*pair) for pair in zip(names, columns, strict=True)], structure
 
 
 def _compare(
-    parts_of: Callable[[], tuple[list[_Part], Structure]], communicator: Communicator
+    session: Session, parts_of: Callable[[], tuple[list[_Part], Structure]]
 ) -> tuple[list[_Part], list[int], Structure]:
-    """Make this worker's parts, compare their facts over the workers, and add up their counts."""
+    """Make this worker's parts, compare their facts over the workers, and add up their counts.
+
+    With them goes where loops have ended: values of other steps must not be combined.
+    """
+    communicator, loops = session.communicator, session.ended_loops
     try:
         parts, structure = parts_of()
     except Exception as error:
         communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
         raise
     own = [(part.facts, part.count, part.is_number) for part in parts]
-    shown = communicator.gather_objects(own)
+    told = communicator.gather_objects((own, loops.told()))
+    _check_made(told)
+    loops.compare([ended for _, ended in told])
+    shown = [own for own, _ in told]
     _check_alike(shown)
     columns = list(zip(*shown, strict=True))
     counts = [sum(count for _, count, _ in column) for column in columns]
@@ -160,11 +166,14 @@ def _compare(
     return parts, counts, structure
 
 
-def _check_alike(shown: list[Any]) -> None:
-    for worker, other in enumerate(shown):
+def _check_made(told: list[Any]) -> None:
+    for worker, other in enumerate(told):
         if isinstance(other, str):
             msg = f"Expected a value from every worker, but worker {worker} failed: {other}"
             raise PeerFailedError(msg)
+
+
+def _check_alike(shown: list[Any]) -> None:
     for worker, other in enumerate(shown):
         for ours, theirs in zip_longest(shown[0], other, fillvalue=("no such leaf", 0)):
             if ours[0] != theirs[0]:

@@ -18,6 +18,7 @@ from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.membership import Membership, join_group
 from torch_distinput.cluster.mesh import find_context_dim
 from torch_distinput.cluster.step_broadcast import StepBroadcast
+from torch_distinput.distribute.steps.ended_loops import EndedLoops
 from torch_distinput.distribute.steps.loss_steps import LossSteps
 from torch_distinput.meter import WorkClock
 from torch_distinput.options import InputOptions
@@ -43,6 +44,7 @@ class Session:
             play the same steps, partners too.
         has_static_shapes: whether the devices are to see one shape in all steps.
         loss_steps: which steps a loss may belong to.
+        ended_loops: where loops have ended, for what is combined afterwards.
         step_log: of the iterator made last among those that measure their steps; None without one.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
@@ -67,6 +69,7 @@ class Session:
         self.mesh_dims = cluster.mesh_dims
         self.has_static_shapes = has_static_shapes
         self.loss_steps = LossSteps()
+        self.ended_loops = EndedLoops()
         self.step_log: StepLog | None = None
         self.heartbeat = Heartbeat(self.communicator)
         if self.partners is not None:

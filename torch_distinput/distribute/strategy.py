@@ -228,14 +228,13 @@ class Strategy(ABC):
             ValueError: for another ``reduce_op``, an axis that a tensor does not have, or shapes
                 that differ between local replicas.
             TypeError: for a leaf that is no dense tensor or number.
-            MismatchError: on all workers, if their values differ in structure, dtype or shape.
+            MismatchError: on all workers, if their values differ in structure, dtype or shape, or
+                they have left the last loop over a dataset at different steps.
             PeerFailedError: if another worker's value is refused.
         """
         self._check_collective("Strategy.reduce")
         op = parse_enum(ReduceOp, reduce_op, "reduce_op")
-        return reductions.reduce_values(
-            value, len(self.devices), op=op, axis=axis, communicator=self._session.communicator
-        )
+        return reductions.reduce_values(self._session, value, op=op, axis=axis)
 
     def gather(self, value: Any, axis: int = 0) -> Any:
         """Join tensors, lists or packed strings of all replicas in sync along ``axis``, in order.
@@ -248,11 +247,11 @@ class Strategy(ABC):
             axis: counted from 0, or from the end if it is negative.
 
         Raises:
-            MismatchError: on all workers, if the other sizes, the dtypes or the structures differ.
+            MismatchError: on all workers, if the other sizes, the dtypes or the structures differ,
+                or they have left the last loop over a dataset at different steps.
         """
         self._check_collective("Strategy.gather")
-        workers = self._session.communicator
-        return reductions.gather_values(value, len(self.devices), axis=axis, communicator=workers)
+        return reductions.gather_values(self._session, value, axis=axis)
 
     def gather_in_order(self, index: Any, value: Any) -> Any:
         """Gather rows and sort them by their indices, for predictions in the source's order.
@@ -269,9 +268,7 @@ class Strategy(ABC):
             ValueError: for gaps or repetitions, or other rows than indices.
         """
         self._check_collective("Strategy.gather_in_order")
-        return reductions.gather_in_order(
-            index, value, len(self.devices), communicator=self._session.communicator
-        )
+        return reductions.gather_in_order(self._session, index, value)
 
     def report(self) -> RunReport:
         """Where the time of steps went on all ranks, and which holds up the others; all call it.

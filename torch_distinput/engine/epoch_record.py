@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_distinput.cluster.handshake import NOT_KNOWN
@@ -71,9 +72,11 @@ class StepEnd(NamedTuple):
 class EpochRecord:
     """Outlives its iterator, so that a loop that was left can still be saved."""
 
-    def __init__(self, before: Position) -> None:
-        """Begin where the iterator begins."""
+    def __init__(self, before: Position, dataset: int) -> None:
+        """Begin where the iterator begins; ``dataset``: its number."""
         self.before = before
+        self.dataset = dataset
+        self.thread: int | None = None  # that was handed the last step
         self._origin = Origin(position=before)
         self._progress: Progress | int | None = None
         self.steps = before.steps
@@ -90,6 +93,7 @@ class EpochRecord:
         self.steps = index + 1
         self.examples += num_examples
         self._progress = progress
+        self.thread = get_ident()
 
     @property
     def position(self) -> Position:

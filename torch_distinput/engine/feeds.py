@@ -12,7 +12,9 @@ SlicedFeed    context parallel ranks get slices of the sequences
 TurnFeed      one thread at a time is in the source, over all epochs of a dataset
 
     thread                            lock of the dataset's :class:`SourceTurn`
-    prefetch, or caller of ``next``   has it while it pulls a step
+    prefetch, or caller of ``next``   has it while it pulls a step, or asks for a spec
+    caller of ``replay()``            has it while it reads
+    caller of ``element_spec``        has it while it reads
     caller of ``iter()``              waits until nobody has it, before it prepares the source
 
 Whoever pulls steps counts them, and tells the number; no feed counts. A ``PrintedFeed`` is written
@@ -257,13 +259,17 @@ class TurnFeed:
         self.origin = feed.origin
         self._feed = feed
         self._turn = turn
-        self.spec = feed.spec
         self.close = feed.close
 
     def next(self, index: int) -> Delivery | None:
         """The next step."""
         with self._turn.lock:
             return self._feed.next(index)
+
+    def spec(self) -> Any:
+        """What the feed says, which may read an example."""
+        with self._turn.lock:
+            return self._feed.spec()
 
 
 def introduce(step: LocalStep) -> Any:

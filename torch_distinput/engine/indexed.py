@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any, final
 
@@ -159,7 +160,7 @@ class IndexedInput:
             opening.monitor,
             origin=origin,
             worker=self._splitter.topology.worker_index,
-            spec=self.spec,
+            spec=partial(self.spec, position.epoch),
         )
 
     def follow(self, before: Position) -> Origin:
@@ -250,9 +251,8 @@ class IndexedInput:
 
     def _replay(self, position: Position, step: int) -> list[LocalStep] | None:
         splitter = gather_layout(self._splitter, position.layout)
-        batches = self._batches.of(position.epoch, position.layout.global_batch_size)
-        batches = _skip_delivered(batches, position)
-        number = step - position.steps
+        whole = self._batches.of(position.epoch, position.layout.global_batch_size)
+        batches, number = _skip_delivered(whole, position), step - position.steps
         if number >= batches.num_batches:
             return None
         indices = batches.take(number)
@@ -301,12 +301,13 @@ class IndexedInput:
     def num_parts(self) -> None:
         """It has an index, and no files."""
 
-    def spec(self) -> Any:
+    def spec(self, epoch: int) -> Any:
         """Fetch one example; None if there is none."""
         if self._source.num_examples == 0:
             return None
-        first = np.array([self._batches.first_index()], dtype=np.int64)
-        return spec_of((self._source.fetch(first), first))
+        with AtEpoch(self._source.dataset, epoch):
+            first = np.array([self._batches.first_index()], dtype=np.int64)
+            return spec_of((self._source.fetch(first), first))
 
 
 @final

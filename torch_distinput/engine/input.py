@@ -120,5 +120,5 @@ class Input(Protocol):
     def num_parts(self) -> int | None:
         """Parts of files that are dealt out instead of files; None: there are none, or unknown."""
 
-    def spec(self) -> Any:
+    def spec(self, epoch: int) -> Any:
         """The spec of a batch with ids where it needs no other worker, else None."""

@@ -118,7 +118,7 @@ class StreamedInput:
         steps = self._known_steps
         return None if steps is None else steps.num_parts
 
-    def spec(self) -> None:
+    def spec(self, epoch: int) -> None:
         """Unknown before it is read."""
 
     @property

@@ -61,15 +61,17 @@ class Shapes:
         self._empty: _EmptyBatch | None = None
         self._orders: list[Order] | None = None
 
-    def complete(self, step: LocalStep, ask: Callable[[], Any]) -> list[ReplicaBatch]:
+    def complete(
+        self, step: LocalStep, ask: Callable[[], Any], index: int
+    ) -> list[ReplicaBatch]:
         """Note the real batches of a step, and give the other replicas one without rows."""
         if not step.is_alike or self._look is None:
             for part in step.parts:
                 if part is not None:
-                    self.observe(part)
+                    self.observe(part, index)
         return [self.empty(ask) if part is None else part for part in step.parts]
 
-    def observe(self, part: ReplicaBatch) -> None:
+    def observe(self, part: ReplicaBatch, index: int) -> None:
         """Note a real batch: the next zero-row batch gets its trailing sizes."""
         look = (part.structure, outline_of(part.leaves), part.ids.shape[1:])
         if look == self._look:
@@ -77,7 +79,7 @@ class Shapes:
         self._look, self._empty = look, None
         self._last = spec_of((part.batch, part.ids))
         self._orders = list(map(order_of, part.leaves))
-        self._check_kinds(self._last[0])
+        self._check_kinds(self._last[0], index)
         self.spec = self._last if self.spec is None else merge_specs(self.spec, self._last)
         for spec in (self._last, self.spec):
             self._check(spec[0])
@@ -102,7 +104,7 @@ class Shapes:
         num_rows = self.padding.make_room(parts)
         return [self._fill(part, num_rows) for part in parts], num_rows
 
-    def _check_kinds(self, spec: Any) -> None:
+    def _check_kinds(self, spec: Any, index: int) -> None:
         """Refuse a batch of other kinds than before; keep those of the first one."""
         change, kinds = None, name_kinds(spec, of_examples=self._has_one_kind)
         if self.kinds is not None:
@@ -111,9 +113,10 @@ class Shapes:
             change = name_change(name_kinds(self.spec[0]), name_kinds(spec), has_one_kind=False)
         if change is not None:
             msg = (
-                f"Expected {change[0]}, as before, got {change[1]}: the structure and types of a "
-                "batch must not depend on which examples it holds. Give all examples the same "
-                "columns and types (1.0 instead of 1), or let a collate_fn return them."
+                f"Expected {change[0]}, as before, got {change[1]} in step {index}: the structure "
+                "and types of a batch must not depend on which examples it holds. Give all "
+                "examples the same columns and types (1.0 instead of 1), or let a collate_fn "
+                "return them."
             )
             raise SourceError(msg)
         if self.kinds is None:

@@ -17,6 +17,7 @@ from torch_distinput.data.batch.tree import (
     example_leaves,
     flatten_example,
     leaf_names,
+    name_child,
     unflatten,
 )
 from torch_distinput.packed_strings import PackedStrings
@@ -107,11 +108,24 @@ def _leaves(number: int, example: Any, structure: Structure) -> list[Any]:
     if reordered is None:
         msg = (
             "All examples of a batch need one structure, got leaves "
-            f"{_some_leaves(structure)} in example 0 and {_some_leaves(own)} in example {number}. "
-            f"{_CURE}."
+            f"{_some_leaves(structure)} in example 0 and {_some_leaves(own)} in example {number}"
+            f"{_some_nones(0, structure)}{_some_nones(number, own)}. {_CURE}."
         )
         raise ValueError(msg)
     return reordered
+
+
+def _some_nones(number: int, structure: Structure) -> str:
+    """Where an example holds None, which is no leaf."""
+    names = _none_names(structure, "example")[:_MOST_NAMED]
+    return f"; example {number} holds None at {', '.join(names)}" if names else ""
+
+
+def _none_names(structure: Structure, name: str) -> list[str]:
+    if structure.kind is type(None):
+        return [name]
+    pairs = zip(structure.keys, structure.children, strict=True)
+    return [none for key, child in pairs for none in _none_names(child, name_child(name, key))]
 
 
 def _some_leaves(structure: Structure) -> str:

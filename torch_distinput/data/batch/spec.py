@@ -11,7 +11,7 @@ import torch
 
 from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
 from torch_distinput.data.batch.structure import Structure
-from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, unflatten
+from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, name_child, unflatten
 from torch_distinput.values import TensorSpec
 
 _MOST_NAMED = 8
@@ -74,7 +74,7 @@ def _name_nodes(
     else:
         yield name, structure.kind.__name__
         children = [
-            list(_name_nodes(child, kinds, f"{name}[{key!r}]", of_examples))
+            list(_name_nodes(child, kinds, name_child(name, key), of_examples))
             for key, child in zip(structure.keys, structure.children, strict=True)
         ]
         is_list = structure.kind is tuple and all(len(child) == 1 for child in children)

@@ -10,6 +10,7 @@ pytree.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
@@ -31,6 +32,7 @@ class Examples(list[Any]):
 
 
 _LEAF = Structure(None)
+_ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 _LeavesOf = Callable[[Any], "list[Any] | None"]
 _Known = dict[type, list[tuple[_LeavesOf, Structure]]]
 _MOST_KNOWN = 8
@@ -113,7 +115,12 @@ def leaf_names(structure: Structure, prefix: str = "batch") -> list[str]:
     if structure.kind is None:
         return [prefix]
     pairs = zip(structure.keys, structure.children, strict=True)
-    return [name for key, child in pairs for name in leaf_names(child, f"{prefix}[{key!r}]")]
+    return [name for key, child in pairs for name in leaf_names(child, name_child(prefix, key))]
+
+
+def name_child(name: str, key: Any) -> str:
+    """What is found in a container by a key; by one name in all processes, so without addresses."""
+    return f"{name}[{_ADDRESS.sub('', repr(key))}]"
 
 
 def _flatten(

@@ -65,12 +65,12 @@ class FetchThreads(Generic[Task, T]):
     ) -> None:
         """Start the threads, and give them the first tasks one by one."""
         lanes = [_Lane() for _ in range(num_threads)]
-        threads = [
-            start_thread(_fetch_all, fetch, lane, name=f"fetch-{number}", stop=lane.leave)
-            for number, lane in enumerate(lanes)
-        ]
-        self.close = weakref.finalize(self, _end, lanes, threads)
+        threads: list[Thread] = []
+        self.close = weakref.finalize(self, _end, lanes, threads)  # also where Ctrl-C comes now
         self.close.atexit = False  # threads end all at once
+        for number, lane in enumerate(lanes):
+            name = f"fetch-{number}"
+            threads.append(start_thread(_fetch_all, fetch, lane, name=name, stop=lane.leave))
         self._tasks = tasks
         self._turns = cycle(lanes)
         self._asked: deque[_Lane] = deque()

@@ -9,16 +9,22 @@ plays. So a dataset with an index is told again, where that is not the epoch to 
     train, epoch 3    told 3, fetches |                  | told 3, fetches
     evaluate, 0                       | told 0, fetches  |
 
-    thread   writes                    reads                     guarded by
-    any      _Gate.told, .fetches      _Gate.told, .fetches      ``_Gate.changed``, also while the
-                                                                 user's ``set_epoch`` runs
+Whoever waits for a dataset is the next: no other thread begins to fetch from it before.
+
+    thread   writes                             reads                     guarded by
+    any      _Told.epoch, .inside, .waiting     the same                  ``_Told.lock``
+    any      _told                              _told                     a lock of this name
+
+A thread that waits for its turn has ``_Told.queue``. The user's ``set_epoch`` runs under no lock
+but that one: the thread is inside, at no epoch yet, so that all others of this dataset wait.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from threading import get_ident
 from types import MethodType
@@ -26,7 +32,7 @@ from typing import Any, final
 
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.errors import SourceError
-from torch_distinput.threads import call_in_child, new_condition
+from torch_distinput.threads import call_in_child, named_lock, new_condition, new_lock
 
 _log = logging.getLogger(__name__)
 _MOST_PARTS = 256
@@ -44,7 +50,7 @@ def tell_epoch(source: Any, epoch: int) -> None:
     told = []
     for part in _parts_to_tell(source):
         if _knows_epochs(part):
-            _gate().tell(part, epoch)
+            _find_told(part).tell(epoch)
             told.append(part)
         else:
             _set_counter(part, epoch)
@@ -67,101 +73,149 @@ class AtEpoch:
 
     def __init__(self, dataset: Any, epoch: int) -> None:
         """Take a dataset of the user's, or None."""
-        self.parts = [part for part in _parts_to_tell(dataset) if _knows_epochs(part)]
-        self.keys = frozenset(map(id, self.parts))
-        self.epoch = epoch
+        self._dataset, self._epoch = dataset, epoch
+        # In one order, so that no two threads wait for each other.
+        parts = sorted(filter(_knows_epochs, _parts_to_tell(dataset)), key=id)
+        self._parts = tuple(parts)  # what is told does not keep them
+        self._told = [_find_told(part) for part in parts]
+
+    def __reduce__(self) -> Any:
+        """Begin anew in another process."""
+        return AtEpoch, (self._dataset, self._epoch)
 
     def __enter__(self) -> None:
         """Tell the epoch to who was told another one."""
-        if self.parts:
-            _gate().enter(self)
+        for number, told in enumerate(self._told):
+            try:
+                told.enter(self._epoch)
+            except BaseException:
+                for entered in self._told[:number]:
+                    entered.leave()
+                raise
 
     def __exit__(self, *_: object) -> None:
         """Let others tell theirs."""
-        if self.parts:
-            _gate().leave()
+        for told in self._told:
+            told.leave()
 
 
 @final
-class _Gate:
-    """What was told to whom in this process, by ``id``, and which threads fetch."""
+class _Told:
+    """A dataset, the epoch that it was told, and the threads that fetch from it."""
 
-    def __init__(self) -> None:
-        self.changed = new_condition()
-        self.told: dict[int, int] = {}
-        self.fetches: dict[int, list[AtEpoch]] = {}  # of a thread; one may begin within another
-        call_in_child(self, _Gate._leave_to_parent)
+    def __init__(self, part: Any) -> None:
+        try:
+            self.part: Callable[[], Any] = weakref.ref(part)
+        except TypeError:
+            self.part = lambda: part
+        self.epoch: int | None = None  # also while it is told
+        self.inside: dict[int, tuple[int, ...]] = {}  # by thread; one may begin within another
+        self.queue = new_lock()
+        self.lock = new_lock()
+        self.changed = new_condition(self.lock)
+        self.waiting = 0  # threads, for the change
+        call_in_child(self, _Told._leave_to_parent)
 
-    def enter(self, fetch: AtEpoch) -> None:
-        with self.changed:
-            self._move(fetch.parts, fetch.epoch)
-            self.fetches.setdefault(get_ident(), []).append(fetch)
+    def enter(self, epoch: int) -> None:
+        """Begin a fetch when it may."""
+        me = get_ident()
+        with self.lock:
+            own = self.inside.get(me, ())
+            if self.epoch == epoch and (own or not self.waiting):
+                self.inside[me] = (*own, epoch)
+                return
+        self._begin_in_turn(me, epoch)
+
+    def tell(self, epoch: int) -> None:
+        """Tell the epoch, whatever was told before."""
+        self._begin_in_turn(get_ident(), epoch, anew=True)
+        self.leave()
+
+    def _begin_in_turn(self, me: int, epoch: int, *, anew: bool = False) -> None:
+        if me in self.inside:  # who waits in the queue waits for this thread, too
+            self._begin(me, epoch, anew=anew)
+            return
+        with self.queue:
+            self._begin(me, epoch, anew=anew)
+
+    def _begin(self, me: int, epoch: int, *, anew: bool) -> None:
+        with self.lock:
+            is_told = self._is_told(me, epoch)
+            self.inside[me] = (*self.inside.get(me, ()), epoch)
+        if anew or not is_told:
+            try:
+                self._tell(epoch)
+            except BaseException:
+                self.leave()
+                raise
 
     def leave(self) -> None:
-        with self.changed:
-            own = self.fetches[get_ident()]
-            own.pop()
+        """End the fetch, and go on with the one around it."""
+        me = get_ident()
+        with self.lock:
+            *own, _ = self.inside.pop(me)
             if own:
-                self._move(own[-1].parts, own[-1].epoch)
-            else:
-                del self.fetches[get_ident()]
-            self.changed.notify_all()
+                self.inside[me] = tuple(own)
+            if self.waiting:
+                self.changed.notify_all()
+            is_told = not own or self._is_told(me, own[-1])
+        if not is_told:
+            self._tell(own[-1])
 
-    def tell(self, part: Any, epoch: int) -> None:
-        with self.changed:
-            self._wait([part], epoch)
-            self._tell(part, epoch)
-
-    def _move(self, parts: Sequence[Any], epoch: int) -> None:
-        """Tell the epoch to those of them that were told another one."""
-        others = [part for part in parts if self.told.get(id(part)) != epoch]
-        if others:
-            self._wait(others, epoch)
-            for part in others:
-                self._tell(part, epoch)
-
-    def _wait(self, parts: Sequence[Any], epoch: int) -> None:
-        """Until no other thread fetches from any of them at another epoch."""
-        if not self.changed.wait_for(lambda: self._is_free(parts, epoch), _LONGEST_FETCH):
-            kind = type(parts[0]).__name__
+    def _is_told(self, me: int, epoch: int) -> bool:
+        """Whether it is at the epoch; False once this thread may tell it."""
+        if self.epoch == epoch:
+            return True
+        self.waiting += 1
+        try:
+            is_free = self.changed.wait_for(
+                lambda: self.epoch == epoch or not self.inside.keys() - {me}, _LONGEST_FETCH
+            )
+        finally:
+            self.waiting -= 1
+        if not is_free:
+            kind = type(self.part()).__name__
             msg = (
                 f"Expected every fetch from {kind} to end within {_LONGEST_FETCH:g} s, but one at "
                 f"another epoch than {epoch} has not. Bound its waits, or give each dataset that "
                 "is distributed a copy of its own."
             )
             raise SourceError(msg)
+        if self.epoch != epoch:
+            self.epoch = None
+        return self.epoch == epoch
 
-    def _is_free(self, parts: Sequence[Any], epoch: int) -> bool:
-        keys = {id(part) for part in parts if self.told.get(id(part)) != epoch}
-        me = get_ident()
-        others = (fetch for thread, own in self.fetches.items() if thread != me for fetch in own)
-        return not any(keys & fetch.keys for fetch in others)
-
-    def _tell(self, part: Any, epoch: int) -> None:
+    def _tell(self, epoch: int) -> None:
+        part = self.part()
         try:
             part.set_epoch(epoch)
         except Exception as error:
             kind = type(part).__name__
             msg = f"{kind}.set_epoch({epoch}) raised {type(error).__name__}: {error}"
             raise SourceError(msg) from error
-        if id(part) not in self.told:
-            try:
-                weakref.finalize(part, self.told.pop, id(part), None).atexit = False
-            except TypeError:
-                return  # it cannot be referred to weakly: it is told each time
-        self.told[id(part)] = epoch
+        with self.lock:
+            self.epoch = epoch
+            self.changed.notify_all()
 
     def _leave_to_parent(self) -> None:
-        """In a child: whoever fetches is a thread of the parent's."""
-        self.fetches.clear()
+        """In a child: whoever fetches, or tells, is a thread of the parent's."""
+        self.inside.clear()
+        self.waiting = 0
 
 
-_gates: dict[str, _Gate] = {}
+_told: dict[int, _Told] = {}
+"""By ``id`` of the dataset, as long as it lives; one that cannot be referred to weakly lives on."""
 
 
-def _gate() -> _Gate:
-    """The one of this process; made late, since an import leaves no trace."""
-    return _gates.get("") or _gates.setdefault("", _Gate())
+def _find_told(part: Any) -> _Told:
+    """The one of a dataset in this process."""
+    with named_lock("told epochs"):
+        found = _told.get(id(part))
+        if found is None:
+            found = _told[id(part)] = _Told(part)
+            with suppress(TypeError):
+                weakref.finalize(part, _told.pop, id(part), None).atexit = False
+        return found
 
 
 def _parts_to_tell(source: Any) -> Iterator[Any]:

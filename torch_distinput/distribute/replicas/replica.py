@@ -133,14 +133,12 @@ def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
     if first.call == "merge_call":
         args, kwargs = regroup_values([request.value for request in requests], is_common)
         return split_arguments(first.settings(session.strategy, *args, **kwargs), len(requests))
-    value, workers = regroup_values([request.value for request in requests]), session.communicator
-    check_alone(workers)
+    value = regroup_values([request.value for request in requests])
+    check_alone(session.communicator)
     if first.call == "all_reduce":
-        result = reduce_values(
-            value, len(requests), op=first.settings, axis=None, communicator=workers
-        )
+        result = reduce_values(session, value, op=first.settings, axis=None)
     else:
-        result = gather_values(value, len(requests), axis=first.settings, communicator=workers)
+        result = gather_values(session, value, axis=first.settings)
     return [own_copy(result, device) for device in session.devices]
 
 

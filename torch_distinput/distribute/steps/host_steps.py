@@ -44,7 +44,7 @@ def make_host_steps(
             had, work = meter.now(), step.trace.work
             is_own = is_reader and delivery.step is not None
             pull = (asked, had, work, is_own, clock.decode, clock.collate)
-        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec))
+        parts, padded_rows = shapes.fill(shapes.complete(step, feed.spec, index))
         leaves, structures, ids = zip(*parts, strict=True)
         source_counts = step.trace.source_counts
         info = StepInfo(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from torch_distinput.engine.feeds import SourceTurn
 from torch_distinput.engine.input import Input
 from torch_distinput.plan.progress.position import Position
 from torch_distinput.values import ReplayedStep
 
 
-def replay_step(source: Input, position: Position, number: int) -> ReplayedStep:
+def replay_step(
+    source: Input, turn: SourceTurn, position: Position, number: int
+) -> ReplayedStep:
     """Read a step of an epoch; ValueError if it is not behind the position."""
-    found = source.replay(position, number) if number >= position.steps else None
+    with turn.lock:  # a thread that copies ahead may be in the source
+        found = source.replay(position, number) if number >= position.steps else None
     if found is None:
         msg = (
             f"Expected a step of epoch {position.epoch} after the state, which was taken "

@@ -1,0 +1,119 @@
+"""What is combined after a loop is of the same steps on all workers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+import torch
+
+import torch_distinput as tdi
+from torch_distinput.testing import simulate
+
+
+def distribute(strategy):
+    return strategy.distribute_dataset(torch.arange(8), global_batch_size=2)
+
+
+def play(steps, count=None):
+    return sum(int(step.sum()) for step in itertools.islice(steps, count))
+
+
+COMBINE = {
+    "reduce": lambda strategy, seen: strategy.reduce("sum", seen),
+    "gather": lambda strategy, seen: strategy.gather(torch.tensor([seen])),
+    "in order": lambda strategy, seen: strategy.gather_in_order(
+        torch.tensor([strategy.worker_index]), torch.tensor([seen])
+    ),
+    "in run": lambda strategy, seen: strategy.run(
+        lambda: tdi.get_replica_context().all_reduce("sum", seen)  # type: ignore[union-attr]
+    ),
+}
+
+
+@pytest.mark.parametrize("how", COMBINE)
+def test_a_rank_that_left_its_loop_alone(how):
+    """The others have seen more, and the total would be of neither."""
+
+    def work(strategy):
+        seen = play(distribute(strategy), 4 if strategy.worker_index else 2)  # nothing holds it
+        with pytest.raises(tdi.MismatchError) as caught:
+            COMBINE[how](strategy, seen)
+        return str(caught.value)
+
+    for said in simulate(work, num_workers=2):
+        assert "over dataset 0 at" in said
+        assert "got 2 steps of epoch 0 on worker 0 and 4 steps of epoch 0 on worker 1" in said
+
+
+def test_it_is_said_until_the_dataset_begins_anew():
+    """What was added up does not become right by asking twice."""
+
+    def work(strategy):
+        dataset = distribute(strategy)
+        start = dataset.state_dict()
+        seen = play(dataset, 1 + strategy.worker_index)
+        for _ in range(2):
+            with pytest.raises(tdi.MismatchError):
+                strategy.reduce("sum", seen)
+        dataset.load_state_dict(start)
+        none = strategy.reduce("sum", 0)
+        return none.item(), strategy.reduce("sum", play(dataset)).item()
+
+    assert [(0, 28)] * 2 == simulate(work, num_workers=2)
+
+
+def test_other_ways_out_of_a_loop():
+    """Left behind the last step by some; open; an evaluation inside; another epoch."""
+
+    def work(strategy):
+        dataset, totals = distribute(strategy), []
+        for _ in range(2):
+            seen = play(dataset, None if strategy.worker_index else 4)
+            totals.append(strategy.reduce("sum", seen).item())
+        is_open = iter(dataset)
+        if strategy.worker_index:
+            next(is_open)  # the other one looks later
+        totals.append(strategy.reduce("sum", play(distribute(strategy))).item())
+        return totals
+
+    assert [[28, 28, 28]] * 2 == simulate(work, num_workers=2)
+
+
+def test_a_loop_that_an_error_ended():
+    """Each worker has its error at its own step, and may tell the others of it."""
+
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 7:
+                raise ValueError(index)
+            return index
+
+    def work(strategy):
+        dataset, failed = strategy.distribute_dataset(Broken(), global_batch_size=2), 0
+        try:
+            play(dataset)
+        except tdi.SourceError:
+            failed = 1
+        except tdi.PeerFailedError:
+            pass
+        return strategy.reduce("sum", failed).item()
+
+    assert [1, 1] == simulate(work, num_workers=2)
+
+
+def test_a_thread_that_reads_ahead():
+    """It is at another step on each worker when the loop is left, and so are its sums."""
+
+    def work(strategy):
+        dataset = distribute(strategy)
+        ahead = threading.Thread(target=play, args=(dataset, 2 + strategy.worker_index))
+        ahead.start()
+        ahead.join()
+        return strategy.reduce("sum", 1).item()
+
+    assert [2, 2] == simulate(work, num_workers=2)
