@@ -208,10 +208,8 @@ class Loader:
         trained, used = self._trained, self._in_use
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
-            # At the limit nobody has looked behind a group: it ends there whatever follows.
-            is_end = used.is_last and (
-                used.num_accumulated == 1 or not framework.is_at_limit(self._trainer)
-            )
+            is_known = used.num_accumulated == 1 or not framework.is_at_limit(self._trainer)
+            is_end = used.is_last and is_known  # a group ends at the limit, whatever follows
             is_over = is_last or is_end or (self._is_read and not self._delivered)
             epoch = framework.epoch_of(self._trainer)
             position = LoaderPosition(epoch=epoch, is_over=is_over, step=used.step)
