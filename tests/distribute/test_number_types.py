@@ -38,6 +38,11 @@ def test_the_order_of_a_batch_does_not_tell_the_type(column, dtype):
     assert column == batch.tolist()
 
 
+def test_bytes_that_may_change_are_bytes():
+    """Torch makes a column of each byte."""
+    assert [b"ab", b"cde", b""] == collate_examples([bytearray(b"ab"), b"cde", bytearray()])
+
+
 @pytest.mark.parametrize("other", [Decimal("2.123456789012345678901"), Fraction(1, 3)])
 def test_floats_that_are_not_plain_are_refused(other):
     """Torch would round them."""

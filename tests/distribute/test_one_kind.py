@@ -74,6 +74,7 @@ def refusal_of(found):
         ({"x": 1}, {"x": 1, "y": 1}, r"as before, got the parts .*batch\['y'\]"),
         ({"x": 1, "y": None}, {"x": 1, "y": 2}, r"a list, or None at batch\['y'\], as before"),
         ((1, 2), {0: 1, 1: 2}, "tuple at batch, as before, got dict"),
+        (torch.ones(3), torch.ones(3, 1), "float32 of 2 dimensions .* got .* of 3 dimensions"),
     ],
 )
 def test_examples_that_change_are_refused(wrap, before, now, words):
@@ -92,6 +93,12 @@ def test_all_workers_hear_of_a_change():
     assert [[torch.float32]] * 2 == [dtypes for dtypes, _ in found]
     assert all(error is not None for _, error in found)
     assert any("float64" in str(error) for _, error in found)
+
+
+def test_workers_differ_in_the_number_of_dimensions():
+    """Where one worker alone could not stack these examples."""
+    found = outcomes(lambda: Indexed([torch.ones(3), torch.ones(3, 1)] * 2))
+    assert "of 3 dimensions" in refusal_of(found)
 
 
 def test_keys_may_come_in_any_order():

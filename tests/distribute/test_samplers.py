@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 import torch_distinput as tdi
+from torch_distinput.data.user_sources import sampler as user_sampler
 from torch_distinput.testing import simulate
 
 
@@ -179,3 +181,68 @@ def test_a_dataset_is_told_the_epoch(keywords):
         return [batch.tolist() for _ in range(3) for batch in dataset]
 
     assert [[[0, 0], [1, 1], [2, 2]]] * 2 == simulate(work, num_workers=2)
+
+
+class Long(Rotating):
+    """Says that it yields more than it does."""
+
+    def __len__(self):
+        return 9
+
+
+class LongBatches(Batches):
+    """The same of batches."""
+
+    def __len__(self):
+        return 9
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_length_that_is_too_long_is_told(caplog, num_workers, batched):
+    """No rank waits for what does not come."""
+    user_sampler._warn_of_length.cache_clear()
+
+    def work(strategy):
+        loader = (
+            DataLoader(torch.arange(6), batch_sampler=LongBatches())
+            if batched
+            else DataLoader(torch.arange(6), 2, sampler=Long())
+        )
+        dataset = strategy.distribute_dataset(loader)
+        return [step.tolist() for _ in range(2) for step in dataset]
+
+    for steps in simulate(work, num_workers=num_workers):
+        assert 2 * 3 == len(steps)
+    (told,) = [text for text in caplog.messages if "The len() of Long" in text]
+    assert "is 9, and it has yielded" in told
+
+
+class Drawn(Rotating):
+    """Draws from a generator of its own."""
+
+    def __init__(self, seed):
+        super().__init__(6)
+        self.rng = np.random.default_rng(seed)
+
+    def __iter__(self):
+        return iter(self.rng.permutation(self.size).tolist())
+
+
+def test_why_an_order_that_is_drawn_differs_between_ranks():
+    def work(strategy):
+        iter(strategy.distribute_dataset(loader_of(Drawn(strategy.worker_index))))
+
+    with pytest.raises(tdi.MismatchError, match="order from Drawn .*generator of its own"):
+        simulate(work, num_workers=2)
+
+
+def test_why_an_order_that_is_drawn_differs_after_a_restart():
+    strategy = tdi.OneDeviceStrategy("cpu")
+    dataset = strategy.distribute_dataset(loader_of(Drawn(0)))
+    assert list(dataset)
+    next(iter(dataset))
+    again = strategy.distribute_dataset(loader_of(Drawn(0)))
+    again.load_state_dict(dataset.state_dict())
+    with pytest.raises(tdi.ConfigurationError, match="order of the sampler .*generator of its own"):
+        iter(again)

@@ -143,6 +143,20 @@ class TrainingOnBoth(Model):
         return sum(loaders[name].average_loss(part * self.weight) for name, part in parts.items())
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_limit_at_the_end_of_the_data_leaves_nothing_out(source, tmp_path, caplog):
+    """Of a stream, too, whose end is known when its last step is in use."""
+    saver, model = Saver(tmp_path), Model()
+    caplog.set_level(logging.WARNING, "torch_distinput")
+    fit(model, data(source, 4), callbacks=[saver], limit_train_batches=3, max_epochs=2)
+    assert whole_epochs(0, 1) == examples(model.trained)
+    assert [] == caplog.records
+    for _, count, file in saver.saved:
+        second = Model()
+        fit(second, data(source, 4), ckpt_path=file, limit_train_batches=3, max_epochs=2)
+        assert model.trained == model.trained[:count] + second.trained
+
+
 @pytest.mark.parametrize(
     ("mode", "source", "num_steps"),
     [

@@ -18,6 +18,7 @@ from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.status import Activity
 from torch_distinput.communicator import Meeting, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, refer
+from torch_distinput.plan.progress.state import SAMPLER_CURE
 
 Facts = Mapping[str, object]
 NOT_KNOWN = "not known"
@@ -25,6 +26,7 @@ NOT_KNOWN = "not known"
 
 LEFT_AT = "step at which the epoch before was left"
 """What tells of a worker that broke out of its loop alone."""
+<<<<<<< HEAD
 EPOCH, POSITION = "epoch", "position"
 PLACE = "place to read on from"
 """What partners do not compare: workers tell each other of it in time, each row of a mesh apart."""
@@ -32,6 +34,9 @@ _STATE_CURE = (
     "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the same "
     "state."
 )
+=======
+EPOCH, POSITION, ORDER = "epoch", "position", "order from "
+>>>>>>> readers
 _CURES = {
     LEFT_AT: (
         "Did one rank leave its loop, or load a state, alone? Leave a loop on all ranks at the "
@@ -41,9 +46,18 @@ _CURES = {
         "Was a state loaded, or an epoch set, on some ranks only? Call load_state_dict() and "
         "set_epoch() on all ranks, with the same value."
     ),
+<<<<<<< HEAD
     POSITION: _STATE_CURE,
     PLACE: _STATE_CURE,
+=======
+    POSITION: (
+        "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the "
+        "same state."
+    ),
+    ORDER: SAMPLER_CURE,
+>>>>>>> readers
 }
+"""By how a fact begins."""
 _CURE = (
     "Every worker must run the same code on the same data, which must not have been split by rank "
     "before, nor shuffled by random numbers that are not seeded alike."
@@ -177,9 +191,10 @@ def _check_equal(verdict: dict[str, Any], name: str, names: Sequence[str] | None
     """Name the first fact that differs, and the workers that differ from the first one."""
     if "difference" in verdict:
         fact, expected, other, first, odd = verdict["difference"]
+        cure = next((cure for start, cure in _CURES.items() if fact.startswith(start)), _CURE)
         msg = (
             f"Expected the same {fact} on all workers when {name} is iterated, got "
             f"{expected!r} on {named_workers([first], names)} and {other!r} on "
-            f"{named_workers(odd, names)}. {_CURES.get(fact, _CURE)}"
+            f"{named_workers(odd, names)}. {cure}"
         )
         raise MismatchError(msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from torch_distinput.cluster.handshake import ORDER
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.steps.indexed import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
@@ -176,7 +177,7 @@ def _describe_order(batches: GlobalBatches, sampler: str) -> dict[str, object]:
             digest.update(batches.take(number).tobytes())
             digest.update(b"|")
         first = ", ".join(map(str, batches.take(start)[:5].tolist()))
-        facts[f"order from {sampler} in batches {start} to {stop - 1}"] = (
+        facts[f"{ORDER}{sampler} in batches {start} to {stop - 1}"] = (
             f"{first}, ... (digest {digest.hexdigest()})"
         )
         start = stop

@@ -47,7 +47,7 @@ from torch_distinput.plan.progress.position import (
     make_cluster_error,
     make_layout,
 )
-from torch_distinput.plan.progress.state import Recipe
+from torch_distinput.plan.progress.state import SAMPLED, Recipe
 from torch_distinput.plan.progress.state_version_1 import Flat
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class IndexedInput:
         """
         counts = self._describe(position)
         if sampled is not None:
-            return {**counts, "order of the sampler": sampled.digest}
+            return {**counts, SAMPLED: sampled.digest}
         mixture = self._source.counted_mixture
         if mixture is None or not self._splitter.shared:
             return counts

@@ -115,8 +115,8 @@ class Shapes:
             msg = (
                 f"Expected {change[0]}, as before, got {change[1]} in step {index}: the structure "
                 "and types of a batch must not depend on which examples it holds. Give all "
-                "examples the same columns and types (1.0 instead of 1), or let a collate_fn "
-                "return them."
+                "examples the same columns and types (1.0 instead of 1; in JSON lines by the "
+                "reader's columns=), or let a collate_fn return them."
             )
             raise SourceError(msg)
         if self.kinds is None:

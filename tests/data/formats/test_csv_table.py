@@ -205,3 +205,19 @@ def test_what_is_written_is_read(rows):
     if rows:
         got = list(zip(batch["a"], batch["b"].tolist(), batch["c"].tolist(), strict=True))
         assert got == rows
+
+
+def test_a_column_that_is_text_for_an_empty_field_alone_is_told(caplog):
+    csv_table._warn_of_blank.cache_clear()
+    for _ in range(2):
+        batch, _ = read("a,b,c,d\n1,,x,1\n, ,,2\n3,,,3\n")
+        assert batch["a"] == ["1", "", "3"]
+    (told,) = caplog.messages  # not b and c, which hold no numbers
+    assert "line 3: column 'a' has an empty field" in told
+    assert "columns={'a': str}" in told
+
+
+def test_text_that_was_asked_for_is_not_told(caplog):
+    batch, _ = read('a\n1\n""\n', columns={"a": str})
+    assert batch["a"] == ["1", ""]
+    assert not caplog.messages

@@ -184,6 +184,13 @@ def test_records_that_differ_from_the_first_are_bad():
     assert "expected files a, b, as in the first record of the archive, got a." in reported[0][1]
 
 
+def test_names_that_differ_only_in_case_are_one_column_twice():
+    got, reported = read(archive([("1.jpg", b"1"), ("1.JPG", b"2")]))
+    assert not got
+    assert "expected files jpg, as in the first record" in reported[0][1]
+    assert "got jpg, jpg." in reported[0][1]
+
+
 def test_a_part_asks_the_first_record_of_the_archive(monkeypatch):
     monkeypatch.setattr(sidecar_index, "PART_BYTES", 1)
     content = archive([("1.a", b"1"), ("1.b", b"2"), ("2.a", b"3"), ("3.b", b"4"), ("3.a", b"5")])

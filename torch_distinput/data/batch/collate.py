@@ -216,6 +216,8 @@ def stack_values(name: str, column: Sequence[Any]) -> Any:
                 return np.stack([leaf.astype(object) for leaf in column])
         if kinds == {PackedStrings}:
             return _join_rows(column)
+        if bytearray in kinds and kinds <= {bytes, bytearray}:
+            return list(map(bytes, column))  # default_collate would make a column of each byte
         if len(kinds) > 1 and all(issubclass(kind, _NUMBERS) for kind in kinds):
             return _join_numbers(column)
         if type(column[0]) is float:

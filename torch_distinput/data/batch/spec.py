@@ -58,10 +58,12 @@ def name_kinds(spec: Any, *, of_examples: bool = False) -> dict[str, str]:
     Args:
         spec: of a batch.
         of_examples: it is made of examples. A list of numbers in each of them is a container, which
-            may be longer in another batch; and where no example has a text, there is None.
+            may be longer in another batch; and where no example has a text, there is None. The
+            number of dimensions is that of each example.
     """
     leaves, structure = flatten(spec)
-    return dict(_name_nodes(structure, map(_name_kind, leaves), "batch", of_examples))
+    name = _name_stacked if of_examples else _name_kind
+    return dict(_name_nodes(structure, map(name, leaves), "batch", of_examples))
 
 
 def _name_nodes(
@@ -112,6 +114,13 @@ def _name_kind(leaf: TensorSpec) -> str:
     if isinstance(leaf.dtype, type):
         return f"packed {leaf.dtype.__name__}" if leaf.layout is torch.jagged else _LIST
     return str(leaf.dtype)
+
+
+def _name_stacked(leaf: TensorSpec) -> str:
+    """What examples have in common that may be in one batch."""
+    if isinstance(leaf.dtype, type) or len(leaf.shape) == 1:
+        return _name_kind(leaf)
+    return f"{_name_kind(leaf)} of {len(leaf.shape)} dimensions"
 
 
 def _merge_leaf(one: TensorSpec, other: TensorSpec) -> TensorSpec:

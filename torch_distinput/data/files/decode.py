@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from torch_distinput.data.batch.rows import num_rows
+from torch_distinput.data.batch.rows import iterate_rows, num_rows
 from torch_distinput.data.batch.spec import outline_of, same_kind, spec_of
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import (
@@ -52,13 +52,11 @@ class Decode:
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Decode each chunk; what is left of it stands behind its first row."""
-        chunks = upstream(key, place.before(self.kind))
-        mapped = time_decode(key.clock, self.mapped)
-        decoded = (
-            replace(mapped(chunk, key), place=chunk.place.within(self.kind))
-            for chunk in chunks
-        )
-        return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
+        decoded = time_decode(key.clock, self._uniform)
+        for chunk in upstream(key, place.before(self.kind)):
+            fitted = decoded(chunk, key)
+            if fitted.num_rows:
+                yield replace(fitted, place=chunk.place.within(self.kind))
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
@@ -83,6 +81,35 @@ class Decode:
             return self._decoded(good)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             return self._decoded_alike(good, key, error)
+
+    def _uniform(self, chunk: Chunk, key: Key) -> Chunk:
+        """Decode one chunk, if need be without records that are not like those before it."""
+        decoded = self.mapped(chunk, key)
+        fitted, reason = self.schema.fit(decoded, key)
+        if reason is None:
+            return fitted
+        left = set(map(tuple, decoded.ids.tolist()))
+        good = [row for row, name in enumerate(map(tuple, chunk.ids.tolist())) if name in left]
+        alike = chunk.take(np.array(self._alike_rows(chunk, good, key), np.int64))
+        return next(self.schema.uniform(iter([self.mapped(alike, key)]), key), chunk.slice(0, 0))
+
+    def _alike_rows(self, chunk: Chunk, rows: list[int], key: Key) -> list[int]:
+        """Those of some rows that fit the first chunk: look in halves for those that do not."""
+        some = chunk.take(np.array(rows, np.int64))
+        try:
+            reason = self.schema.unlike(self._decoded(some).data)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            reason = str(error)
+        if reason is None:
+            return rows
+        if len(rows) > 1:
+            middle = len(rows) // 2
+            halves = (rows[:middle], rows[middle:])
+            return [row for half in halves for row in self._alike_rows(chunk, half, key)]
+        record = next(iterate_rows(some.data))
+        shown = f", in {record[:60].rstrip()!r}" if isinstance(record, bytes) else ""
+        self.log.bad(*key.where(some.ids[0]), reason + shown)
+        return []
 
     def _decoded(self, chunk: Chunk) -> Chunk:
         if not chunk.num_rows:
@@ -142,22 +169,33 @@ class Schema:
     def uniform(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
         """Pass chunks on, columns in one order; one that does not fit is bad."""
         for chunk in chunks:
-            leaves, structure = flatten(chunk.data)
-            if self._first is None:
-                path, _ = key.where(chunk.ids[0])
-                specs, _ = flatten(spec_of(chunk.data))
-                self._first = _First(path, structure, outline_of(leaves), specs)
-            first = self._first
-            is_like_it = structure is first.structure or structure == first.structure
-            if is_like_it and outline_of(leaves) == first.outline:  # as nearly all
-                yield chunk
-                continue
-            fitted, reason = first.fit(chunk.data)
+            fitted, reason = self.fit(chunk, key)
             if reason is None:
-                yield replace(chunk, data=fitted)
+                yield fitted
             else:
                 path, where = key.where(chunk.ids[0])
                 self._log.bad(path, f"from {where} on", reason)
+
+    def fit(self, chunk: Chunk, key: Key) -> tuple[Chunk, str | None]:
+        """A chunk with its columns in the order of the first one, or why it does not fit."""
+        if not chunk.num_rows:
+            return chunk, None
+        leaves, structure = flatten(chunk.data)
+        if self._first is None:
+            path, _ = key.where(chunk.ids[0])
+            specs, _ = flatten(spec_of(chunk.data))
+            self._first = _First(path, structure, outline_of(leaves), specs)
+        first = self._first
+        is_like_it = structure is first.structure or structure == first.structure
+        if is_like_it and outline_of(leaves) == first.outline:  # as nearly all
+            return chunk, None
+        fitted, reason = first.fit(chunk.data)
+        return replace(chunk, data=fitted), reason
+
+    def unlike(self, data: Batch) -> str | None:
+        """What is odd in some records of a chunk that does not fit."""
+        assert self._first is not None, "it fits itself"
+        return self._first.unlike(data)
 
 
 @final
@@ -179,18 +217,30 @@ class _First:
 
     def fit(self, data: Batch) -> tuple[Batch, str | None]:
         """A chunk in the shape of the first one, or what is between them."""
-        leaves = leaves_like(data, self.structure)
+        reason = self.unlike(data)
+        leaves = None if reason else leaves_like(data, self.structure)
         if leaves is None:
-            expected, got = (leaf_names(s, "record") for s in (self.structure, flatten(data)[1]))
-            return data, f"expected the columns {expected} of {self.path}, got {got}"
-        fitted = unflatten(self.structure, leaves)
-        specs = flatten(spec_of(fitted))[0]
-        names = leaf_names(self.structure, "record")
-        for name, first, spec in zip(names, self.specs, specs, strict=True):
+            return data, reason or self._other_columns(flatten(data)[1])
+        return unflatten(self.structure, leaves), None
+
+    def unlike(self, data: Batch) -> str | None:
+        """What is odd in some records of a chunk, of which none may have a text."""
+        specs, structure = flatten(spec_of(data))
+        expected = dict(zip(leaf_names(self.structure, "record"), self.specs, strict=True))
+        found = dict(zip(leaf_names(structure, "record"), specs, strict=True))
+        lost = [first.dtype for name, first in expected.items() if name not in found]
+        if not found.keys() <= expected.keys() or not all(isinstance(one, type) for one in lost):
+            return self._other_columns(structure)
+        for name, spec in found.items():
+            first = expected[name]
             if not _alike(first, spec):
                 said = f"expected {_said(first)} at {name} as in {self.path}, got {_said(spec)}"
-                return data, f"{said}: say the type in the reader's columns="
-        return fitted, None
+                return f"{said}. {_cure(name, first, spec)}"
+        return None
+
+    def _other_columns(self, structure: Structure) -> str:
+        expected, got = (leaf_names(found, "record") for found in (self.structure, structure))
+        return f"expected the columns {expected} of {self.path}, got {got}"
 
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:
@@ -203,3 +253,13 @@ def _alike(one: TensorSpec, other: TensorSpec) -> bool:
 
 def _said(spec: TensorSpec) -> str:
     return f"{spec.dtype} of shape {spec.shape}"
+
+
+def _cure(name: str, first: TensorSpec, spec: TensorSpec) -> str:
+    """What to write, for readers that take types of columns."""
+    if not {first.dtype, spec.dtype} <= {torch.int64, torch.float64}:
+        return "Fix the files, or leave the column out with the reader's columns="
+    dtype: Any = torch.promote_types(first.dtype, spec.dtype)
+    wanted = dtype if len(first.shape) == 1 == len(spec.shape) else f"({dtype}, ...)"
+    entry = f"{name.removeprefix('record[').removesuffix(']')}: {wanted}"
+    return f"In JSON lines and CSV, pass columns={{{entry}}}, with the other columns"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -24,6 +26,7 @@ from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import SourceError
 
+_log = logging.getLogger(__name__)
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 
 _LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{18,})\s*")
@@ -45,7 +48,8 @@ class CSV(Reader):
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
     An empty field is text, no number; so is a whole number that int64 does not hold,
-    and one that float64 has only infinity for.
+    and one that float64 has only infinity for. A column that is text because of empty fields alone
+    is logged.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -164,8 +168,7 @@ class _Table:
         types = columns if isinstance(columns, Mapping) else {}
         self._columns = [(name, names.index(name)) for name in wanted]
         self._types = [
-            types.get(name) or _infer([row[number] for _, row in head])
-            for name, number in self._columns
+            types.get(name) or self._infer(name, number, head) for name, number in self._columns
         ]
 
     def chunk(self, rows: list[_Row]) -> dict[str, Any] | None:
@@ -175,6 +178,14 @@ class _Table:
             rows = [row for row in rows if self._fits(row)]
             chunk = self._converted(rows) if rows else None
         return chunk
+
+    def _infer(self, name: str, number: int, head: list[_Row]) -> Any:
+        found = _infer([row[number] for _, row in head])
+        blank = [line for line, row in head if found is str and not row[number].strip()]
+        filled = [row[number] for _, row in head if row[number].strip()]
+        if blank and filled and _infer(filled) is not str:
+            _warn_of_blank(self._file.path, blank[0], name)
+        return found
 
     def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:
         try:
@@ -199,6 +210,19 @@ class _Table:
                 self._file.bad(f"line {line}", reason)
                 return False
         return True
+
+
+@functools.cache
+def _warn_of_blank(path: str, line: int, name: str) -> None:
+    _log.warning(
+        "%s, line %d: column %r has an empty field, which makes it text, though all others are "
+        "numbers. Write nan there for floats; or pass columns={%r: str}, with the other columns; "
+        "or a number type and on_error='skip', which leaves such rows out. (Logged once.)",
+        path,
+        line,
+        name,
+        name,
+    )
 
 
 def _infer(texts: list[str]) -> Any:

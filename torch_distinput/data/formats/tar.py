@@ -225,7 +225,7 @@ def _row(file: InputFile, columns: list[bytes], files: _Files) -> list[Any] | No
     """The key and the contents of one record in the order of the columns; None if it is bad."""
     where = f"record {_text(files.keys[0])!r}"
     if sorted(files.columns) != sorted(set(columns)):
-        expected, got = (", ".join(map(_text, sorted(c))) for c in (columns, files.columns))
+        expected, got = (", ".join(map(_text, sorted(c))) for c in ({*columns}, files.columns))
         reason = (
             f"expected files {expected}, as in the first record of the archive, got {got}. All "
             "records of an archive need the same, each once"

@@ -9,6 +9,8 @@ Who writes and reads what:
 
 from __future__ import annotations
 
+import functools
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from torch_distinput.threads import named_lock
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _MOST = 1 << 26
 """Indices that a sampler without a length may yield in an epoch."""
 
@@ -45,9 +48,12 @@ def sample_batches(
         seed_generators(key)
         tell_epoch(sampler, key[1])
         if batch_size is None:
-            batches = _bound(map(_indices, sampler), length_of(sampler), len)
+            batches = list(_bound(map(_indices, sampler), length_of(sampler), len))
+            _warn_if_short(sampler, len(batches))
             return GivenBatches(tuple(batch for batch in batches if len(batch)))
-        order = GivenOrder(_indices(list(_bound(sampler, length_of(sampler), _one))))
+        indices = list(_bound(sampler, length_of(sampler), _one))
+        _warn_if_short(sampler, len(indices))
+        order = GivenOrder(_indices(indices))
     return UniformBatches(order=order, global_batch_size=batch_size, drop_last=drop_last)
 
 
@@ -65,6 +71,23 @@ def _bound(items: Iterable[T], said: int | None, count: Callable[[T], int]) -> I
             )
             raise ConfigurationError(msg)
         yield item
+
+
+def _warn_if_short(sampler: Any, num_items: int) -> None:
+    said = length_of(sampler)
+    if said is not None and num_items < said:
+        _warn_of_length(type(sampler).__name__, said, num_items)
+
+
+@functools.cache
+def _warn_of_length(name: str, said: int, num_items: int) -> None:
+    _log.warning(
+        "The len() of %s is %d, and it has yielded %d items: len() of the distributed dataset was "
+        "too large before the epoch began. All of them are delivered. (Logged once.)",
+        name,
+        said,
+        num_items,
+    )
 
 
 def _one(index: Any) -> int:  # noqa: ARG001

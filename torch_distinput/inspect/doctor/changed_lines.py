@@ -8,21 +8,28 @@ _STRATEGY = "strategy = tdi.MultiWorkerMirroredStrategy()\n"
 
 
 def write_distribution(facts: LoaderFacts, num_ranks: int) -> str:
-    """Return how the same data is distributed: the global batch size, no sampler, no set_epoch."""
+    """Return how the same data is distributed: the global batch size, no division, no set_epoch."""
     per_rank = facts.batch_size or 1
     is_global = facts.division is not None and facts.division.split_batches
     size = per_rank if is_global else per_rank * num_ranks
+    kept = [f"collate_fn={facts.collate_fn}"] * (facts.collate_fn is not None)
+    kept += ["drop_last=True"] * (facts.drop_last and facts.batch_size is not None)
     if facts.is_stream:
+        arguments = ", ".join(["stream", f"global_batch_size={size}", *kept])
         return (
-            f"{_STRATEGY}train = strategy.distribute_dataset(stream, global_batch_size={size})\n"
+            f"{_STRATEGY}train = strategy.distribute_dataset({arguments})\n"
             "for batch in train:  # the same number of steps on all ranks"
         )
-    arguments = [f"batch_size={size}"]
-    arguments += ["shuffle=True"] * (facts.order == "shuffled")
-    arguments += [f"num_workers={facts.loader_processes}"] * bool(facts.loader_processes)
+    if facts.batch_size is None:
+        batching, said = ["batch_sampler=batch_sampler"], "its batches are global: nothing by rank"
+    else:
+        batching = [f"batch_size={size}", *[facts.order_argument] * bool(facts.order_argument)]
+        is_own = facts.order_argument == "sampler=sampler"
+        said = f"batch_size is global; {'the sampler, too' if is_own else 'no sampler'}"
+    arguments = ", ".join(["dataset", *batching, *kept, *[facts.kept] * bool(facts.kept)])
     return (
-        f"{_STRATEGY}loader = DataLoader(dataset, {', '.join(arguments)})\n"
-        "train = strategy.distribute_dataset(loader, seed=0)  # batch_size is global; no sampler"
+        f"{_STRATEGY}loader = DataLoader({arguments})\n"
+        f"train = strategy.distribute_dataset(loader, seed=0)  # {said}"
     )
 
 

@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 
 from torch_distinput.inspect.doctor.dataset_contents import Contents, look_into
+from torch_distinput.inspect.doctor.kept_arguments import name_collate_fn, write_kept
 from torch_distinput.rendering.units import show_count
 
 LoaderOrder = Literal["in order", "shuffled", "drawn with replacement", "by a sampler of its own"]
@@ -69,6 +70,10 @@ class LoaderFacts:
         loader_processes: the DataLoader's own ``num_workers``.
         start_method: by which these are started; None without them.
         has_init_fn: whether it has a ``worker_init_fn``.
+        order_argument: what gives the same order to all ranks: ``"shuffle=True"``, ``""`` or, for a
+            sampler of the user's, ``"sampler=sampler"``.
+        collate_fn: the name of the user's own.
+        kept: the other arguments that stay as they are, as code.
     """
 
     dataset: str
@@ -85,6 +90,9 @@ class LoaderFacts:
     pins: bool
     start_method: str | None
     has_init_fn: bool
+    order_argument: str
+    collate_fn: str | None
+    kept: str
     contents: Contents
 
     def __str__(self) -> str:
@@ -131,6 +139,9 @@ def look_at(loader: Any) -> LoaderFacts:
         pins=loader.pin_memory,
         start_method=_start_method(loader),
         has_init_fn=loader.worker_init_fn is not None,
+        order_argument=_order_argument(sampler, dataset),
+        collate_fn=name_collate_fn(loader),
+        kept=write_kept(loader),
         contents=look_into(dataset),
     )
 
@@ -251,6 +262,14 @@ def _order_of(sampler: Any) -> LoaderOrder:
     if is_random or kind is SubsetRandomSampler:
         return "shuffled"
     return "by a sampler of its own"
+
+
+def _order_argument(sampler: Any, dataset: Any) -> str:
+    order = _order_of(sampler)
+    is_whole = isinstance(sampler, DistributedSampler) or _length(sampler) == _length(dataset)
+    if order not in {"in order", "shuffled"} or not is_whole:
+        return "sampler=sampler"
+    return "shuffle=True" if order == "shuffled" else ""
 
 
 def _batch_size(loader: DataLoader[Any], batches: Any, *, is_stream: bool) -> int | None:

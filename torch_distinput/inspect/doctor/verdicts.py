@@ -60,10 +60,11 @@ def find_by_arithmetic(facts: LoaderFacts, num_ranks: int) -> Iterator[Finding]:
 
 
 def _find_in_shares(facts: LoaderFacts, num_ranks: int, shares: EpochShares) -> Iterator[Finding]:
-    code = changed_lines.write_distribution(facts, num_ranks)
     if facts.division is None:
         yield not_divided(facts, num_ranks, shares)
         return
+    kept = replace(facts, drop_last=facts.drop_last and not shares.dropped)
+    code = changed_lines.write_distribution(kept, num_ranks)
     by, examples = _name_of(facts.division), show_count(facts.num_examples or 0, "example")
     if shares.repeated:
         text = (

@@ -208,7 +208,8 @@ class Loader:
         trained, used = self._trained, self._in_use
         if trained is not None and used is not None:
             is_last = used.step.index + 1 == self._num_steps
-            is_end = used.is_last and not framework.is_at_limit(self._trainer)
+            is_known = used.num_accumulated == 1 or not framework.is_at_limit(self._trainer)
+            is_end = used.is_last and is_known  # a group ends at the limit, whatever follows
             is_over = is_last or is_end or (self._is_read and not self._delivered)
             epoch = framework.epoch_of(self._trainer)
             position = LoaderPosition(epoch=epoch, is_over=is_over, step=used.step)
@@ -231,7 +232,7 @@ class Loader:
         known = "" if self._num_steps is None else f" of {self._num_steps}"
         _log.warning(
             "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
-            "reason). It does not train the other examples of its source (%s) in this epoch. "
+            "reason). What else there is of its source (%s) is not trained in this epoch. "
             "The next one starts from the beginning of the source: in another order with "
             "shuffle=True, otherwise with the same examples again. (Logged once.)",
             trained.last.epoch,

@@ -38,6 +38,13 @@ LENGTHS = "lengths for the budget"
 
 They go on with a budget all the same, since a place is an example of the order.
 """
+SAMPLED = "order of the sampler"
+"""A fact of a recipe whose order a sampler of the user's gives."""
+SAMPLER_CURE = (
+    "A sampler may draw from the generators of torch, NumPy and Python, which are seeded by seed "
+    "and epoch when it is iterated. One with a generator of its own gives another order each time: "
+    "let it make that anew, from a seed and the epoch, in a method set_epoch(epoch)."
+)
 _TOKENS = "tokens"
 Recipe = Mapping[str, Any]
 """What decides which examples come in which order: names and plain values."""
@@ -179,10 +186,11 @@ def check_recipe(
             f"{fact} was {saved.get(fact, 'another')!r}, and here it is {value!r}"
             for fact, value in odd.items()
         )
+        why = f" {SAMPLER_CURE}" if SAMPLED in odd else ""
         msg = (
             f"Expected a state of {name} as it is distributed here, got one in which {said}. A "
             "position counts in the order that the recipe makes: distribute the same data with "
-            "the same settings, or start a new epoch without the state."
+            f"the same settings, or start a new epoch without the state.{why}"
         )
         raise ConfigurationError(msg)
 

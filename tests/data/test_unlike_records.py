@@ -1,0 +1,63 @@
+"""Records of other types than those before them: named, and left out one by one."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import torch_distinput as tdi
+from torch_distinput.data.formats import text
+
+PADDING = "p" * 2000
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 14)
+
+
+def play(path, records, **arguments):
+    lines = [json.dumps({"pad": PADDING, **record}) + "\n" for record in records]
+    path.write_text("".join(lines))
+    files = tdi.FileDataset(str(path), reader="jsonl", **arguments)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=4)
+    with iter(dataset) as iterator:
+        found = [i for batch in iterator for i in batch["i"].tolist()]
+        return found, iterator.stats().skipped
+
+
+def test_the_record_and_the_type_to_write_are_named(tmp_path):
+    records = [{"i": i, "x": 0.5 if i == 33 else 1} for i in range(40)]
+    said = r"a.jsonl, record 33: expected torch.int64 .*record\['x'\].*got torch.float64"
+    with pytest.raises(tdi.SourceError, match=said) as caught:
+        play(tmp_path / "a.jsonl", records)
+    assert "columns={'x': torch.float64}, with the other columns" in str(caught.value)
+    assert '{"pad": "ppp' in str(caught.value)
+
+
+def test_lists_of_another_length_are_told_apart(tmp_path):
+    records = [{"i": i, "x": [1] * (2 + i // 20)} for i in range(40)]
+    wanted = "columns={'x': (torch.int64, ...)}"
+    with pytest.raises(tdi.SourceError, match=rf"record \d+: .*{re.escape(wanted)}"):
+        play(tmp_path / "a.jsonl", records)
+
+
+@pytest.mark.parametrize("strings", ["list", "packed"])
+def test_only_they_are_left_out_and_counted(tmp_path, strings):
+    records = [
+        {"i": i, "x": 0.5 if i in {33, 37} else 1} | ({"t": "some"} if i % 4 == 0 else {})
+        for i in range(60)
+    ]
+    path = tmp_path / "a.jsonl"
+    found, skipped = play(path, records, strings=strings, on_error="skip")
+    assert found == [i for i in range(60) if i not in {33, 37}]
+    assert skipped == {str(path): 2}
+
+
+def test_a_chunk_without_a_column_is_left_out_as_a_whole(tmp_path):
+    records = [{"i": i} | ({"t": "some"} if i < 20 else {}) for i in range(40)]
+    found, skipped = play(tmp_path / "a.jsonl", records, on_error="skip")
+    assert found == list(range(27))  # nine lines a chunk
+    assert sum(skipped.values()) == 2
