@@ -10,6 +10,7 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.sources.examples import deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.user_sources.bookmark import start_run
@@ -48,8 +49,14 @@ class ReadyStream:
         try:
             run = start_run(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(batch=0, row=0))
-            for batch in run.items:
+            beginning, items = None, run.items
+            if shard.marked and not run.has_state:
+                beginning = Beginning(self.source, start, most=1)
+                items = beginning.watch(items)
+            for batch in items:
                 stop = first + self._count(number, batch)
+                if beginning is not None and not number:
+                    place = Cursor(start=beginning.place(batch=0, row=0))
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
                 here = run.place(batch=number, row=first)

@@ -36,7 +36,10 @@ class BookmarkedRun:
 
     Attributes:
         items: what it yields.
+        has_state: it can tell where it is.
     """
+
+    has_state = True
 
     def __init__(self, source: Any, start: Start, *, epoch: int | None) -> None:
         """Start a copy of a stream, from its beginning or from a :meth:`place`."""

@@ -137,6 +137,11 @@ class SourceRun:
             iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
         )
 
+    @property
+    def has_state(self) -> bool:
+        """Whether it, or its iterator, can tell where it is."""
+        return bool(self._holders)
+
     def beginning(self, **numbers: int) -> Start:
         """Where its epoch begins; None if it does not tell."""
         return None if self._epoch_start is None else make_place(numbers, self._epoch_start)
