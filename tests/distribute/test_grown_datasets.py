@@ -151,7 +151,7 @@ def test_in_what_is_made_of_it(part, whole):
     for make in filter(None, (part, whole)):
         source = make(source)
     dataset = one().distribute_dataset(source, global_batch_size=2, collate_fn=numbered)
-    assert len(list(dataset))
+    assert list(dataset)
     documents.append(DOCUMENTS[0])
     with pytest.raises((tdi.ConfigurationError, tdi.SourceError), match="got 5 at the beginning"):
         list(dataset)

@@ -92,7 +92,8 @@ class ExampleReader:
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
         first = self._position
-        taken = Examples(self._next(num_rows))
+        with self._run.at_epoch:
+            taken = Examples(self._next(num_rows))
         if not taken:
             return None
         if self._beginning is not None and self._start is None:
@@ -107,7 +108,8 @@ class ExampleReader:
         first, positions = self._position, count(self._position)
         try:
             # Nobody sees an example: counted at the pace of the source, without a step of Python's.
-            deque(zip(islice(self._examples, num_rows), positions, strict=False), maxlen=0)
+            with self._run.at_epoch:
+                deque(zip(islice(self._examples, num_rows), positions, strict=False), maxlen=0)
         except Exception as error:
             self._position = next(positions)
             raise source_error(error, f"example {self._position}") from error

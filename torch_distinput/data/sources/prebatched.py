@@ -13,7 +13,8 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.sources.examples import deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.data.user_sources.bookmark import start_run
+from torch_distinput.data.user_sources.bookmark import BookmarkedRun, start_run
+from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
@@ -49,7 +50,7 @@ class ReadyStream:
         try:
             run = start_run(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(batch=0, row=0))
-            beginning, items = None, run.items
+            beginning, items = None, _read_at_epoch(run)
             if shard.marked and not run.has_state:
                 beginning = Beginning(self.source, start, most=1)
                 items = beginning.watch(items)
@@ -73,3 +74,14 @@ class ReadyStream:
         except (TypeError, ValueError) as error:
             msg = f"Element {number} of the source should be {self.expected}: {error} {self.cure}"
             raise SourceError(msg) from error
+
+
+def _read_at_epoch(run: SourceRun | BookmarkedRun) -> Iterator[Any]:
+    """What a run yields."""
+    end = object()
+    while True:
+        with run.at_epoch:
+            item = next(run.items, end)
+        if item is end:
+            return
+        yield item
