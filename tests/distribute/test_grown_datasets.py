@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, WeightedRandomSampler
 
 import torch_distinput as tdi
@@ -112,3 +113,62 @@ def test_an_epoch_is_told_once(sampler, num_workers, num_threads):
     dataset = one().distribute_dataset(loader, num_threads=num_threads)
     assert [2, 2, 2] == [len(list(dataset)) for _ in range(3)]
     assert [0, 1, 2] == source.told
+
+
+DOCUMENTS: Any = [torch.tensor(row) for row in ([1, 2], [3], [4, 5, 6], [7])]
+
+
+def numbered(examples):
+    """A batch of any examples."""
+    return torch.arange(len(examples))
+
+
+def mixed(source):
+    """Beside another source with an index."""
+    return tdi.mix({"a": source, "b": DOCUMENTS}, weights={"a": 1, "b": 1})
+
+
+def mixed_with_a_stream(source):
+    """All are read in order."""
+    return tdi.mix({"a": source, "b": lambda: iter(DOCUMENTS)}, weights={"a": 1, "b": 1})
+
+
+def packed(source):
+    """In rows of four tokens."""
+    return tdi.pack(source, length=4, tokens=None)
+
+
+def bucketed(source):
+    """By length."""
+    return tdi.bucket(source, length=len, boundaries=[2], window=4)
+
+
+@pytest.mark.parametrize("whole", [None, packed, bucketed])
+@pytest.mark.parametrize("part", [None, mixed, mixed_with_a_stream])
+def test_in_what_is_made_of_it(part, whole):
+    """A mixture, rows that documents are packed into, buckets; and one in another."""
+    source = documents = DOCUMENTS[:]
+    for make in filter(None, (part, whole)):
+        source = make(source)
+    dataset = one().distribute_dataset(source, global_batch_size=2, collate_fn=numbered)
+    assert list(dataset)
+    documents.append(DOCUMENTS[0])
+    with pytest.raises((tdi.ConfigurationError, tdi.SourceError), match="got 5 at the beginning"):
+        list(dataset)
+
+
+def test_on_one_worker():
+    """The others hear of it."""
+
+    def work(strategy):
+        documents = DOCUMENTS[:]
+        dataset = strategy.distribute_dataset(
+            mixed(documents), global_batch_size=2, collate_fn=numbered
+        )
+        list(dataset)
+        if strategy.worker_index == 1:
+            documents.append(DOCUMENTS[0])
+        with pytest.raises((tdi.ConfigurationError, tdi.PeerFailedError), match="got 5 at"):
+            iter(dataset)
+
+    simulate(work, num_workers=2)

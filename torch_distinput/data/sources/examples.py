@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch, Examples
+from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import RowReader, Stream
@@ -79,6 +80,10 @@ class ExampleReader:
         self._position = self._skipped = start.number("example") if start else 0
         self._start = start if self._position else self._run.beginning(example=0)
         self._examples = self._run.items
+        self._beginning = None
+        if shard.marked and not self._run.has_state:
+            self._beginning = Beginning(source, start)
+            self._examples = self._beginning.watch(self._examples)
         self._witness = None
         if shard.watched:
             self._witness = Witness("example", self._position, self._position)
@@ -87,10 +92,13 @@ class ExampleReader:
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next examples, not collated."""
         first = self._position
-        place = Cursor(start=self._start, skip=first - self._skipped)
-        taken = Examples(self._next(num_rows))
+        with self._run.at_epoch:
+            taken = Examples(self._next(num_rows))
         if not taken:
             return None
+        if self._beginning is not None and self._start is None:
+            self._start = self._beginning.place(example=0)
+        place = Cursor(start=self._start, skip=first - self._skipped)
         if here := self._run.place(example=self._position):
             self._start, self._skipped = here, self._position
         return Chunk(data=taken, ids=np.arange(first, self._position), place=place)
@@ -100,7 +108,8 @@ class ExampleReader:
         first, positions = self._position, count(self._position)
         try:
             # Nobody sees an example: counted at the pace of the source, without a step of Python's.
-            deque(zip(islice(self._examples, num_rows), positions, strict=False), maxlen=0)
+            with self._run.at_epoch:
+                deque(zip(islice(self._examples, num_rows), positions, strict=False), maxlen=0)
         except Exception as error:
             self._position = next(positions)
             raise source_error(error, f"example {self._position}") from error

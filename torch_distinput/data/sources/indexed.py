@@ -185,16 +185,20 @@ class IndexedStream(Stream):
         fetch: returns the examples at indices.
         make_order: the order of an epoch, by a seed and the epoch.
         told: tells the dataset which epoch is read.
+        check_length: refuses a dataset that has grown or shrunk, in an epoch.
         packed_contents: see :class:`IndexedSource`.
     """
 
     fetch: Callable[[Indices], Batch]
     make_order: Callable[[int, int], ExampleOrder]
     told: EpochTeller
+    check_length: Callable[[int], None]
     packed_contents: Indices | None = None
 
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start anywhere."""
+        with self.told.at(shard.epoch):
+            self.check_length(shard.epoch)
         order = self.make_order(shard.seed, shard.epoch)
         return _IndexReader(order, start.check(_INDEX).number("row") if start else 0)
 

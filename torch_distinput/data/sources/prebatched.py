@@ -10,9 +10,11 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
+from torch_distinput.data.sources.beginning import Beginning
 from torch_distinput.data.sources.examples import deal_shard
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.data.user_sources.bookmark import start_run
+from torch_distinput.data.user_sources.bookmark import BookmarkedRun, start_run
+from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
@@ -48,8 +50,14 @@ class ReadyStream:
         try:
             run = start_run(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(batch=0, row=0))
-            for batch in run.items:
+            beginning, items = None, _read_at_epoch(run)
+            if shard.marked and not run.has_state:
+                beginning = Beginning(self.source, start, most=1)
+                items = beginning.watch(items)
+            for batch in items:
                 stop = first + self._count(number, batch)
+                if beginning is not None and not number:
+                    place = Cursor(start=beginning.place(batch=0, row=0))
                 yield Chunk(data=rows.with_tensors(batch), ids=np.arange(first, stop), place=place)
                 number, first = number + 1, stop
                 here = run.place(batch=number, row=first)
@@ -66,3 +74,14 @@ class ReadyStream:
         except (TypeError, ValueError) as error:
             msg = f"Element {number} of the source should be {self.expected}: {error} {self.cure}"
             raise SourceError(msg) from error
+
+
+def _read_at_epoch(run: SourceRun | BookmarkedRun) -> Iterator[Any]:
+    """What a run yields."""
+    end = object()
+    while True:
+        with run.at_epoch:
+            item = next(run.items, end)
+        if item is end:
+            return
+        yield item

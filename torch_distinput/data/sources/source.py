@@ -103,6 +103,7 @@ class IndexedSource:
     """Examples by index; their number is known on all ranks, or a sampler says which there are.
 
     Attributes:
+        inner_sources: what was mixed or packed.
         mixture: how the indices of several sources are mixed, of which an epoch has
             ``num_examples``.
         facts: what of a mixture, or of buckets, decides the order.
@@ -119,6 +120,7 @@ class IndexedSource:
     request: Request
     sampler: Iterable[Any] | None = None
     loader: LoaderOptions = field(default_factory=LoaderOptions)
+    inner_sources: tuple[IndexedSource, ...] = ()
     mixture: MixedIndices | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     bucketing: Bucketing | None = None
@@ -177,14 +179,15 @@ class IndexedSource:
     def check_length(self, epoch: int) -> None:
         """Refuse a dataset that has grown or shrunk; it was told the epoch.
 
-        Not where a sampler says which examples there are, nor where they were mixed or packed.
+        Not where a sampler says which examples there are.
 
         Raises:
             ConfigurationError: a ValueError; its length is not the one that is played.
         """
-        is_made = self.mixture is not None or self.packed_contents is not None
+        for source in self.inner_sources:
+            source.check_length(epoch)
         known, dataset = self.num_examples, self.dataset
-        if is_made or known is None or self.sampler is not None or dataset is None:
+        if self.inner_sources or known is None or self.sampler is not None or dataset is None:
             return
         if (found := len(dataset)) != known:
             msg = (

@@ -103,10 +103,10 @@ class SpotCheck:
 
 def _prints_of(fetch: Callable[[Indices], Batch], index: int) -> list[int]:
     leaves, _ = flatten(fetch(np.array([index])))
-    return [fingerprint(_drop_folders(leaf)) for leaf in leaves]
+    return [fingerprint(drop_folders(leaf)) for leaf in leaves]
 
 
-def _drop_folders(leaf: Any) -> Any:
+def drop_folders(leaf: Any) -> Any:
     """A list of strings or paths, or packed ones, with the last part of those that are absolute."""
     if isinstance(leaf, PackedStrings) and leaf.dtype is str:
         leaf = leaf.to_list()

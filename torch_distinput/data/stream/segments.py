@@ -9,6 +9,7 @@ from functools import partial
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.protocols import CountedStream, Stream
 from torch_distinput.data.stream.reader_chain import Link, ReaderChain
+from torch_distinput.data.user_sources.states import find_mark
 from torch_distinput.plan.assignment.bounds import FixedBounds
 from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
@@ -43,9 +44,13 @@ def _placed(chunk: Chunk, *, number: int, is_last: bool) -> Chunk:
 
 
 def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | None:
-    """The place of a batch that begins with a chunk; None where it is the beginning of all."""
+    """The place of a batch that begins with a chunk.
+
+    None where it is the beginning of all; one with a mark is told once, with the first batch.
+    """
     place = chunk.place
-    if not place.segment and place.start is None:
+    is_beginning = place.start is None or (place.skip and find_mark(place.start))
+    if not place.segment and is_beginning:
         return None
     return ResumePoint(batch=batch, row=row - place.skip, segment=place.segment, start=place.start)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
@@ -36,7 +37,12 @@ class BookmarkedRun:
 
     Attributes:
         items: what it yields.
+        has_state: it can tell where it is.
+        at_epoch: nothing; it is told its epoch, and nobody else has it.
     """
+
+    has_state = True
+    at_epoch = AtEpoch(None, 0)
 
     def __init__(self, source: Any, start: Start, *, epoch: int | None) -> None:
         """Start a copy of a stream, from its beginning or from a :meth:`place`."""

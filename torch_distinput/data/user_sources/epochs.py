@@ -4,7 +4,8 @@ Datasets and samplers that shuffle by an epoch have ``set_epoch``, and it is eas
 
 One dataset may be distributed twice, or in parts that a split has made of it: while one of them is
 trained, the other is evaluated, at an epoch of its own, and what one was told is not what the other
-plays. So a dataset with an index is told again, where that is not the epoch to fetch from:
+plays. So a dataset with an index is told again, where that is not the epoch to fetch from, and a
+stream where it is not the epoch to read the next rows in:
 
     train, epoch 3    told 3, fetches |                  | told 3, fetches
     evaluate, 0                       | told 0, fetches  |
@@ -66,7 +67,7 @@ def hears_epochs(source: Any) -> bool:
 
 @final
 class AtEpoch:
-    """Around fetches from a dataset with an index: it is at this epoch meanwhile.
+    """Around fetches from a dataset with an index, or reading from a stream: it is at this epoch.
 
     Several threads may fetch at one epoch; who is at another one waits for them.
     """

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
-from torch_distinput.data.user_sources.epochs import hears_epochs, tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch
 from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
 from torch_distinput.data.user_sources.single_process import (
@@ -100,6 +100,7 @@ class SourceRun:
 
     Attributes:
         items: what it yields; an iterator that is started once.
+        at_epoch: around reading from it; see :class:`AtEpoch`.
     """
 
     def __init__(
@@ -131,11 +132,17 @@ class SourceRun:
             else:  # perhaps it was left half-way
                 first = known.first_state
                 iterator = self._restart(first if is_prompt(source) else mark_new(first))
+        self.at_epoch = AtEpoch(None if epoch is None else source, epoch or 0)
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
         self.items = iterate_as_single_process(
             iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
         )
+
+    @property
+    def has_state(self) -> bool:
+        """Whether it, or its iterator, can tell where it is."""
+        return bool(self._holders)
 
     def beginning(self, **numbers: int) -> Start:
         """Where its epoch begins; None if it does not tell."""

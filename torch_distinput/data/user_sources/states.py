@@ -40,6 +40,7 @@ from torch_distinput.plan.progress.place import Place, Start
 
 SOURCE, STREAMS = "source", "streams"
 """The kinds of place in one source of the user's, and in several that are played side by side."""
+_MARK = "mark"
 _PACKED = "torch:"
 _BOTH = "both:"
 _AFTER = "after "
@@ -72,8 +73,8 @@ def next_epoch(start: Start, epoch: int, *, ended: bool) -> Start:
     ``ended``: it was played to its end. Else it begins anew, if the source tells how.
     """
     if start is not None and start.kind == STREAMS:
-        inner = (next_epoch(own, epoch, ended=ended) for own in start.inner)
-        return start._replace(inner=tuple(inner))
+        inner = tuple(next_epoch(own, epoch, ended=ended) for own in start.inner)
+        return start._replace(inner=inner) if any(inner) else None
     if start is None or start.kind != SOURCE:
         return None
     numbers, words = split_place(start)
@@ -90,6 +91,17 @@ def make_place(numbers: Mapping[str, int], state: str, beginning: str | None = N
     Words at the numbers 0 are for the beginning, and stand alone.
     """
     return Place(SOURCE, (*numbers.items(), ("state", state), ("beginning", beginning)))
+
+
+def make_marked_place(numbers: Mapping[str, int], mark: tuple[int, int]) -> Place:
+    """The beginning of a source without words, with a mark of what it began with."""
+    return Place(SOURCE, (*numbers.items(), (_MARK, mark)))
+
+
+def find_mark(start: Start) -> tuple[int, int] | None:
+    """The mark in a place, if there is one: how many items it is of, and their fingerprint."""
+    name, mark = start.values[-1] if start and start.values else ("", None)
+    return mark if name == _MARK else None
 
 
 def split_place(start: Start) -> tuple[dict[str, int], list[str]]:

@@ -34,6 +34,8 @@ class Shard:
         watched: the workers will compare what each has read of it.
         reassignments: what was touched before the files were assigned; these stay where they were.
         num_files: how many of its files it holds, from the first on.
+        marked: its places hold a mark of what it began with. Only those of worker 0 do: a source
+            that begins otherwise does so on all, and a state stays small.
     """
 
     seed: int = 0
@@ -44,6 +46,7 @@ class Shard:
     watched: bool = False
     reassignments: tuple[tuple[int, ...], ...] = ()
     num_files: int = ALL
+    marked: bool = False
 
     def select(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what it holds of all files or shards, which come in the order of the epoch."""
@@ -137,7 +140,13 @@ class Route:
         if self.policy is not AutoShardPolicy.FILE:
             sparse = self.splitter.shared and self.splitter.topology.num_workers > 1
             watched = sparse and self.audited
-            return Shard(seed=self.seed, epoch=position.epoch, sparse=sparse, watched=watched)
+            return Shard(
+                seed=self.seed,
+                epoch=position.epoch,
+                sparse=sparse,
+                watched=watched,
+                marked=not segment.worker,
+            )
         before = position.reassignments[: segment.assignment]
         after = position.reassignments[segment.assignment :]
         return Shard(
@@ -147,6 +156,7 @@ class Route:
             index=segment.worker,
             reassignments=before,
             num_files=segment.num_files,
+            marked=not segment.worker,
         )
 
     def plan_reads(self, position: Position, steps_per_batch: int) -> ReadPlan:

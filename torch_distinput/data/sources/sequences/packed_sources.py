@@ -84,6 +84,7 @@ def _pack_indexed(
         loader=LoaderOptions(
             num_workers=request.num_workers, num_threads=request.num_threads, dataset=packing
         ),
+        inner_sources=(documents,),
         facts=_describe(packing, documents.facts, lengths),
         packed_contents=plan.count_contents(),
     )
