@@ -26,17 +26,13 @@ NOT_KNOWN = "not known"
 
 LEFT_AT = "step at which the epoch before was left"
 """What tells of a worker that broke out of its loop alone."""
-<<<<<<< HEAD
-EPOCH, POSITION = "epoch", "position"
+EPOCH, POSITION, ORDER = "epoch", "position", "order from "
 PLACE = "place to read on from"
 """What partners do not compare: workers tell each other of it in time, each row of a mesh apart."""
 _STATE_CURE = (
     "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the same "
     "state."
 )
-=======
-EPOCH, POSITION, ORDER = "epoch", "position", "order from "
->>>>>>> readers
 _CURES = {
     LEFT_AT: (
         "Did one rank leave its loop, or load a state, alone? Leave a loop on all ranks at the "
@@ -46,16 +42,9 @@ _CURES = {
         "Was a state loaded, or an epoch set, on some ranks only? Call load_state_dict() and "
         "set_epoch() on all ranks, with the same value."
     ),
-<<<<<<< HEAD
     POSITION: _STATE_CURE,
     PLACE: _STATE_CURE,
-=======
-    POSITION: (
-        "Was a state loaded on some ranks only? Call load_state_dict() on all ranks, with the "
-        "same state."
-    ),
     ORDER: SAMPLER_CURE,
->>>>>>> readers
 }
 """By how a fact begins."""
 _CURE = (
