@@ -229,11 +229,11 @@ class _List(LeafKind):
         return self.take(leaf, last_repeated(count, num_rows))
 
     def spec(self, leaf: Any) -> TensorSpec:
-        first = type(leaf[0]) if leaf else object
-        return TensorSpec((None,), first if first in _TEXT else object)
+        return TensorSpec((None,), self.outline(leaf))
 
     def outline(self, leaf: Any) -> Any:
-        return self.spec(leaf)
+        first = type(leaf[0]) if leaf else object
+        return first if first in _TEXT else object
 
     def blank(self, spec: TensorSpec, num_rows: int, order: Order) -> Any:  # noqa: ARG002
         return [_BLANKS.get(spec.dtype)] * num_rows

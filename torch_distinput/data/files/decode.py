@@ -55,7 +55,7 @@ class Decode:
         chunks = upstream(key, place.before(self.kind))
         mapped = time_decode(key.clock, self.mapped)
         decoded = (
-            replace(mapped(chunk, key), place=chunk.place.within(self.kind))
+            mapped(chunk, key).moved(chunk.place.within(self.kind))
             for chunk in chunks
         )
         return self.schema.uniform((chunk for chunk in decoded if chunk.num_rows), key)
@@ -91,7 +91,7 @@ class Decode:
         if num_rows(data) != chunk.num_rows:
             msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
             raise ValueError(msg)
-        return replace(chunk, data=data)
+        return chunk._replace(data=data)
 
     def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode each record by itself, and leave out those with which that fails."""
@@ -154,7 +154,7 @@ class Schema:
                 continue
             fitted, reason = first.fit(chunk.data)
             if reason is None:
-                yield replace(chunk, data=fitted)
+                yield chunk._replace(data=fitted)
             else:
                 path, where = key.where(chunk.ids[0])
                 self._log.bad(path, f"from {where} on", reason)
