@@ -25,7 +25,7 @@ LIMIT = 60.0
 class Step:
     """What a vote sees of a step."""
 
-    count: int
+    num_rows: int
     mark: int = 0
     num_bytes: int = 1
     resume_point: ResumePoint | None = None
@@ -35,7 +35,7 @@ class Step:
 def agree(strategy, steps, **keywords):
     """Start an agreement among simulated workers."""
     channel = strategy._session.communicator.open_channel(timeout=LIMIT)
-    keywords = {"shared": False, "introduce": lambda step: step.count, **keywords}
+    keywords = {"shared": False, "introduce": lambda step: step.num_rows, **keywords}
     layout = BatchLayout(
         num_workers=strategy.num_workers,
         replicas_per_worker=1,
@@ -53,7 +53,7 @@ def drained(running):
     """All agreed steps, and the ending."""
     taken = []
     while isinstance(item := running.next(LIMIT), Agreed):
-        taken.append((None if item.step is None else item.step.count, item.num_examples))
+        taken.append((None if item.step is None else item.step.num_rows, item.num_examples))
     return taken, item
 
 
@@ -197,7 +197,7 @@ def test_a_step_that_cannot_be_introduced_ends_all(introduce):
     """Whether it has no spec or one that cannot be sent: before the first step, on all workers."""
 
     def work(strategy):
-        own = introduce if strategy.worker_index == 1 else (lambda step: step.count)
+        own = introduce if strategy.worker_index == 1 else (lambda step: step.num_rows)
         running = agree(strategy, [Step(1)] * 5, introduce=own)
         taken, ending = drained(running)
         assert not taken

@@ -27,6 +27,6 @@ def test_steps_without_rows_are_planned_when_their_turn_comes(num_workers):
     counts = []
     _, steps = fetch_steps(plan(), loader, epoch=0, owned=False)
     for step, _ in steps:
-        counts.append(step.count)
+        counts.append(step.num_rows)
         assert len(planned) <= len(counts) + 2 * num_workers
     assert [number % 50 == 7 for number in range(100)] == counts

@@ -48,3 +48,24 @@ def test_values_that_no_row_of_a_jagged_batch_has_are_not_joined():
     batch = torch.nested.nested_tensor_from_jagged(torch.arange(9.0), torch.tensor([1, 3, 4]))
     joined = concat_rows([batch, batch])
     assert [[1.0, 2.0], [3.0], [1.0, 2.0], [3.0]] == [row.tolist() for row in joined.unbind()]
+
+
+def test_a_long_list_is_measured_by_some_of_its_rows():
+    """A thread that reads ahead asks for each step: to look at all rows took longer than to cut."""
+    looks = 0
+
+    class Row(str):
+        __slots__ = ()
+
+        def __len__(self):
+            nonlocal looks
+            looks += 1
+            return super().__len__()
+
+    rows = [Row("x" * (100 + number % 100)) for number in range(6_400)]
+    found = leaf_kinds.LIST.num_bytes(rows)
+    assert 64 == looks
+    assert found == pytest.approx(leaf_kinds.LIST.num_bytes(list(map(str, rows))))
+    assert 6_400 * 100 < found < 6_400 * 300
+    assert 3 * (2 + 56) == leaf_kinds.LIST.num_bytes(["ab"] * 3)
+    assert 0 == leaf_kinds.LIST.num_bytes([])

@@ -50,3 +50,22 @@ def test_what_a_segment_noted_is_told_after_its_end():
     while reader.take(1) is not None:
         pass
     assert [1, 2, 3, 4] * 2 == [report.retries for report in iter(reader.notes, None)]
+
+
+def test_a_first_segment_alone_is_what_its_reader_says():
+    """As it is for nearly all: nothing stands between a step and its reader."""
+
+    class Skipping(Files):
+        skipped = 0
+
+        def open(self, shard, start):
+            del shard, start
+            return self
+
+        def skip(self, num_rows):
+            self.skipped += num_rows
+
+    stream = Skipping()
+    assert stream is open_segments(stream, [ReadSegment(shard=Shard(), skip=3)])
+    assert 3 == stream.skipped
+    assert stream is not open_segments(stream, [ReadSegment(shard=Shard(), number=1)])

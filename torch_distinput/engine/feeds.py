@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
@@ -158,8 +157,8 @@ class OwnFeed:
 def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[Delivery]:
     """What a single worker delivers: it has only itself to agree with."""
     for step in steps:
-        count = step.count
-        progress = counter.add_step(count, step.num_touched, step.resume_point)
+        count, trace = step.num_rows, step.trace
+        progress = counter.add_step(count, trace.num_touched, trace.resume_point)
         if count:
             yield Delivery(step, count, progress)
 
@@ -213,7 +212,7 @@ class SlicedFeed:
             own = tuple(None if part is None else cut(part) for part in parts)
         except SourceError as error:
             raise locate_error(error, self._worker, index) from error
-        return delivery._replace(step=replace(delivery.step, parts=own))
+        return delivery._replace(step=delivery.step._replace(parts=own))
 
     def spec(self) -> Any:
         """Cut what the feed says."""

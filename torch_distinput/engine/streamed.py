@@ -87,7 +87,7 @@ class StreamedInput:
         number = position.steps
         for parts in zip_longest(*started):
             steps = [part or empty_step(position.layout.replicas_per_worker) for part in parts]
-            if any(part.count for part in steps):
+            if any(part.num_rows for part in steps):
                 if number == step:
                     return workers[0].tally.join(steps)
                 number += 1

@@ -110,7 +110,7 @@ class AgreementQueue(Generic[S]):
             self._num_wanted = 1  # any step may be the one
             self._votable.wait_for(self._can_introduce)
             self._num_wanted = _NEVER
-            return next((step for step, _ in self._ready if step.count), None)
+            return next((step for step, _ in self._ready if step.num_rows), None)
 
     def introduce(self, introduced: list[Any]) -> None:
         """Leave what the workers' first steps introduced, in worker order."""
@@ -219,7 +219,7 @@ class AgreementQueue(Generic[S]):
         known = self._state if len(self._ready) <= WINDOW else VoterState.RUNNING
         return Vote(
             state=VoterState.CLOSED if self._state is VoterState.CLOSED else known,
-            counts=tuple(step.count for step in steps),
+            counts=tuple(step.num_rows for step in steps),
             marks=tuple(step.mark for step in steps),
             files_touched=tuple(step.num_touched for step in steps),
             resume_points=self._points_to_tell(steps),
@@ -243,7 +243,7 @@ class AgreementQueue(Generic[S]):
         """A step with examples is there, or none will come soon."""
         if self._state is not VoterState.RUNNING or len(self._ready) >= WINDOW:
             return True
-        return any(step.count for step, _ in self._ready)
+        return any(step.num_rows for step, _ in self._ready)
 
     def _wait_until_due(self) -> None:
         while True:

@@ -16,7 +16,7 @@ class Votable(Protocol):
     """What a vote must know of a step; nothing of its examples."""
 
     @property
-    def count(self) -> int:
+    def num_rows(self) -> int:
         """Examples of this worker in the step."""
 
     @property

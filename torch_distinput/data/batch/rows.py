@@ -56,7 +56,8 @@ def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     """Return the rows from ``start`` (inclusive) to ``stop`` (exclusive) as views."""
     if start == stop:
         return drop_rows(batch)
-    return map_leaves(lambda leaf: kind_of(leaf).slice(leaf, start, stop), batch)
+    leaves, structure = flatten(batch)
+    return structure.build([kind_of(leaf).slice(leaf, start, stop) for leaf in leaves])
 
 
 def take_rows(batch: Batch, indices: NDArray[np.int64]) -> Batch:

@@ -71,16 +71,17 @@ def compile_build(structure: Structure) -> Callable[[Sequence[Any]], Any]:
 
 def compile_leaves(
     structure: Structure,
-    is_leaf: Callable[[Any], bool],
+    parts_of: Callable[[Any], Any],
     is_row_list: Callable[[Any], bool],
     stand_ins: Mapping[type, tuple[type, ...]],
 ) -> Callable[[Any], list[Any] | None]:
     """Return a function that lists the leaves of a tree; None if its structure is another.
 
-    ``stand_ins``: for some classes others whose trees have their structure.
+    ``parts_of``: None for a leaf. ``stand_ins``: for some classes others whose trees have their
+    structure.
     """
     code = _Code(stand_ins)
-    code.scope.update(plain=_PLAIN, is_leaf=is_leaf, is_row_list=is_row_list)
+    code.scope.update(plain=_PLAIN, parts_of=parts_of, is_row_list=is_row_list)
     names: list[str] = []
     lines = list(code.unpacked(structure, "tree", names))
     return code.function("tree", [*lines, f"return [{', '.join(names)}]"])
@@ -127,7 +128,8 @@ class _Code:
         kind = structure.kind
         if kind is None:
             names.append(tree)
-            yield f"if type({tree}) not in plain and not is_leaf({tree}): return None"
+            is_no_leaf = f"type({tree}) not in plain and parts_of({tree}) is not None"
+            yield f"if {is_no_leaf}: return None"
             return
         if kind is type(None):
             yield f"if {tree} is not None: return None"

@@ -13,6 +13,7 @@ import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import Any, final
 
 import numpy as np
@@ -107,7 +108,7 @@ def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Apply ``fn`` to each leaf, together with the leaves of other trees of the same structure."""
     leaves, structure = flatten(tree)
     columns = [flatten(other)[0] for other in others]
-    return unflatten(structure, [fn(*row) for row in zip(leaves, *columns, strict=True)])
+    return structure.build(list(starmap(fn, zip(leaves, *columns, strict=True))))
 
 
 def leaf_names(structure: Structure, prefix: str = "batch") -> list[str]:
@@ -135,9 +136,7 @@ def _flatten(
     leaves = []
     structure = _walk(tree, leaves, parts_of)
     if len(same_type) < _MOST_KNOWN and len(leaves) <= MOST_LEAVES:
-        leaves_of = compile_leaves(
-            structure, lambda leaf: parts_of(leaf) is None, is_row_list, _stand_ins(parts_of)
-        )
+        leaves_of = compile_leaves(structure, parts_of, is_row_list, _stand_ins(parts_of))
         # Also where it finds none, as a class stands for another: else it were made each time.
         if len(known) >= _MOST_TYPES:
             known.clear()

@@ -56,7 +56,7 @@ class Decode:
         for chunk in upstream(key, place.before(self.kind)):
             fitted = decoded(chunk, key)
             if fitted.num_rows:
-                yield replace(fitted, place=chunk.place.within(self.kind))
+                yield fitted.moved(chunk.place.within(self.kind))
 
     def count(self, num_records: int) -> int:
         """All are left: lengths are not known beforehand where bad records are skipped."""
@@ -118,7 +118,7 @@ class Decode:
         if num_rows(data) != chunk.num_rows:
             msg = f"decode() must keep the rows, got {num_rows(data)} for {chunk.num_rows} records."
             raise ValueError(msg)
-        return replace(chunk, data=data)
+        return chunk._replace(data=data)
 
     def _without_broken(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode each record by itself, and leave out those with which that fails."""
@@ -190,7 +190,7 @@ class Schema:
         if is_like_it and outline_of(leaves) == first.outline:  # as nearly all
             return chunk, None
         fitted, reason = first.fit(chunk.data)
-        return replace(chunk, data=fitted), reason
+        return chunk._replace(data=fitted), reason
 
     def unlike(self, data: Batch) -> str | None:
         """What is odd in some records of a chunk that does not fit."""

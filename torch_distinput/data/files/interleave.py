@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
@@ -63,9 +63,8 @@ def interleaved(
                     next_partition = came[0] + 1
             places[number], block = _block(places[number], block_length)
             if block is not None:
-                yield replace(
-                    block, place=Cursor(start=turn, skip=skip, num_touched=next_partition)
-                )
+                place = Cursor(start=turn, skip=skip, num_touched=next_partition)
+                yield block.moved(place)
                 skip += block.num_rows
 
 

@@ -118,7 +118,7 @@ class Map:
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
         call = self._keyed(key) if self.wants_rng else (lambda record, _: self.fn(record))
-        return replace(chunk, data=Examples(_each(call, chunk, key)))
+        return chunk._replace(data=Examples(_each(call, chunk, key)))
 
     def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
         def call(record: Any, place: Any) -> Any:
@@ -142,7 +142,7 @@ class Filter:
             kept = judge(chunk, key)
             if any(kept):
                 left = chunk if all(kept) else chunk.take(np.flatnonzero(kept))
-                yield replace(left, place=chunk.place.within(self.kind))
+                yield left.moved(chunk.place.within(self.kind))
 
     def _judge(self, chunk: Chunk, key: Key) -> list[bool]:
         verdicts = _each(lambda record, _: self.fn(record), chunk, key)
@@ -197,7 +197,7 @@ class Shuffle:
         """In its window."""
         window, skip = divmod(row, self.buffer_size)
         place = upstream(window * self.buffer_size).within(self.kind, window=window)
-        return replace(place, skip=skip)
+        return place._replace(skip=skip)
 
     @property
     def recipe(self) -> str:
@@ -218,7 +218,7 @@ class Take:
         chunks = upstream(key, place.before(self.kind)) if taken < self.n else iter(())
         for chunk in chunks:
             head = chunk if chunk.num_rows <= self.n - taken else chunk.slice(0, self.n - taken)
-            yield replace(head, place=chunk.place.within(self.kind, taken=taken))
+            yield head.moved(chunk.place.within(self.kind, taken=taken))
             taken += chunk.num_rows
             if taken >= self.n:
                 return
@@ -253,7 +253,7 @@ class Repeat:
             own_key = replace(key, repetitions=(*key.repetitions, repetition))
             for chunk in upstream(own_key, place):
                 nothing = False
-                yield replace(chunk, place=chunk.place.within(self.kind, repetition=repetition))
+                yield chunk.moved(chunk.place.within(self.kind, repetition=repetition))
             if nothing:
                 return
             place, nothing = Cursor(), True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def read_partition(
             continue
         for chunk in read(unit):
             place = Cursor(start=start, skip=first, num_touched=number + 1)
-            placed = replace(chunk, place=place)
+            placed = chunk.moved(place)
             if first + chunk.num_rows > row:
                 yield placed.slice(max(0, row - first), chunk.num_rows)
             first += chunk.num_rows

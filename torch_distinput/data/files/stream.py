@@ -242,18 +242,18 @@ class FileStream(CountedStream):
         """Decode and map what is left to, for these rows only, and collate what maps made."""
         if self.collate is not None:
             return self.collate(self.examples(chunk, shard))
-        data = time_decode(self.clock, self._finished)(chunk, shard).data
+        data = self._finished(chunk, shard).data
         return collate_examples(data) if isinstance(data, Examples) else data
 
     def examples(self, chunk: Chunk, shard: Shard) -> list[Any]:
         """Decode and map what is left to, for these rows only."""
-        finished = time_decode(self.clock, self._finished)(chunk, shard)
-        return list(rows.iterate_rows(finished.data))
+        return list(rows.iterate_rows(self._finished(chunk, shard).data))
 
     def _finished(self, chunk: Chunk, shard: Shard) -> Chunk:
         """Decode and map what is left to."""
         for number, operation in self._finishing[shard.sparse]:
-            chunk = operation.mapped(chunk, replace(self._key(shard), operation=number))
+            mapped = time_decode(self.clock, operation.mapped)
+            chunk = mapped(chunk, replace(self._key(shard), operation=number))
         return chunk
 
     @LazyProperty
@@ -325,4 +325,4 @@ def _has(operations: Sequence[Operation], kind: type) -> bool:
 
 def _place_as_decoded(chunk: Chunk) -> Chunk:
     """A chunk that is decoded after the cut stands where it would, decoded, without losses."""
-    return replace(chunk, place=chunk.place.behind_all(Decode.kind))
+    return chunk.moved(chunk.place.behind_all(Decode.kind))

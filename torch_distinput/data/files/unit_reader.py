@@ -45,19 +45,28 @@ class UnitReader:
     ) -> None:
         """Start nothing yet."""
         self._waiting = deque(unit for unit in units if unit.part.num_records != 0)
-        self._open: deque[tuple[Unit, ChunkReader]] = deque()
+        self._open: deque[ChunkReader] = deque()
         self._read = read
         self._log = log
         self._check = check
         self._jumps = jumps
         self._exact = exact
         self._threads = threads
-        self._partition: Start = None
-        self._row = 0  # of the partition that is read
+        self._counter = _RowCounter()
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
-        parts = list(self._next(num_rows))
+        parts = []
+        while num_rows:
+            self._start(num_rows)
+            if not self._open:
+                break
+            chunk = self._open[0].take(num_rows)
+            if chunk is None:
+                self._open.popleft()
+                continue
+            num_rows -= chunk.num_rows
+            parts.append(chunk)
         return concat_chunks(parts) if parts else None
 
     def skip(self, num_rows: int) -> int:
@@ -69,39 +78,15 @@ class UnitReader:
                 self._start(left)
                 if not self._open:
                     break
-                unit, reader = self._open[0]
-                jumped = reader.skip(left)
+                jumped = self._open[0].skip(left)
                 if not jumped:
                     self._open.popleft()
-                self._pass(unit.place, jumped)
             left -= jumped
         return num_rows - left
 
     def notes(self) -> ReadReport | None:
         """What has been skipped and retried since the last call."""
         return self._log.drain()
-
-    def _next(self, num_rows: int) -> Iterator[Chunk]:
-        while num_rows:
-            self._start(num_rows)
-            if not self._open:
-                return
-            unit, reader = self._open[0]
-            chunk = reader.take(num_rows)
-            if chunk is None:
-                self._open.popleft()
-                continue
-            row = self._pass(unit.place, chunk.num_rows)
-            num_rows -= chunk.num_rows
-            place = chunk.place
-            yield chunk.moved(place.after(row - place.skip))
-
-    def _pass(self, place: Cursor, num_rows: int) -> int:
-        """Count rows of a partition on; where among them the first of these stands."""
-        if place.start is not self._partition and place.start != self._partition:
-            self._partition, self._row = place.start, 0
-        self._row += num_rows
-        return self._row - num_rows
 
     def _jump(self, num_rows: int) -> int:
         """Pass over the next unit, or over its first rows, without opening it."""
@@ -113,11 +98,11 @@ class UnitReader:
             return 0
         if count <= num_rows:
             self._waiting.popleft()
-            self._pass(unit.place, count)
+            self._counter.add(unit.place, count)
             return count
         if self._exact:
             self._waiting[0] = unit.cut(num_rows)[1]
-            self._pass(unit.place, num_rows)
+            self._counter.add(unit.place, num_rows)
             return num_rows
         return 0
 
@@ -130,4 +115,27 @@ class UnitReader:
                 self._waiting.appendleft(rest)
             start = partial(self._read, unit)
             chunks = ReadAhead(start) if self._threads else start()
-            self._open.append((unit, ChunkReader(self._check(chunks))))
+            placed = map(partial(self._counter.place, unit.place), self._check(chunks))
+            self._open.append(ChunkReader(placed))
+
+
+@final
+class _RowCounter:
+    """Says of chunks where they stand among the rows of the partition that is read."""
+
+    def __init__(self) -> None:
+        """Read nothing yet."""
+        self._partition: Start = None
+        self._row = 0
+
+    def place(self, partition: Cursor, chunk: Chunk) -> Chunk:
+        """The chunk behind all that was counted before it."""
+        row = self.add(partition, chunk.num_rows)
+        return chunk.moved(chunk.place.after(row - chunk.place.skip))
+
+    def add(self, partition: Cursor, num_rows: int) -> int:
+        """Count rows of a partition; where among them the first of these stands."""
+        if partition.start is not self._partition and partition.start != self._partition:
+            self._partition, self._row = partition.start, 0
+        self._row += num_rows
+        return self._row - num_rows

@@ -13,7 +13,7 @@ shard's own state (see ``bookmark``). States of earlier releases hold parts inst
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -79,7 +79,7 @@ def _shard_links(source: Any, shards: Sequence[int], shard: Shard, start: Start)
 
 
 def _placed(chunk: Chunk, *, number: int, index: int) -> Chunk:
-    place = replace(chunk.place.within(SHARD, number=number), num_touched=number + 1)
+    place = chunk.place.within(SHARD, number=number)._replace(num_touched=number + 1)
     return _named(chunk, index, place)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -235,7 +234,7 @@ class BudgetedDataset(IterableDataset[CutRows | ReadReport]):
             counts = SourceCounts(*stream.count_sources(chunk))
         point = make_resume_point(chunk, batch=number, row=row)
         if point is not None:
-            point = replace(point, row=row, skip=chunk.place.skip)
+            point = point._replace(row=row, skip=chunk.place.skip)
         is_known = splitter.shared or splitter.topology.num_workers == 1
         return Trace(
             resume_point=point,

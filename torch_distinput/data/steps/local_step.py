@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch_distinput.data.batch.leaf_kind import windows
@@ -199,8 +198,7 @@ class TraceTotals:
             self.packed.add(trace.packed)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalStep:
+class LocalStep(NamedTuple):
     """The replica batches of this worker's replicas in one step.
 
     Attributes:
@@ -237,7 +235,7 @@ class LocalStep:
         return self.trace.own
 
     @property
-    def count(self) -> int:
+    def num_rows(self) -> int:
         """Examples of this worker in the step."""
         return sum(self.sizes)
 
@@ -264,9 +262,7 @@ def cut_step(
     parts: tuple[ReplicaBatch | None, ...] = (part if sizes[0] else None,)
     if len(sizes) > 1:
         parts = tuple(_cut(part, sizes))
-    return LocalStep(
-        parts=parts, sizes=sizes, mark=mark, trace=trace, owned=owned, is_alike=is_alike
-    )
+    return LocalStep(parts, sizes, mark, trace, owned, is_alike)
 
 
 def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None]:
@@ -280,6 +276,4 @@ def _cut(part: ReplicaBatch, sizes: tuple[int, ...]) -> list[ReplicaBatch | None
 
 def empty_step(num_replicas: int, *, mark: int = 0, trace: Trace = NO_TRACE) -> LocalStep:
     """Return a step in which this worker's replicas have no rows."""
-    return LocalStep(
-        parts=(None,) * num_replicas, sizes=(0,) * num_replicas, mark=mark, trace=trace
-    )
+    return LocalStep((None,) * num_replicas, (0,) * num_replicas, mark, trace)

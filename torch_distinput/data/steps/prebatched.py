@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import final
 
@@ -146,7 +145,7 @@ def _placed(chunk: Chunk, segment: int) -> Chunk:
     """A chunk in a segment; as a rule there is only the first."""
     if not segment:
         return chunk
-    return replace(chunk, place=replace(chunk.place, segment=segment))
+    return chunk.moved(chunk.place._replace(segment=segment))
 
 
 def fingerprint_batch(chunk: Chunk, number: int, splitter: Splitter) -> int:

@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.rows import check_row_count
+from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.mixing.mixed_stream import MixedStream
 from torch_distinput.data.sources.sequences.packed_contents import count_packed
 from torch_distinput.data.sources.sequences.windowed_stream import WindowedStream
@@ -21,11 +22,11 @@ from torch_distinput.data.steps.local_step import (
     NO_TRACE,
     LocalStep,
     PackedCounts,
+    ReplicaBatch,
     SourceCounts,
     Trace,
     cut_step,
     empty_step,
-    take_apart,
 )
 from torch_distinput.data.steps.order_marks import mark_order
 from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
@@ -33,8 +34,7 @@ from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import count_own, with_longest
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.data.stream.chunk import Chunk
-from torch_distinput.data.stream.protocols import Stream
-from torch_distinput.data.stream.reader_chain import ReaderChain
+from torch_distinput.data.stream.protocols import RowReader, Stream
 from torch_distinput.data.stream.segments import make_resume_point, open_segments
 from torch_distinput.errors import SourceError
 from torch_distinput.options import Rebatch
@@ -44,6 +44,8 @@ from torch_distinput.plan.progress.schedule import Schedule
 
 _log = logging.getLogger(__name__)
 _HELD_BYTES = 256 << 20
+_MAY_BE_PACKED = (WindowedStream, MixedStream)
+"""Types that tell it by themselves: to ask whether something is an ABC's takes longer."""
 
 
 class CutRows(NamedTuple):
@@ -94,19 +96,19 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         self._dealer = dealer
         self._bounds = splitter.bounds
         self._size = self._bounds.size
+        self._is_compared = splitter.shared and splitter.topology.num_workers > 1
+        self._mixture = stream if isinstance(stream, MixedStream) else None
 
     def __iter__(self) -> Iterator[CutRows | ReadReport]:
         """Yield this worker's steps, and between them what there is to say about the reading."""
-        return self._annotated(open_segments(self._stream, self._read_plan.segments))
-
-    def _annotated(self, reader: ReaderChain) -> Iterator[CutRows | ReadReport]:
+        reader = open_segments(self._stream, self._read_plan.segments)
         reader.skip(self._bounds.begin(self._read_plan.batch) - self._read_plan.row)
         for step in self._cut(reader):
             yield step
             yield from iter(reader.notes, None)
         yield from iter(reader.notes, None)
 
-    def _cut(self, reader: ReaderChain) -> Iterator[CutRows]:
+    def _cut(self, reader: RowReader) -> Iterator[CutRows]:
         if self._known is not None:
             return self._cut_planned(reader, self._known)
         is_whole = self._splitter.shared and isinstance(self._stream, (MixedStream, WindowedStream))
@@ -116,7 +118,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return self._cut_streaming_shared(reader)
         return self._cut_streaming(reader)
 
-    def _cut_planned(self, reader: ReaderChain, known: Schedule) -> Iterator[CutRows]:
+    def _cut_planned(self, reader: RowReader, known: Schedule) -> Iterator[CutRows]:
         """All lengths are known: take the rows of each step, and pass over those of the others."""
         if known.num_dropped:
             _log.info("drop_last leaves out %d examples at the end", known.num_dropped)
@@ -135,7 +137,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         if position == known.own_length and reader.take(1) is not None:
             raise _other_length(position, "there are more")
 
-    def _cut_buffered(self, reader: ReaderChain, *, limit: int | None = None) -> Iterator[CutRows]:
+    def _cut_buffered(self, reader: RowReader, *, limit: int | None = None) -> Iterator[CutRows]:
         """Hold a whole global batch, undecoded: its size decides the sizes of the pieces."""
         first_step = self._read_plan.step
         cuts = self._splitter.cut(self._size)
@@ -149,8 +151,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 return
             if number == 0:
                 _warn_if_heavy(chunk)
-            mark = fingerprint_batch(chunk, number, self._splitter)
-            mark ^= mark_order(chunk, self._stream, self._splitter)
+            mark = self._mark(chunk, number) if self._is_compared else 0
             trace = self._trace(chunk, number, counts=self._count_sources(chunk))
             if self._dealer is not None and self._splitter.shared:
                 yield deal_cut_rows(chunk, self._dealer, mark, trace)
@@ -162,7 +163,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
                 yield self._step(mine, cut.sizes, mark, trace)
             first_step = 0
 
-    def _cut_streaming(self, reader: ReaderChain) -> Iterator[CutRows]:
+    def _cut_streaming(self, reader: RowReader) -> Iterator[CutRows]:
         """Under ``cycle`` the sizes are known beforehand: rows are taken when they are needed."""
         cuts = self._splitter.cut(self._size)
         first_step = self._read_plan.step
@@ -179,7 +180,7 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             if count < cut.num_rows:
                 return
 
-    def _cut_streaming_shared(self, reader: ReaderChain) -> Iterator[CutRows]:
+    def _cut_streaming_shared(self, reader: RowReader) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
         The first batches are held all the same, to be compared between the workers.
@@ -205,11 +206,16 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             return CutRows(chunk=None, sizes=(0,) * len(cut.sizes), trace=trace)
         return self._step(chunk, cut.fill(chunk.num_rows), 0, trace)
 
+    def _mark(self, batch: Chunk, number: int) -> int:
+        """A number that is the same on all workers, if they read the same batch."""
+        mark = fingerprint_batch(batch, number, self._splitter)
+        return mark ^ mark_order(batch, self._stream, self._splitter)
+
     def _count_sources(self, batch: Chunk) -> SourceCounts | None:
         """What a whole global batch is from; None unless it is of a mixture that all share."""
-        if not self._splitter.shared or not isinstance(self._stream, MixedStream):
+        if self._mixture is None or not self._splitter.shared:
             return None
-        return SourceCounts(*self._stream.count_sources(batch))
+        return SourceCounts(*self._mixture.count_sources(batch))
 
     def _trace(
         self, chunk: Chunk, number: int, *, first: bool = True, counts: SourceCounts | None = None
@@ -218,14 +224,13 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
         batch = self._read_plan.batch + number
         row = self._bounds.begin(batch)
         resume_point = make_resume_point(chunk, batch=batch, row=row) if first else None
-        return Trace(
-            resume_point=resume_point, num_touched=chunk.place.num_touched, source_counts=counts
-        )
+        return Trace(resume_point, chunk.place.num_touched, counts)
 
     def _step(
         self, chunk: Chunk, sizes: tuple[int, ...], mark: int = 0, trace: Trace = NO_TRACE
     ) -> CutRows:
-        trace = count_own(trace, chunk, self._stream, self._splitter)
+        if self._mixture is not None:
+            trace = count_own(trace, chunk, self._mixture, self._splitter)
         return make_cut_rows(chunk, sizes, self._splitter, mark, trace, dealer=self._dealer)
 
 
@@ -249,8 +254,8 @@ def make_cut_rows(
         chunk, sizes = chunk.take(dealt.rows), dealt.sizes
         trace = trace._replace(costs=dealt.costs)
     elif outlives_the_source(splitter):
-        chunk = Chunk(data=rows.compact(chunk.data), ids=chunk.ids, place=chunk.place)
-    return CutRows(chunk=chunk, sizes=sizes, mark=mark, trace=trace)
+        chunk = Chunk(rows.compact(chunk.data), chunk.ids, chunk.place)
+    return CutRows(chunk, sizes, mark, trace)
 
 
 def deal_cut_rows(batch: Chunk, dealer: RowDealer, mark: int, trace: Trace) -> CutRows:
@@ -291,25 +296,25 @@ class Finish:
         """Make the step."""
         if isinstance(item, ReadReport):
             return item
-        if item.chunk is None:
-            return empty_step(len(item.sizes), mark=item.mark, trace=item.trace)
-        trace = item.trace
-        if isinstance(self.stream, (WindowedStream, MixedStream)):
-            contents = count_packed(self.stream, item.chunk.data)
+        chunk, sizes, mark, trace = item
+        if chunk is None:
+            return empty_step(len(sizes), mark=mark, trace=trace)
+        if type(self.stream) in _MAY_BE_PACKED:
+            contents = count_packed(self.stream, chunk.data)
             packed = None if contents is None else PackedCounts.of(contents)
             trace = trace._replace(packed=packed)
-        batch = self.stream.finish(item.chunk, self.shard)
+        batch = self.stream.finish(chunk, self.shard)
         if self.lent:
             batch = rows.with_tensors(batch)
-            check_row_count(batch, item.chunk.num_rows)
+            check_row_count(batch, chunk.num_rows)
             if self.ahead or outlives_the_source(self.splitter):
                 batch = rows.copy_rows(batch)
-        part = take_apart(batch, item.chunk.ids)
-        part = part._replace(leaves=list(map(rows.as_tensor, part.leaves)))
+        leaves, structure = flatten(batch)
+        part = ReplicaBatch(list(map(rows.as_tensor, leaves)), structure, chunk.ids)
         if self.padding is not None:
             longest = self.padding.measure(part)
             part, trace = self.padding.widen(part, longest), with_longest(trace, longest)
-        return cut_step(part, item.sizes, mark=item.mark, trace=trace)
+        return cut_step(part, sizes, mark=mark, trace=trace)
 
 
 def _other_length(expected: int, got: str) -> SourceError:

@@ -8,7 +8,7 @@ have agreed on the step, those with shorter rows make them as long as the longes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch
@@ -38,7 +38,7 @@ class StepPadding:
     def widen_step(self, step: LocalStep, longest: int) -> LocalStep:
         """The step with rows of that length."""
         parts = (None if part is None else self.widen(part, longest) for part in step.parts)
-        return replace(step, parts=tuple(parts))
+        return step._replace(parts=tuple(parts))
 
     def widen(self, part: ReplicaBatch, longest: int) -> ReplicaBatch:
         """A batch with rows of that length; as it is, if they have it."""

@@ -10,7 +10,7 @@ is collated. Else they join their numbers:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -81,7 +81,7 @@ class StepTally:
                 num_tokens=tokens if self.counts_tokens else None,
                 source_counts=counts if self.sources else None,
             )
-        return replace(step, trace=trace)
+        return step._replace(trace=trace)
 
     def join(self, steps: Sequence[LocalStep]) -> list[LocalStep]:
         """The parts of all workers in a step, with what is known of the whole of it."""

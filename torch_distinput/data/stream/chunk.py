@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,7 @@ from torch_distinput.plan.progress.place import Place, Start, Value
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """Where rows stand in their stream.
 
     Attributes:
@@ -33,15 +31,9 @@ class Cursor:
     segment: int = 0
 
     def after(self, num_rows: int) -> Cursor:
-        """Where the rows stand that come so many later; for every step, so without ``replace``."""
-        if not num_rows:
-            return self
-        return Cursor(
-            start=self.start,
-            skip=self.skip + num_rows,
-            num_touched=self.num_touched,
-            segment=self.segment,
-        )
+        """Where the rows stand that come so many later."""
+        start, skip, num_touched, segment = self
+        return Cursor(start, skip + num_rows, num_touched, segment) if num_rows else self
 
     def within(self, operation: str, **values: Value) -> Cursor:
         """Where rows stand behind an operation that needs ``values`` to be started here."""
@@ -50,7 +42,7 @@ class Cursor:
 
     def behind_all(self, operation: str) -> Cursor:
         """As :meth:`within`, for an operation that will keep all rows."""
-        return replace(self, start=Place(operation, inner=(self.start,)))
+        return self._replace(start=Place(operation, inner=(self.start,)))
 
     def before(self, operation: str) -> Cursor:
         """Undo :meth:`within`; rows of the beginning stand at the beginning.
@@ -64,8 +56,7 @@ class Cursor:
         return Cursor(start=start.inner[0], skip=start.skip)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Some rows of a stream.
 
     Attributes:
@@ -76,7 +67,7 @@ class Chunk:
 
     data: Batch
     ids: Ids
-    place: Cursor = field(default_factory=Cursor)
+    place: Cursor = Cursor()
 
     @property
     def num_rows(self) -> int:
@@ -85,14 +76,14 @@ class Chunk:
 
     def moved(self, place: Cursor) -> Chunk:
         """The same rows at another place."""
-        return Chunk(data=self.data, ids=self.ids, place=place)
+        return Chunk(self.data, self.ids, place)
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Return the rows from ``start`` to ``stop`` as views."""
-        if start == 0 and stop == self.num_rows:
+        data, ids, place = self
+        if start == 0 and stop == len(ids):
             return self
-        data = rows.slice_rows(self.data, start, stop)
-        return Chunk(data=data, ids=self.ids[start:stop], place=self.place.after(start))
+        return Chunk(rows.slice_rows(data, start, stop), ids[start:stop], place.after(start))
 
     def take(self, indices: NDArray[np.int64]) -> Chunk:
         """Return the rows at ``indices``, which stand where the chunk stands."""
@@ -107,7 +98,7 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     return Chunk(
         data=rows.concat_rows([chunk.data for chunk in chunks]),
         ids=np.concatenate([chunk.ids for chunk in chunks]),
-        place=replace(chunks[0].place, num_touched=chunks[-1].place.num_touched),
+        place=chunks[0].place._replace(num_touched=chunks[-1].place.num_touched),
     )
 
 
@@ -119,7 +110,7 @@ class ChunkPool:
         """Keep the chunks as they are."""
         self._rows = rows.RowPool([chunk.data for chunk in chunks])
         self._ids = np.concatenate([chunk.ids for chunk in chunks])
-        self.place = replace(chunks[0].place, num_touched=chunks[-1].place.num_touched)
+        self.place = chunks[0].place._replace(num_touched=chunks[-1].place.num_touched)
 
     @property
     def num_rows(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import final
 
 from torch_distinput.data.stream.bad_records import ReadReport
@@ -87,7 +86,7 @@ class HeldRows:
             parts.append(chunk.slice(0, size))
             num_rows -= size
         last = parts[-1]
-        self._next = replace(last.place, skip=last.place.skip + last.num_rows)
+        self._next = last.place.after(last.num_rows)
         return concat_chunks(parts)
 
     def drain(self) -> Iterator[ReadReport]:

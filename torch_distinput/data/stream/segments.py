@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from torch_distinput.data.stream.chunk import Chunk, Cursor
-from torch_distinput.data.stream.protocols import CountedStream, Stream
+from torch_distinput.data.stream.protocols import CountedStream, RowReader, Stream
 from torch_distinput.data.stream.reader_chain import Link, ReaderChain
 from torch_distinput.data.user_sources.states import find_mark
 from torch_distinput.plan.assignment.bounds import FixedBounds
@@ -15,9 +15,14 @@ from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
 
-def open_segments(stream: Stream, segments: Sequence[ReadSegment]) -> ReaderChain:
+def open_segments(stream: Stream, segments: Sequence[ReadSegment]) -> RowReader:
     """Read segments one after another; each row knows which of them it stands in."""
-    return ReaderChain(_segment_links(stream, segments))
+    if len(segments) != 1 or segments[0].number:
+        return ReaderChain(_segment_links(stream, segments))
+    (segment,) = segments  # as a rule: then its reader says of its rows all there is to say
+    reader = stream.open(segment.shard, segment.start)
+    reader.skip(segment.skip)
+    return reader
 
 
 def _segment_links(stream: Stream, segments: Sequence[ReadSegment]) -> Iterator[Link]:
@@ -52,7 +57,7 @@ def make_resume_point(chunk: Chunk, *, batch: int, row: int) -> ResumePoint | No
     is_beginning = place.start is None or (place.skip and find_mark(place.start))
     if not place.segment and is_beginning:
         return None
-    return ResumePoint(batch=batch, row=row - place.skip, segment=place.segment, start=place.start)
+    return ResumePoint(batch, row - place.skip, place.segment, place.start)
 
 
 def locate_segments(stream: CountedStream, read_plan: ReadPlan, bounds: FixedBounds) -> ReadPlan:

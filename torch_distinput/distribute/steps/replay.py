@@ -24,7 +24,7 @@ def replay_step(
     parts = [part for worker in found for part in worker.parts]
     return ReplayedStep(
         index=number,
-        num_examples=sum(worker.count for worker in found),
+        num_examples=sum(worker.num_rows for worker in found),
         batches=tuple(None if part is None else part.batch for part in parts),
         ids=tuple(None if part is None else part.ids for part in parts),
     )

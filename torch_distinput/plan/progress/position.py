@@ -17,6 +17,7 @@ again. README.md, beside this file, draws an epoch through 2, 3 and 1 workers:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.options import Rebatch
@@ -82,8 +83,7 @@ class StreamPosition:
         return StreamPosition(segments=(first, *others))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResumePoint:
+class ResumePoint(NamedTuple):
     """A place from which a worker's stream can be read again, noted while it was read.
 
     Attributes:

@@ -117,8 +117,7 @@ def time_steps(steps: Iterator[LocalStep], clock: WorkClock) -> Iterator[LocalSt
             seconds = meter.now() - started
             decode, collate = clock.take()
             work = Work(seconds - decode - collate, decode, collate)
-            # It has just been made, and nobody else has it: to copy it takes longer.
-            object.__setattr__(step, "trace", with_work(step.trace, work))
+            step = step._replace(trace=with_work(step.trace, work))
         yield step
 
 

@@ -1,0 +1,45 @@
+"""What a step costs beside its bytes, in what does not depend on the machine: calls of Python."""
+
+from __future__ import annotations
+
+import sys
+
+import torch_distinput as tdi
+from torch_distinput.data.formats.reader import Reader
+
+NUM_STEPS = 64
+MOST_CALLS = 110
+"""Some more than there are: what comes in between for each step is to be noticed."""
+
+
+class Same(Reader):
+    """Records that cost nothing to read: four steps in a chunk."""
+
+    def read(self, file, part):
+        del file, part
+        chunk = ["a line"] * 64
+        for _ in range(NUM_STEPS):
+            yield chunk
+
+
+def test_a_step_of_a_file_is_some_calls(tmp_path):
+    (tmp_path / "0").write_text("found, but not read")
+    strategy = tdi.MirroredStrategy(["cpu"])
+    files = tdi.FileDataset(str(tmp_path / "*"), reader=Same())
+    iterator = iter(strategy.distribute_dataset(files, global_batch_size=16))
+    for _ in range(8):  # what is made once is made
+        next(iterator)
+    calls = 0
+
+    def count(_, event, __):
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for _ in range(NUM_STEPS):
+            next(iterator)
+    finally:
+        sys.setprofile(before)
+    assert calls / NUM_STEPS < MOST_CALLS
