@@ -65,12 +65,14 @@ class _History:
         last_states: the last states in that run.
         ended: that run came to the end of the source.
         exhausted: the iterator that came to its end, as long as somebody else keeps it.
+        newest: the run that was started last, by its number; see :meth:`SourceRun.place`.
     """
 
     first_state: str | None = None
     began_from: str | None = None
     last_states: deque[str] = field(default_factory=lambda: deque(maxlen=2))
     ended: bool = False
+    newest: int = 0
     exhausted: Callable[[], Any] = field(default=lambda: None)
 
     def end(self, iterator: Any, source: Any, *, is_rest: bool, is_empty: bool) -> None:
@@ -135,8 +137,9 @@ class SourceRun:
         self.at_epoch = AtEpoch(None if epoch is None else source, epoch or 0)
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
+        self._number = self._history.newest = self._history.newest + 1
         self.items = iterate_as_single_process(
-            iterator, partial(self._history.end, iterator, source, is_rest=not is_beginning)
+            iterator, partial(self._end, iterator, is_rest=not is_beginning)
         )
 
     @property
@@ -152,12 +155,26 @@ class SourceRun:
         """Where it can be started again, behind what it has yielded; None if it does not tell.
 
         Nor does it after its end, where it may tell of the beginning of what follows.
+
+        Raises:
+            SourceError: it keeps its place itself, and was started again meanwhile.
         """
+        self._check_newest()
         if not self._holders or self._history.ended:
             return None
         state = self._state()
         self._history.last_states.append(state)
         return make_place(numbers, state, self._epoch_start)
+
+    def _end(self, iterator: Iterator[Any], *, is_rest: bool, is_empty: bool) -> None:
+        self._check_newest()
+        self._history.end(iterator, self._source, is_rest=is_rest, is_empty=is_empty)
+
+    def _check_newest(self) -> None:
+        """Where it is would be where the newer run is, and what it yields is lost to that one."""
+        keeps_own = bool(self._holders) and self._holders[0] is self._source
+        if keeps_own and self._number != self._history.newest:
+            raise _started_again(self._source)
 
     def _start_anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
@@ -306,6 +323,15 @@ def _exhausted(source: Any) -> SourceError:
         f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
         "the epoch before, which is used up: no epoch after the first one would have an "
         "example. Let __iter__ make a new iterator, or start again where it returns itself."
+    )
+    return SourceError(msg)
+
+
+def _started_again(source: Any) -> SourceError:
+    msg = (
+        f"Expected {type(source).__name__} to be read by one loop at a time, because it keeps "
+        "where it is itself (state_dict), got a second one, of another dataset or of replay(), "
+        "before the first had ended. Distribute a copy of it for each (copy.deepcopy)."
     )
     return SourceError(msg)
 
