@@ -25,7 +25,7 @@ class TestTrainStdlib:
     def test_learns_and_delivers_every_line_once(self, num_ranks: int, tmp_path: Path) -> None:
         """By torchrun, and alone in this process."""
         by = run if num_ranks == 1 else functools.partial(run_by_torchrun, tmp_path)
-        lines = by(num_ranks, "train_stdlib.py", "--max-files=16", "--global-batch-size=64")
+        lines = by(num_ranks, "train_stdlib.py", "--max-files=12", "--global-batch-size=32")
 
         pattern = r"held-out files: (\S+) bits per byte, unigram entropy (\S+)"
         losses = re.fullmatch(pattern, lines[-4])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ import torch.distributed as dist
 
 import torch_distinput as tdi
 
-TIMEOUT = 3.0
+TIMEOUT = 5.0  # must pass where a rank falls silent: more than busy cores keep one that is well
 LIMIT = 100.0
 
 
@@ -194,6 +195,7 @@ def write_codes(plan, codes):
 
 def serve():
     """Play plans until there are no more."""
+    gc.freeze()  # what has been imported is not to be collected, and so copied, in each rank
     for line in sys.stdin:
         plan = json.loads(line)
         supervisor = os.fork()

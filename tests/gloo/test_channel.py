@@ -55,7 +55,7 @@ def use_two_channels(strategy):
     found = {}
 
     def gather(number):
-        for _ in range(20):
+        for _ in range(4):
             found[number] = channels[number].gather_objects((number, "x" * rank * LARGE))
 
     threads = [threading.Thread(target=gather, args=(number,)) for number in (0, 1)]

@@ -20,7 +20,7 @@ from torch_distinput.testing import run_ranks_outcomes
 
 PLAN = {
     "ranks": 2, "victim": 1, "number": 3, "place": "loop", "examples": 20_000, "loaders": 0,
-    "timeout": TIMEOUT, "pace": 0.003, "leaves": False,
+    "timeout": LIMIT, "pace": 0.003, "leaves": False,
 }  # fmt: skip
 
 
@@ -79,7 +79,8 @@ def play(folder, **plan):
 def check(outcomes, *, coupled, names=("worker 1",)):
     """Each ends in our error with all the names, or in that of its own collective.
 
-    In time: soon after the timeout on idle cores, and before its watchdog on busy ones.
+    In time: soon after the timeout on idle cores, and before its watchdog on busy ones, which is
+    the timeout where nobody is to wait for it.
     """
     for words, _, seconds, err in outcomes:
         ours = words.startswith(("PeerFailedError", "PeerTimeoutError"))
@@ -117,7 +118,7 @@ def plans_of(cases, **plan):
     )
 
 
-@plans_of([*SOME_STREETS, (False, False)], kind="SIGSTOP", number=300, leaves=True)
+@plans_of([*SOME_STREETS, (False, False)], kind="SIGSTOP", number=500, leaves=True, timeout=TIMEOUT)
 def test_a_stopped_rank(plan, outcomes):
     """Nor does a vote that cannot be stopped keep the interpreter of a rank that leaves."""
     names = ("worker 1", "of iteration 0", "last heard of")
@@ -130,7 +131,7 @@ def test_a_script_that_stops_early_ends(outcomes):
     assert ["left"] * 2 == [words for words, *_ in outcomes]
 
 
-HOSTED = {"coupled": False, "victim": 0, "is_hosted": True}
+HOSTED = {"coupled": False, "victim": 0, "is_hosted": True, "timeout": TIMEOUT}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +157,13 @@ def test_the_rank_that_hosts_the_store_is_stopped_between_epochs(outcomes):
     check(outcomes, coupled=False, names=("the store of the process group",))
 
 
-@plans_of(SOME_STREETS, kind="hang", place="source", examples=80)
+@plans_of(SOME_STREETS, kind="hang", place="source", examples=80, timeout=TIMEOUT)
 def test_a_source_that_hangs(plan, outcomes):
     """With known lengths the others notice where they have to wait: at the next epoch."""
     check(outcomes, coupled=plan["coupled"], names=("worker 1", "reading step"))
 
 
-SLOW = {"kind": "slow", "timeout": 4 * TIMEOUT, "place": "source", "examples": 40, "pace": 0.0}
+SLOW = {"kind": "slow", "timeout": 12.0, "place": "source", "examples": 40, "pace": 0.0}
 
 
 @plans_of([(True, False), (False, False)], **SLOW)
