@@ -68,4 +68,7 @@ def test_a_long_list_is_measured_by_some_of_its_rows():
     assert found == pytest.approx(leaf_kinds.LIST.num_bytes(list(map(str, rows))))
     assert 6_400 * 100 < found < 6_400 * 300
     assert 3 * (2 + 56) == leaf_kinds.LIST.num_bytes(["ab"] * 3)
+    for number in (2, 4, 8):  # files that are read in turn, one of them with long texts
+        rows = ["x" * 10_000, *["x"] * (number - 1)] * (512 // number)
+        assert leaf_kinds.LIST.num_bytes(rows) == pytest.approx(512 // number * 10_000, rel=0.2)
     assert 0 == leaf_kinds.LIST.num_bytes([])

@@ -61,3 +61,14 @@ def test_a_chunk_without_a_column_is_left_out_as_a_whole(tmp_path):
     found, skipped = play(tmp_path / "a.jsonl", records, on_error="skip")
     assert found == list(range(27))  # nine lines a chunk
     assert sum(skipped.values()) == 2
+
+
+@pytest.mark.parametrize("others", [[], [{"i": 99}], [{"i": 99, "x": None}], [{"i": 99, "x": "a"}]])
+def test_those_that_fit_stay_beside_odd_ones_of_several_kinds(tmp_path, others):
+    """Also where most of a chunk are odd: what was first says what fits."""
+    records = [{"i": i, "x": 1} for i in range(20)]
+    records += [{"i": i, "x": 0.5 if i % 5 < 3 else 1} for i in range(20, 60)]
+    records[43:43] = others
+    found, skipped = play(tmp_path / "a.jsonl", records, on_error="skip")
+    assert found == [i for i in range(60) if i < 20 or i % 5 >= 3]
+    assert sum(skipped.values()) == 24 + len(others)

@@ -117,3 +117,20 @@ def test_a_thread_that_reads_ahead():
         return strategy.reduce("sum", 1).item()
 
     assert [2, 2] == simulate(work, num_workers=2)
+
+
+def test_iterators_that_are_let_go_of_at_other_times():
+    """As one is that the garbage collector finds on one worker earlier than on the other."""
+
+    def work(strategy):
+        dataset, totals, kept = distribute(strategy), [], []
+        for count in (2, 3):
+            iterator = iter(dataset)
+            seen = play(iterator, count)
+            if strategy.worker_index:
+                kept.append(iterator)
+            del iterator
+            totals.append(strategy.reduce("sum", seen).item())
+        return totals
+
+    assert [[6, 15]] * 2 == simulate(work, num_workers=2)

@@ -6,6 +6,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.distribute.street import one
+from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.testing import simulate
 
 
@@ -71,3 +72,26 @@ def test_an_epoch_is_told_once():
     dataset = one().distribute_dataset(stream, global_batch_size=2)
     assert [{0}, {1}] == [epochs_in(dataset) for _ in range(2)]
     assert [0, 1] == stream.told
+
+
+def test_passing_over_many_examples_lets_others_read(monkeypatch):
+    """A resume may take minutes, and whoever is at another epoch waits for two at most."""
+
+    class Long(Lazy):
+        def __iter__(self):
+            yield from range(4_000)
+
+    def distribute():
+        return one().distribute_dataset(Long(), global_batch_size=500)
+
+    first = distribute()
+    steps = iter(first)
+    for _ in range(6):
+        next(steps)
+    resumed = distribute()
+    resumed.load_state_dict(first.state_dict())
+    entered = []
+    whole = AtEpoch.__enter__
+    monkeypatch.setattr(AtEpoch, "__enter__", lambda self: entered.append(self) or whole(self))
+    assert 3_000 == next(iter(resumed))[0]
+    assert 4 == len(entered)  # for 3,000 that are passed over, and for the next 500

@@ -152,6 +152,26 @@ def test_partners_that_would_get_other_data_are_told(source):
     assert ranks[0] == ranks[1]
 
 
+class OfFolders(torch.utils.data.Dataset):
+    """The same files, which lie in another folder on each machine."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return f"/data/of-{torch.distributed.get_rank()}/{index}.png"
+
+
+def played_files(_):
+    strategy = strategy_on((1, 2), ("dp", "tp"), replicate_input="read")
+    dataset = strategy.distribute_dataset(OfFolders(), global_batch_size=4)
+    return sum(len(batch) for batch in dataset)
+
+
+def test_partners_may_have_their_files_in_folders_of_their_own():
+    assert [COUNT] * 2 == run_ranks(played_files, 2)
+
+
 def left_alone(rank_that_leaves, _):
     """One of two partners ends its loop, and its script, before the other."""
     strategy = strategy_on((1, 2), ("dp", "tp"), replicate_input="broadcast")

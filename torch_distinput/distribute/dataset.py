@@ -186,7 +186,7 @@ class DistributedDataset(Distributed):
         """Where the epoch stands after the last step delivered, for :meth:`load_state_dict`.
 
         A small dict for JSON, ``torch.save`` or ``torch.distributed.checkpoint``, the same on all
-        ranks: one of them may save it for all. It counts what was delivered, not what was read
+        workers: one of them may save it for all. It counts what was delivered, not what was read
         ahead, and no other rank is asked for it. After the last step of an epoch it continues with
         an empty rest of that epoch. ``DataLoader``'s counterpart is torchdata's
         ``StatefulDataLoader``.
@@ -280,9 +280,9 @@ class DistributedDataset(Distributed):
         return iterator
 
     def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
-        options, static = self._options, self._static_recipe
-        one_kind = self._input.has_one_kind
+        options, static, one_kind = self._options, self._static_recipe, self._input.has_one_kind
         prepared, shares = self._shake_hands(iteration, record.position)
+        self._session.ended_loops.forget(self._number)  # they have compared where it was left
         opening = Opening(
             shares=shares,
             read_counter=ReadCounter(self._session.topology.worker_index),

@@ -32,6 +32,8 @@ from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.spec import spec_of
+from torch_distinput.data.batch.tree import map_leaves
+from torch_distinput.data.sources.spot_check import drop_folders
 from torch_distinput.data.steps.local_step import LocalStep
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.engine.epoch_record import Origin
@@ -167,6 +169,8 @@ def _deliver(steps: Iterator[LocalStep], counter: DeliveryCounter) -> Iterator[D
 class PrintedFeed:
     """The steps of another feed, with a fingerprint of the first one.
 
+    Data may lie elsewhere on each machine: of absolute paths the last part counts.
+
     Attributes:
         first: of the first step with examples of this worker; None before it.
     """
@@ -183,7 +187,8 @@ class PrintedFeed:
         """The next step."""
         delivery = self._feed.next(index)
         if self.first is None and delivery is not None and delivery.step is not None:
-            read = [(part.batch, part.ids) for part in delivery.step.parts if part is not None]
+            parts = [part for part in delivery.step.parts if part is not None]
+            read = [(map_leaves(drop_folders, part.batch), part.ids) for part in parts]
             self.first = fingerprint(read) if read else None
         return delivery
 

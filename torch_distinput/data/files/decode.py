@@ -84,31 +84,35 @@ class Decode:
 
     def _uniform(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without records that are not like those before it."""
-        decoded = self.mapped(chunk, key)
-        fitted, reason = self.schema.fit(decoded, key)
+        try:
+            fitted, reason = self.schema.fit(self._decoded(chunk), key)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            fitted, reason = chunk, str(error)
         if reason is None:
             return fitted
-        left = set(map(tuple, decoded.ids.tolist()))
-        good = [row for row, name in enumerate(map(tuple, chunk.ids.tolist())) if name in left]
-        alike = chunk.take(np.array(self._alike_rows(chunk, good, key), np.int64))
-        return next(self.schema.uniform(iter([self.mapped(alike, key)]), key), chunk.slice(0, 0))
+        if self.schema.is_known:  # which says what is odd; else most of the records do
+            rows = self._alike_rows(chunk, list(range(chunk.num_rows)), key)
+            chunk = chunk.take(np.array(rows, np.int64))
+        return next(self.schema.uniform(iter([self.mapped(chunk, key)]), key), chunk.slice(0, 0))
 
     def _alike_rows(self, chunk: Chunk, rows: list[int], key: Key) -> list[int]:
         """Those of some rows that fit the first chunk: look in halves for those that do not."""
         some = chunk.take(np.array(rows, np.int64))
+        odd: Exception | str | None
         try:
-            reason = self.schema.unlike(self._decoded(some).data)
+            odd = self.schema.unlike(self._decoded(some).data)
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            reason = str(error)
-        if reason is None:
+            odd = error
+        if odd is None:
             return rows
         if len(rows) > 1:
             middle = len(rows) // 2
             halves = (rows[:middle], rows[middle:])
             return [row for half in halves for row in self._alike_rows(chunk, half, key)]
         record = next(iterate_rows(some.data))
-        shown = f", in {record[:60].rstrip()!r}" if isinstance(record, bytes) else ""
-        self.log.bad(*key.where(some.ids[0]), reason + shown)
+        if isinstance(odd, str) and isinstance(record, bytes):
+            odd = f"{odd}, in {record[:60].rstrip()!r}"
+        self.log.bad(*key.where(some.ids[0]), odd)
         return []
 
     def _decoded(self, chunk: Chunk) -> Chunk:
@@ -165,6 +169,11 @@ class Schema:
         """Take the first chunk as it comes."""
         self._log = log
         self._first: _First | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there was a first chunk."""
+        return self._first is not None
 
     def uniform(self, chunks: Iterator[Chunk], key: Key) -> Iterator[Chunk]:
         """Pass chunks on, columns in one order; one that does not fit is bad."""

@@ -23,6 +23,9 @@ from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.plan.progress.place import Start
 from torch_distinput.plan.progress.route import Shard
 
+_AT_ONE_EPOCH = 1000
+"""Examples that are passed over before another dataset over the same stream may read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollatedStream(Stream):
@@ -105,6 +108,15 @@ class ExampleReader:
 
     def skip(self, num_rows: int) -> int:
         """Pass over the next examples; return how many there were."""
+        first = self._position
+        stop = first + num_rows
+        while self._position < stop:
+            wanted = min(_AT_ONE_EPOCH, stop - self._position)
+            if self._pass_over(wanted) < wanted:
+                break
+        return self._position - first
+
+    def _pass_over(self, num_rows: int) -> int:
         first, positions = self._position, count(self._position)
         try:
             # Nobody sees an example: counted at the pace of the source, without a step of Python's.

@@ -238,7 +238,7 @@ class Step:
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch stands after this step, for :meth:`DistributedDataset.load_state_dict`.
 
-        Whatever was delivered since; the same on all ranks, and no other rank is asked for it.
+        Whatever was delivered since; the same on all workers, and no other rank is asked for it.
         """
         position = self._end.position
         return to_state(position, self._recipe(position))
