@@ -65,7 +65,8 @@ class _History:
         last_states: the last states in that run.
         ended: that run came to the end of the source.
         exhausted: the iterator that came to its end, as long as somebody else keeps it.
-        newest: the run that was started last, by its number; see :meth:`SourceRun.place`.
+        newest: the number of the run that was started last. A run has one if the source keeps
+            where it is itself, and may go on as the newest only.
     """
 
     first_state: str | None = None
@@ -75,8 +76,16 @@ class _History:
     newest: int = 0
     exhausted: Callable[[], Any] = field(default=lambda: None)
 
-    def end(self, iterator: Any, source: Any, *, is_rest: bool, is_empty: bool) -> None:
+    def check_newest(self, source: Any, number: int | None) -> None:
+        """Where it is would be where a newer run is, and what it yields is lost to that one."""
+        if number is not None and number != self.newest:
+            raise _started_again(source)
+
+    def end(
+        self, iterator: Any, source: Any, number: int | None, *, is_rest: bool, is_empty: bool
+    ) -> None:
         """Note the end of a run; refuse one that could not begin."""
+        self.check_newest(source, number)
         if not is_empty:
             self.exhausted = _refer_to(iterator)
         elif iterator is self.exhausted() and not is_rest:
@@ -137,10 +146,12 @@ class SourceRun:
         self.at_epoch = AtEpoch(None if epoch is None else source, epoch or 0)
         self._history.began_from = words[-1] if words else self._epoch_start
         self._history.ended = False
-        self._number = self._history.newest = self._history.newest + 1
-        self.items = iterate_as_single_process(
-            iterator, partial(self._end, iterator, is_rest=not is_beginning)
-        )
+        self._history.newest += 1
+        keeps_own = bool(self._holders) and self._holders[0] is source
+        self._number = self._history.newest if keeps_own else None
+        # Nothing that refers to itself: a stream that is left is closed at once.
+        end = partial(self._history.end, iterator, source, self._number, is_rest=not is_beginning)
+        self.items = iterate_as_single_process(iterator, end)
 
     @property
     def has_state(self) -> bool:
@@ -159,22 +170,12 @@ class SourceRun:
         Raises:
             SourceError: it keeps its place itself, and was started again meanwhile.
         """
-        self._check_newest()
+        self._history.check_newest(self._source, self._number)
         if not self._holders or self._history.ended:
             return None
         state = self._state()
         self._history.last_states.append(state)
         return make_place(numbers, state, self._epoch_start)
-
-    def _end(self, iterator: Iterator[Any], *, is_rest: bool, is_empty: bool) -> None:
-        self._check_newest()
-        self._history.end(iterator, self._source, is_rest=is_rest, is_empty=is_empty)
-
-    def _check_newest(self) -> None:
-        """Where it is would be where the newer run is, and what it yields is lost to that one."""
-        keeps_own = bool(self._holders) and self._holders[0] is self._source
-        if keeps_own and self._number != self._history.newest:
-            raise _started_again(self._source)
 
     def _start_anew(self, *, is_first: bool = False) -> Iterator[Any]:
         """Start it as it does by itself; it may tell where that is."""
