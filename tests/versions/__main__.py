@@ -49,7 +49,7 @@ TESTS = [
 ]
 WARNINGS = ["ignore:TypedStorage is deprecated:UserWarning"]
 """Which torch itself has raised in other releases: tests take warnings for errors."""
-NEEDED = ["pytest", "hypothesis", "tqdm", "pyarrow", "scikit-learn"]
+NEEDED = ["pytest", "hypothesis", "tqdm", "pyarrow", "scikit-learn", "datasets"]
 """Beside the package: what the tests above import."""
 
 
