@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.peers import Peers
@@ -20,6 +20,7 @@ from torch_distinput.communicator import Meeting, named_workers
 from torch_distinput.errors import MismatchError, PeerFailedError, PeerTimeoutError, refer
 from torch_distinput.plan.progress.state import SAMPLER_CURE
 
+K = TypeVar("K")
 Facts = Mapping[str, object]
 NOT_KNOWN = "not known"
 """The value of a fact that a worker does not know: it is not compared with that of others."""
@@ -128,7 +129,7 @@ def compare_shown(texts: Sequence[str]) -> str:
     if failed:
         return json.dumps({"failed": failed})
     if len({line for _, line in pairs}) > 1:
-        difference = _find_difference([read[line] for _, line in pairs])
+        difference = first_odd_fact([read[line] for _, line in pairs])
         if difference is not None:
             return json.dumps({"difference": difference})
     shares = [words["share"] for words in said]
@@ -164,7 +165,9 @@ def _check_prepared(verdict: dict[str, Any], names: Sequence[str]) -> None:
         raise PeerFailedError(msg)
 
 
-def _find_difference(shown: Sequence[Facts]) -> tuple[str, object, object, int, list[int]] | None:
+def first_odd_fact(
+    shown: Sequence[Mapping[K, object]],
+) -> tuple[K, object, object, int, list[int]] | None:
     """The first fact that differs: the first value and another, and the workers that have them."""
     for fact in dict.fromkeys(fact for facts in shown for fact in facts):
         values = {worker: facts.get(fact) for worker, facts in enumerate(shown)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -84,12 +85,10 @@ class Decode:
 
     def _uniform(self, chunk: Chunk, key: Key) -> Chunk:
         """Decode one chunk, if need be without records that are not like those before it."""
-        try:
+        with suppress(Exception):  # whatever a reader raises: said of the records, below
             fitted, reason = self.schema.fit(self._decoded(chunk), key)
-        except Exception as error:  # noqa: BLE001 - whatever a reader raises
-            fitted, reason = chunk, str(error)
-        if reason is None:
-            return fitted
+            if reason is None:
+                return fitted
         if self.schema.is_known:  # which says what is odd; else most of the records do
             rows = self._alike_rows(chunk, list(range(chunk.num_rows)), key)
             chunk = chunk.take(np.array(rows, np.int64))

@@ -168,7 +168,7 @@ class _Table:
         types = columns if isinstance(columns, Mapping) else {}
         self._columns = [(name, names.index(name)) for name in wanted]
         self._types = [
-            types.get(name) or self._infer(name, number, head) for name, number in self._columns
+            types.get(name) or self._type_of(name, number, head) for name, number in self._columns
         ]
 
     def chunk(self, rows: list[_Row]) -> dict[str, Any] | None:
@@ -179,12 +179,14 @@ class _Table:
             chunk = self._converted(rows) if rows else None
         return chunk
 
-    def _infer(self, name: str, number: int, head: list[_Row]) -> Any:
-        found = _infer([row[number] for _, row in head])
-        blank = [line for line, row in head if found is str and not row[number].strip()]
-        filled = [row[number] for _, row in head if row[number].strip()]
-        if blank and filled and _infer(filled) is not str:
-            _warn_of_blank(self._file.path, blank[0], name)
+    def _type_of(self, name: str, number: int, head: list[_Row]) -> Any:
+        texts = [row[number] for _, row in head]
+        found = _infer(texts)
+        if found is str:
+            filled = [text for text in texts if text.strip()]
+            if 0 < len(filled) < len(texts) and _infer(filled) is not str:
+                line = next(line for line, row in head if not row[number].strip())
+                _warn_of_blank(self._file.path, line, name)
         return found
 
     def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.handshake import NOT_KNOWN
+from torch_distinput.cluster.handshake import first_odd_fact
 from torch_distinput.errors import MismatchError
 
 if TYPE_CHECKING:
     from torch_distinput.engine.epoch_record import EpochRecord
 
-LeftAt = tuple[int, "int | str"]
-"""An epoch, and how many of its steps had been delivered."""
+LeftAt = tuple[int, int] | str
+"""An epoch, and how many of its steps had been delivered; not known after an error."""
 
 
 class EndedLoops:
@@ -33,7 +33,8 @@ class EndedLoops:
 
     def add(self, record: EpochRecord) -> None:
         """Note that the loop over what was delivered has ended, however it did."""
-        place = record.before.epoch, record.steps_to_compare
+        steps = record.steps_to_compare
+        place = steps if isinstance(steps, str) else (record.before.epoch, steps)
         self._ended[record.dataset] = place, record.thread
 
     def forget(self, dataset: int) -> None:
@@ -47,25 +48,23 @@ class EndedLoops:
 
     def compare(self, told: Sequence[Mapping[int, LeftAt]]) -> None:
         """Raise MismatchError if a loop has ended at different steps; all workers have told."""
-        for dataset in told[0]:
-            if not all(dataset in places for places in told):
-                continue  # still open somewhere
-            places = {worker: told[worker][dataset] for worker in range(len(told))}
-            known = {worker: at for worker, at in places.items() if at[1] != NOT_KNOWN}
-            first = next(iter(known), 0)
-            odd = [worker for worker, place in known.items() if place != known[first]]
-            if odd:
-                raise _make_error(dataset, known, first, odd[0])
+        # Some may still be open somewhere.
+        common = [dataset for dataset in told[0] if all(dataset in places for places in told)]
+        difference = first_odd_fact([{key: places[key] for key in common} for places in told])
+        if difference is not None:
+            raise _make_error(*difference)
+        for dataset in common:
             self.forget(dataset)
 
 
 def _make_error(
-    dataset: int, places: Mapping[int, LeftAt], first: int, odd: int
+    dataset: int, expected: Any, got: Any, first: int, odd: Sequence[int]
 ) -> MismatchError:
-    expected, got = ("{1} steps of epoch {0}".format(*places[worker]) for worker in (first, odd))
+    steps = "{1} steps of epoch {0}"
     msg = (
         f"Expected all workers to have left the loop over dataset {dataset} at the same step "
-        f"before their values are combined, got {expected} on worker {first} and {got} on worker "
-        f"{odd}. Did one rank leave its loop alone? Leave a loop on all ranks at the same step."
+        f"before their values are combined, got {steps.format(*expected)} on worker {first} and "
+        f"{steps.format(*got)} on worker {odd[0]}. Did one rank leave its loop alone? Leave "
+        "a loop on all ranks at the same step."
     )
     return MismatchError(msg)
