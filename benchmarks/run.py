@@ -33,8 +33,8 @@ SCRIPTS = (
     *("order", "mixing", "balance", "packing", "preprocessing", "coordinator", "engine_calls"),
 )  # fmt: skip
 PACKAGES = (
-    *("torch", "torchdata", "numpy", "pyarrow", "accelerate", "scikit-learn", "ray"),
-    *("datasets", "grain", "transformers"),
+    *("torch", "torchdata", "numpy", "pyarrow", "orjson", "accelerate", "scikit-learn"),
+    *("ray", "datasets", "grain", "transformers"),
 )
 
 

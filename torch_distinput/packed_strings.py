@@ -86,7 +86,7 @@ class PackedStrings:
         if None in rows:
             missing = torch.tensor([row is None for row in rows], dtype=torch.bool, device="cpu")
             rows = [dtype() if row is None else row for row in rows]
-        contents: Any = rows if dtype is bytes else list(map(_encode, rows))
+        contents: Any = rows if dtype is bytes else _encode(rows)
         return PackedStrings(*join_bytes(contents), missing, dtype)
 
     @staticmethod
@@ -331,11 +331,11 @@ def strings_over(tensors: Sequence[torch.Tensor], dtype: type) -> PackedStrings:
     return _trust(data, offsets, missing[0] if missing else None, dtype)
 
 
-def _encode(text: str) -> bytes:
+def _encode(rows: list[str]) -> list[bytes]:
     try:
-        return text.encode("utf-8", "surrogateescape")
+        return [text.encode("utf-8", "surrogateescape") for text in rows]
     except UnicodeEncodeError as error:
-        msg = f"Expected text that UTF-8 can express, got {text!r:.80}: {error.reason}."
+        msg = f"Expected text that UTF-8 can express, got {error.object!r:.80}: {error.reason}."
         raise ValueError(msg) from None
 
 

@@ -15,7 +15,7 @@ from tests.data.test_packed_files import outcome
 from tests.formats import example
 from tests.tfrecords import frame
 from torch_distinput import readers
-from torch_distinput.data.formats import arrow_json, jsonl
+from torch_distinput.data.formats import json_rows, jsonl
 
 folders = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -39,7 +39,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arrow", [True, False], ids=["pyarrow", "python"])
+@pytest.mark.parametrize("quick", [True, False], ids=["orjson", "python"])
 @folders
 @given(
     lines=st.lists(st.sampled_from(LINES), max_size=5),
@@ -47,13 +47,13 @@ LINES = [
     on_error=st.sampled_from(["raise", "skip"]),
     columns=st.sampled_from([None, {"t": str}, {"a": torch.float32, "t": str}]),
 )
-def test_json_lines(tmp_path_factory, arrow, lines, end, on_error, columns):
-    """Blank, deep, broken, of several shapes, with and without pyarrow."""
+def test_json_lines(tmp_path_factory, quick, lines, end, on_error, columns):
+    """Blank, deep, broken, of several shapes, with and without orjson."""
     path = tmp_path_factory.getbasetemp() / "lines.jsonl"
     path.write_bytes(((end or "\n").join(lines) + end).encode("utf-8", "surrogateescape"))
     with pytest.MonkeyPatch.context() as patches:
-        if not arrow:
-            patches.setattr(arrow_json, "_arrow", lambda: None)
+        if not quick:
+            patches.setattr(json_rows, "_orjson_loads", lambda: None)
         lists, packed = outcomes(path, readers.JSONL(columns=columns), on_error=on_error)
         assert lists == packed
 

@@ -1,27 +1,23 @@
-"""Lines of JSON as columns, parsed by pyarrow or by Python."""
+"""Lines of JSON as columns, parsed by orjson or by Python."""
 
 from __future__ import annotations
 
 import gzip
 import json
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import torch_distinput as tdi
-from torch_distinput.data.batch.tree import flatten
-from torch_distinput.data.formats import arrow_json, jsonl, text
+from torch_distinput.data.formats import json_rows, text
 from torch_distinput.data.formats.jsonl import JSONL
 from torch_distinput.testing import check_reader
 
 
-@pytest.fixture(params=["arrow", "python"])
+@pytest.fixture(params=["orjson", "python"])
 def parser(request, monkeypatch):
     if request.param == "python":
-        monkeypatch.setattr(jsonl, "arrow_columns", lambda *_, **__: None)
+        monkeypatch.setattr(json_rows, "_orjson_loads", lambda: None)
     return request.param
 
 
@@ -175,84 +171,23 @@ def test_the_last_of_two_equal_keys_counts(parser):
     assert decode(b'{"a": 1, "b": 5, "a": 2}')["a"].tolist() == [2]
 
 
-SCALARS = {
-    "int": st.integers(-(2**70), 2**70) | st.integers(-5, 5),
-    "float": st.floats() | st.integers(-3, 3),
-    "bool": st.booleans(),
-    "text": st.text(max_size=5)
-    | st.sampled_from(["2020-01-01", "2020-01-01T10:00:00Z", "10:00", "1", ""]),
-    "time": st.sampled_from(["2020-01-01", "2020-01-01 10:00:00", "1999-12-31"]),
-    "null": st.none(),
-}
-ANY = st.one_of(*SCALARS.values())
+def test_names_are_those_of_all_records(parser):
+    """In the order in which they come, also where only a later record has one."""
+    batch = decode({"a": "p"}, {"b": "q", "a": "r"}, {"c": "s"})
+    assert list(batch) == ["a", "b", "c"]
+    assert list(batch.values()) == [["p", "r", None], [None, "q", None], [None, None, "s"]]
+    assert decode({"a": "p"}, {"a": "r", "b": "q"}) == {"a": ["p", "r"], "b": [None, "q"]}
 
 
-def nested(children):
-    return st.lists(children, max_size=3) | st.dictionaries(
-        st.sampled_from("ab"), children, max_size=2
-    )
-
-
-@st.composite
-def tables(draw):
-    """Rows whose columns mostly have a type of their own, as files do."""
-    kinds = draw(
-        st.lists(
-            st.sampled_from([*SCALARS.values(), ANY])
-            | st.sampled_from([*SCALARS.values()]).map(lambda s: st.lists(s, max_size=3))
-            | st.sampled_from([*SCALARS.values()]).map(
-                lambda s: st.fixed_dictionaries({"p": s}, optional={"q": s})
-            )
-            | st.just(st.recursive(ANY, nested, max_leaves=4)),
-            min_size=1,
-            max_size=3,
-        )
-    )
-    fields = {name: kind for name, kind in zip(["x", "ä", ""], kinds)}  # noqa: B905, C416
-    optional = draw(st.booleans())
-    row = st.fixed_dictionaries({}, optional=fields) if optional else st.fixed_dictionaries(fields)
-    return draw(st.lists(row, min_size=1, max_size=5))
-
-
-def outcome(parse):
-    try:
-        leaves, structure = flatten(parse())
-    except ValueError as error:
-        return str(error)
-    return structure, [seen(leaf) for leaf in leaves]
-
-
-def seen(leaf):
-    if isinstance(leaf, torch.Tensor):
-        rows = [row.numpy().tobytes() for row in leaf.unbind()]
-        return leaf.dtype, leaf.is_nested, None if leaf.is_nested else leaf.shape, rows
-    return type(leaf), repr(leaf.tolist() if isinstance(leaf, np.ndarray) else leaf)
-
-
-@settings(max_examples=300)
-@given(tables(), st.booleans())
-def test_both_parsers_see_the_same(table, ascii_only):
-    records = [
-        json.dumps(row, ensure_ascii=ascii_only).encode(errors="surrogatepass") for row in table
-    ]
-    reader = JSONL()
-    lines = packed(records)
-    assert outcome(lambda: reader.decode(lines)) == outcome(lambda: reader._parsed(records))
-    types = JSONL({"x": torch.float32})
-    assert outcome(lambda: types.decode(lines)) == outcome(lambda: types._parsed(records))
-
-
-def test_the_fast_parser_is_taken():
-    """Not only the same: pyarrow must really parse what is plain, times as text included."""
-    keys = set(record(0)) - {"mixed"}
-    plain = packed(lines(*({key: record(i)[key] for key in keys} for i in range(7))))
-    assert arrow_json.arrow_columns(plain, None) is not None
-    assert arrow_json.arrow_columns(plain, {"x": torch.float32, "text": str}) is not None
-
-
-def test_without_pyarrow_python_parses(monkeypatch):
-    monkeypatch.setattr(arrow_json, "_arrow", lambda: None)
-    assert decode({"a": 1})["a"].tolist() == [1]
+def test_columns_of_numbers_are_not_rounded_on_the_way(parser):
+    """An integer of 65 bits among floats, and one that its type would take as a float."""
+    assert decode({"a": 2**64}, {"a": 0.5})["a"].tolist() == [2.0**64, 0.5]
+    assert decode({"a": 2**64}, columns={"a": torch.bfloat16})["a"].tolist() == [2.0**64]
+    assert decode({"a": [2**64]}, columns={"a": (torch.float32, ...)})["a"][0].tolist() == [2.0**64]
+    with pytest.raises(ValueError, match="int64, got 18446744073709551616"):
+        decode({"a": [2**64]}, columns={"a": (torch.int64, ...)})
+    with pytest.raises(ValueError, match="int64, got -9223372036854775809"):
+        decode({"a": -(2**63) - 1})
 
 
 DEEP = {"lists": ("[", "]"), "objects": ('{"b":', "}"), "both": ('[{"b":', "}]")}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +37,7 @@ def check_wanted(wanted: Wanted, *, lists: bool = True) -> None:
         msg = f"Expected columns to be names, or names with types, got {wanted!r}."
         raise ValueError(msg)
     for name, given in wanted.items() if isinstance(wanted, Mapping) else ():
-        dtype, ragged = split_type(given)
+        dtype, ragged = _split_type(given)
         number = isinstance(dtype, torch.dtype) and dtype in _NUMBERS and (lists or not ragged)
         if given is not str and not number:
             msg = (
@@ -44,7 +47,7 @@ def check_wanted(wanted: Wanted, *, lists: bool = True) -> None:
             raise ValueError(msg)
 
 
-def split_type(given: Any) -> tuple[Any, bool]:
+def _split_type(given: Any) -> tuple[Any, bool]:
     """A type, and whether rows of it are lists of any length: ``(torch.int64, ...)``."""
     ragged = isinstance(given, tuple) and len(given) == 2 and given[1] is ...
     return (given[0], True) if ragged else (given, False)
@@ -56,17 +59,26 @@ def record_columns(records: Sequence[Mapping[str, Any]], wanted: Wanted, prefix:
     Raises:
         ValueError: names the column whose values do not fit together, and the cure.
     """
-    names = dict.fromkeys(name for record in records for name in record)
     types = wanted if isinstance(wanted, Mapping) else {}
-    if wanted is not None:
-        unknown = set(wanted) - names.keys() - {name for name in types if types[name] is str}
-        if unknown and records:
-            raise _unknown(min(unknown), list(names))
-        names = dict.fromkeys(wanted)
     return {
-        name: column(f"{prefix}{name}", [record.get(name) for record in records], types.get(name))
-        for name in names
+        name: _column(f"{prefix}{name}", values, types.get(name))
+        for name, values in _values_by_name(records, wanted).items()
     }
+
+
+def _values_by_name(records: Sequence[Mapping[str, Any]], wanted: Wanted) -> dict[str, list[Any]]:
+    if wanted is not None or len(set(map(len, records))) == 1:
+        names = next(iter(records), {}) if wanted is None else wanted
+        with suppress(KeyError):  # as many names as the first one, and all of its: the same
+            return {name: list(map(itemgetter(name), records)) for name in names}
+    known = dict.fromkeys(chain.from_iterable(records))
+    if wanted is not None:
+        types = wanted if isinstance(wanted, Mapping) else {}
+        unknown = set(wanted) - known.keys() - {name for name in types if types[name] is str}
+        if unknown:
+            raise _unknown(min(unknown), list(known))
+    names = known if wanted is None else wanted
+    return {name: [record.get(name) for record in records] for name in names}
 
 
 def pack_lists(batch: Any) -> Any:
@@ -76,13 +88,13 @@ def pack_lists(batch: Any) -> Any:
     )
 
 
-def column(name: str, values: list[Any], wanted: Any = None) -> Any:
+def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
     """Make one column: of the given type, or of the one that the values have.
 
     Numbers and lists of numbers become tensors, mappings a dict of columns, text a list, in which
     None stands for what is missing; all else is an array of objects.
     """
-    dtype, ragged = split_type(wanted)
+    dtype, ragged = _split_type(wanted)
     kinds = set(map(type, values))
     if dtype is str:
         return _text(name, values, kinds)
@@ -95,7 +107,7 @@ def column(name: str, values: list[Any], wanted: Any = None) -> Any:
     if kinds == {dict} and dtype is None:
         return record_columns(values, None, f"{name}.")
     if kinds <= {bool, int, float} and not ragged:
-        found = numbers(name, values, dtype)
+        found = _numbers(name, values, kinds, dtype)
         if found is not None:
             return found
     if kinds == {list} or (ragged and not kinds):
@@ -106,12 +118,11 @@ def column(name: str, values: list[Any], wanted: Any = None) -> Any:
         odd = [value for value in values if not _is_number(value)]
         kind = int if ragged else list
         raise _unfit(name, dtype, (odd or [value for value in values if type(value) is kind])[0])
-    return objects(values)
+    return _objects(values)
 
 
-def numbers(name: str, values: Sequence[Any], dtype: Any = None) -> torch.Tensor | None:
+def _numbers(name: str, values: list[Any], kinds: set[type], dtype: Any) -> torch.Tensor | None:
     """A tensor of bool, int64 or float64, or of the given type; None if the values are mixed."""
-    kinds = set(map(type, values))
     if bool in kinds and len(kinds) > 1:
         if dtype is None:
             return None
@@ -149,7 +160,7 @@ def cast_numbers(name: str, dense: torch.Tensor, dtype: torch.dtype) -> torch.Te
     return changed
 
 
-def objects(values: list[Any]) -> NDArray[Any]:
+def _objects(values: list[Any]) -> NDArray[Any]:
     """Any values, one a row."""
     array = np.empty(len(values), object)
     for row, value in enumerate(values):
@@ -157,7 +168,7 @@ def objects(values: list[Any]) -> NDArray[Any]:
     return array
 
 
-def rows_of_lists(
+def _rows_of_lists(
     name: str, values: torch.Tensor, lengths: NDArray[np.int64], *, ragged: bool
 ) -> torch.Tensor:
     """Rows of these lengths: jagged if so wanted, else dense, and then of one length.
@@ -184,11 +195,11 @@ def _text(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     return values
 
 
-def _integers(name: str, values: Sequence[int], dtype: Any) -> torch.Tensor:
+def _integers(name: str, values: list[int], dtype: Any) -> torch.Tensor:
     if dtype is not None and dtype.is_floating_point:
         return _floats(name, values)
     try:
-        return torch.from_numpy(np.array(values, np.int64))
+        return torch.from_numpy(np.fromiter(values, np.int64, len(values)))
     except OverflowError:
         large = next(value for value in values if value not in INT64)
         raise _unfit(name, torch.int64, large) from None
@@ -196,7 +207,7 @@ def _integers(name: str, values: Sequence[int], dtype: Any) -> torch.Tensor:
 
 def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
     try:
-        return torch.from_numpy(np.array([float(value) for value in values], np.float64))
+        return torch.from_numpy(np.array(values, np.float64))
     except OverflowError:
         size = int(max(values, key=abs)).bit_length()
         raise _unfit(name, torch.float64, f"an integer of {size} bits") from None
@@ -205,15 +216,16 @@ def _floats(name: str, values: Sequence[float]) -> torch.Tensor:
 def _lists(
     name: str, values: list[list[Any]], dtype: Any, *, ragged: bool
 ) -> torch.Tensor | None:
-    flat = [item for value in values for item in value]
+    flat = list(chain.from_iterable(values))
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     if not flat:
         empty = torch.empty(0, dtype=dtype or torch.float64, device="cpu")
-        return rows_of_lists(name, empty, lengths, ragged=ragged)
-    if not set(map(type, flat)) <= {bool, int, float}:
+        return _rows_of_lists(name, empty, lengths, ragged=ragged)
+    kinds = set(map(type, flat))
+    if not kinds <= {bool, int, float}:
         return None
-    dense = numbers(name, flat, dtype)
-    return None if dense is None else rows_of_lists(name, dense, lengths, ragged=ragged)
+    dense = _numbers(name, flat, kinds, dtype)
+    return None if dense is None else _rows_of_lists(name, dense, lengths, ragged=ragged)
 
 
 def _needs_all(kinds: set[type], values: list[Any]) -> bool:

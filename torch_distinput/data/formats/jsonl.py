@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isinf
 from typing import Any
 
 import numpy as np
 import torch
 
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.arrow_json import arrow_columns
 from torch_distinput.data.formats.column_types import (
     Wanted,
     check_wanted,
     pack_lists,
     record_columns,
+)
+from torch_distinput.data.formats.json_rows import (
+    has_large_floats,
+    parse_exactly,
+    parse_quickly,
 )
 from torch_distinput.data.formats.reader import Part, Reader
 from torch_distinput.data.formats.text import (
@@ -32,7 +34,7 @@ from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, tensor_over
 
 _DEEPEST = 100
-"""What walks over a value calls itself; pyarrow ends the process with some thousands."""
+"""What walks over a value calls itself."""
 _SHALLOW = 8
 _OPEN, _OPEN_LIST = b"{["
 _EITHER = 0xFF ^ _OPEN ^ _OPEN_LIST
@@ -56,7 +58,7 @@ class JSONL(Reader):
     A number that is null or missing is an error, and so are values that are nested more than 100
     deep. What a column holds is found anew in each batch:
     give types where a batch may not show it, such as floats that are sometimes written ``1``.
-    With pyarrow installed the same is done faster.
+    With orjson installed the same is done faster.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -92,17 +94,28 @@ class JSONL(Reader):
         if not isinstance(records, PackedStrings):
             ended = [line.removesuffix(b"\n") + b"\n" for line in records]
             records = PackedStrings.from_list(ended, bytes)
-        _refuse_deep(records)
-        found = None
-        if len(records):
-            found = arrow_columns(records, self.columns, packed=self.packed)
-        if found is not None:
-            return found
-        parsed = self._parsed([record.removesuffix(b"\n") for record in records.to_bytes()])
-        return pack_lists(parsed) if self.packed else parsed
+        own = records.narrow()
+        _refuse_deep(own)
+        batch = self._quickly(own)
+        if batch is None:
+            batch = self._exactly(own)
+        return pack_lists(batch) if self.packed else batch
 
-    def _parsed(self, records: list[bytes]) -> Batch:
-        rows = [_object(record) for record in records]
+    def _quickly(self, lines: PackedStrings) -> Batch | None:
+        """None where Python's parser may see something else, or what is wrong must be said."""
+        rows = parse_quickly(lines)
+        if rows is None:
+            return None
+        try:
+            batch = self._columns(rows)
+        except ValueError:
+            return None
+        return None if has_large_floats(batch) else batch
+
+    def _exactly(self, lines: PackedStrings) -> Batch:
+        return self._columns(parse_exactly(lines))
+
+    def _columns(self, rows: list[Mapping[str, Any]]) -> Batch:
         self._check_names(rows)
         return record_columns(rows, self.columns)
 
@@ -126,46 +139,16 @@ def _pack_lines(block: bytes) -> PackedStrings:
     return lines[np.delete(np.arange(len(lines)), blank)] if blank else lines
 
 
-def _check_finite(text: str) -> float:
-    value = float(text)
-    if isinf(value):
-        msg = f"expected numbers that fit float64, got {text[:60]}"
-        raise ValueError(msg)
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_float=_check_finite)
-
-
-def _object(record: bytes) -> Mapping[str, Any]:
-    try:
-        found = _DECODER.decode(record.decode())
-    except (ValueError, RecursionError) as error:
-        msg = (
-            f"Expected a JSON object in each line, got {record[:60]!r}: {error}. Fix the file, "
-            "or skip bad records."
-        )
-        raise ValueError(msg) from error
-    if not isinstance(found, dict):
-        msg = (
-            f"Expected a JSON object in each line, got {record[:60]!r}, a "
-            f"{type(found).__name__}. Fix the file, or read it with reader='text'."
-        )
-        raise ValueError(msg)  # noqa: TRY004 - it is the data that is wrong
-    return found
-
-
-def _refuse_deep(records: PackedStrings) -> None:
+def _refuse_deep(lines: PackedStrings) -> None:
     """Look at lines with many brackets only, as all others are shallow."""
-    own = records.narrow()
-    content, offsets = own.data.numpy(), own.offsets.numpy()
-    if len(own) and (content[offsets[:-1]] == _OPEN).all():
-        num_more = count_byte(content, _OPEN_LIST, mask=_EITHER) - len(own)
+    content, offsets = lines.data.numpy(), lines.offsets.numpy()
+    if len(lines) and (content[offsets[:-1]] == _OPEN).all():
+        num_more = count_byte(content, _OPEN_LIST, mask=_EITHER) - len(lines)
         if num_more < _DEEPEST:  # even if one line has them all
             return
     places = find_byte(content, _OPEN_LIST, mask=_EITHER)
-    counts = np.diff(np.searchsorted(places, offsets))
-    for line in own[np.flatnonzero(counts > _DEEPEST)].to_bytes():
+    many = np.flatnonzero(np.diff(np.searchsorted(places, offsets)) > _DEEPEST)
+    for line in lines[many].to_bytes() if many.size else ():
         record = line.removesuffix(b"\n")
         depth = _depth(record) if _may_be_deep(record) else 0
         if depth > _DEEPEST:
