@@ -90,11 +90,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Whoever starts the fork server first, all others use it.
+    rank_pool._PRELOAD += [name for name in PRELOADED if name not in rank_pool._PRELOAD]
     multiprocessing.set_forkserver_preload(rank_pool._PRELOAD)
     for name, value in BUSY_MACHINE.items():
         os.environ.setdefault(name, value)
     config.pluginmanager.register(HangWatch())
 
+
+PRELOADED = [
+    *("pytest", "hypothesis.strategies", "tests.fast_paths", "tests.torchrun"),
+    *("torch_distinput.coordinator", "torchdata.stateful_dataloader"),
+]
+"""What files of tests import, beside what ranks need: each new rank, server or loader process that
+is forked would import it by itself, which takes it longer than most of them live."""
 
 BUSY_MACHINE = {"RAY_gcs_server_port_wait_time_s": "300", "RAY_memory_monitor_refresh_ms": "0"}
 """For each Ray that tests or their scripts start: others may keep the cores busy for longer than

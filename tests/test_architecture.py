@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -101,9 +102,15 @@ OWNERS = {
 HARMLESS = {"torch.cuda.is_available", "torch.cuda.device_count"}  # questions: no stream in them
 
 
+@lru_cache(maxsize=1)
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    """Of the file that is looked at: to walk through it takes longer than to parse it."""
+    return list(ast.walk(tree))
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
     """Line, local name and full name of each import, wherever it stands."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.asname or "", alias.name
@@ -114,16 +121,18 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+@lru_cache(maxsize=1)
+def names(tree: ast.AST) -> list[tuple[int, str]]:
     """Line and full name of each import and of each attribute, seen through any alias."""
     full_names = {local: full for _, local, full in imports(tree)}
-    yield from ((line, full) for line, _, full in imports(tree))
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    found = [(line, full) for line, _, full in imports(tree)]
+    attributes = [node for node in nodes(tree) if isinstance(node, ast.Attribute)]
     inner = {id(node.value) for node in attributes}
     for node in attributes:
         if id(node) not in inner:
             root, _, rest = ast.unparse(node).partition(".")
-            yield node.lineno, f"{full_names.get(root, '')}.{rest}"
+            found.append((node.lineno, f"{full_names.get(root, '')}.{rest}"))
+    return found
 
 
 def check_floors(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -167,7 +176,7 @@ def check_owners(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
 def check_house(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
     if Path(path).stem in {"utils", "common", "helpers", "manager"}:
         yield 1, f"a file named {Path(path).stem} has no subject"
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield node.lineno, "imports are absolute"
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -16,8 +16,12 @@ from tests.coordinator.engines import new_engine
 from tests.coordinator.simulated_engine import SimulatedEngine, SimulatedObject
 from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
+from torch_distinput.coordinator.engines import child_process
 from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.parameters import handle, identity
+from torch_distinput.testing import rank_pool
+
+child_process._PRELOAD = rank_pool._PRELOAD  # one fork server for all that tests start
 
 SECONDS = 900 if LONG else 300
 """For one test, on the busiest machine: 50 actors of Ray that are started again take minutes."""

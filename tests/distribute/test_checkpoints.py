@@ -272,13 +272,15 @@ OWN_STATES = {
 def test_own_states_at_every_position(name):
     """The end of data included; a last batch that is partial, and one that is not."""
     waits = not LONG and ("Prefetcher" in name or "," in name)  # for its threads or processes
+    # Two workers with two processes each take long to start; those with one process go elsewhere.
+    elsewhere = () if not LONG and "2 processes" in name else ((1, 2),)
     for count in (12,) if waits else (10, 12):
 
         def distributed(strategy, count=count):
             source, size, _ = OWN_STATES[name](count)
             return strategy.distribute_dataset(source, global_batch_size=size)
 
-        assert_resumes_everywhere(distributed, elsewhere=((1, 2),))
+        assert_resumes_everywhere(distributed, elsewhere=elsewhere)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_STATES if "process" not in name])

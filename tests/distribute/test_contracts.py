@@ -125,7 +125,7 @@ def test_each_workers_order_does_not_depend_on_replicas(lengths, size, rebatch):
     assert orders[0] == orders[1]
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, 1, 2] if LONG else [0, 2])
 def test_order_does_not_depend_on_loader_processes(num_workers, tmp_path):
     """C3 for every kind of source, with and without loader processes."""
     for number in range(3):

@@ -55,7 +55,7 @@ def honest(recipe, pattern, size):
 
 @given(recipe=recipes())
 @settings(
-    max_examples=2000 if LONG else 200,
+    max_examples=2000 if LONG else 100,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

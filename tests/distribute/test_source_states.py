@@ -85,7 +85,7 @@ def test_every_stop_of_later_epochs(name, num_workers):
     else:
         play = partial(played, BATCHES[name], num_workers, batch_size=None)
     waits = not LONG and ("threads" in name or "processes" in name)  # theirs, at each end
-    check_every_stop(play, every=(2 if waits else 1) if num_workers == 1 else 3)
+    check_every_stop(play, every=(3 if waits else 1) if num_workers == 1 else 3)
 
 
 @pytest.mark.parametrize(

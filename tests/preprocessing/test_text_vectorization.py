@@ -8,10 +8,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.conftest import LONG
 from tests.preprocessing.texts import LONGEST, text
 from torch_distinput.errors import ConfigurationError, UsageError
 from torch_distinput.preprocessing.layers.text_vectorization import TextVectorization
@@ -168,6 +169,7 @@ def exported():
     return program.module()
 
 
+@settings(max_examples=1000 if LONG else 12)
 @given(st.lists(st.one_of(text(), st.none()), max_size=8))
 @example([])
 def test_an_exported_model_gives_what_host_texts_do(exported, batch):
