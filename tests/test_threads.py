@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 
+import fsspec
 import pytest
 import torch
 import torch.distributed as dist
@@ -23,6 +24,14 @@ from torch_distinput.testing import run_ranks, simulate
 
 SECONDS = 100
 """After which a child that hangs is ended by a signal."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_sessions():
+    """At its exit a child waits seconds for each session of fsspec that tests before have left."""
+    for kind in fsspec.registry.values():
+        kind.clear_instance_cache()
+    gc.collect()
 
 
 def forked(work):
