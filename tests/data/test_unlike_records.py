@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import torch
 
 import torch_distinput as tdi
 from torch_distinput.data.formats import text
@@ -18,10 +19,10 @@ def _small_chunks(monkeypatch):
     monkeypatch.setattr(text, "CHUNK_BYTES", 1 << 14)
 
 
-def play(path, records, **arguments):
+def play(path, records, reader="jsonl", **arguments):
     lines = [json.dumps({"pad": PADDING, **record}) + "\n" for record in records]
     path.write_text("".join(lines))
-    files = tdi.FileDataset(str(path), reader="jsonl", **arguments)
+    files = tdi.FileDataset(str(path), reader=reader, **arguments)
     dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=4)
     with iter(dataset) as iterator:
         found = [i for batch in iterator for i in batch["i"].tolist()]
@@ -72,3 +73,25 @@ def test_those_that_fit_stay_beside_odd_ones_of_several_kinds(tmp_path, others):
     found, skipped = play(tmp_path / "a.jsonl", records, on_error="skip")
     assert found == [i for i in range(60) if i < 20 or i % 5 >= 3]
     assert sum(skipped.values()) == 24 + len(others)
+
+
+def test_a_column_that_one_record_lacks(tmp_path):
+    """The advice for text is not given for a number."""
+    records = [{"i": i} if i == 33 else {"i": i, "x": 0.5} for i in range(40)]
+    columns = {"i": torch.int64, "x": torch.float32}
+    said = "record 33: Expected column 'x', but it is not there; there are ['pad', 'i']. Write"
+    with pytest.raises(tdi.SourceError, match=re.escape(said)) as caught:
+        play(tmp_path / "a.jsonl", records, reader=tdi.readers.JSONL(columns))
+    assert "str" not in str(caught.value)
+    with pytest.raises(tdi.SourceError, match=re.escape("{'x': str}")):
+        play(tmp_path / "a.jsonl", records, reader=tdi.readers.JSONL(list(columns)))
+
+
+@pytest.mark.parametrize("split_files", [False, True])
+def test_numbers_of_records_in_parts_are_explained(tmp_path, split_files):
+    records = [{"i": "odd" if i == 33 else i} for i in range(40)]
+    with pytest.raises(tdi.SourceError) as caught:
+        play(tmp_path / "a.jsonl", records, split_files=split_files)
+    explained = "(numbered from the first byte of its part on)" in str(caught.value)
+    assert explained == split_files
+    assert ("record 33:" in str(caught.value)) != split_files

@@ -76,7 +76,7 @@ def _values_by_name(records: Sequence[Mapping[str, Any]], wanted: Wanted) -> dic
         types = wanted if isinstance(wanted, Mapping) else {}
         unknown = set(wanted) - known.keys() - {name for name in types if types[name] is str}
         if unknown:
-            raise _unknown(min(unknown), list(known))
+            raise _unknown(min(unknown), list(known), len(records), is_typed=min(unknown) in types)
     names = known if wanted is None else wanted
     return {name: [record.get(name) for record in records] for name in names}
 
@@ -242,10 +242,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def _unknown(name: str, names: list[str]) -> ValueError:
+def _unknown(name: str, names: list[str], num_records: int, *, is_typed: bool) -> ValueError:
+    lacking = f"none of {num_records} records has it" if num_records > 1 else "it is not there"
+    text = f"; text that is missing often needs its type there: {{{name!r}: str}}"
     return ValueError(
-        f"Expected column {name!r}, but no record of this batch has it; there are {names}. Check "
-        f"columns=; text that is missing often needs its type there: {{{name!r}: str}}."
+        f"Expected column {name!r}, but {lacking}; there are {names}. Write a value into the file, "
+        f"or check columns={'' if is_typed else text}."
     )
 
 
