@@ -1,10 +1,12 @@
-"""What packed strings are made of, checked where the values can be seen."""
+"""What packed strings are made of: offsets from lengths, and a check of what others give us."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 
 def check_layout(
@@ -33,6 +35,13 @@ def check_layout(
         raise ValueError(msg)
     if type(offsets) is torch.Tensor and offsets.device.type == "cpu":  # no tensor of a trace
         _check_offsets(data.shape[0], offsets, missing)
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> torch.Tensor:
+    """Where rows of these lengths begin, one behind the other, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=offsets[1:])
+    return torch.from_numpy(offsets)
 
 
 def _check_offsets(num_bytes: int, offsets: torch.Tensor, missing: torch.Tensor | None) -> None:

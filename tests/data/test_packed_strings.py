@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_distinput as tdi
 from torch_distinput import PackedStrings
@@ -143,6 +144,25 @@ def test_parts_join_to_the_whole(parts):
     joined = rows.concat_rows(packed)
     assert [value for part in parts for value in part] == joined.to_list()
     assert len(packed) == 1 or 0 == int(joined.offsets[0])
+
+
+def test_no_copy_is_made_by_threads():
+    """Torch's own wait for a free core each, which beside other work takes longer than the copy."""
+    called = set()
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.add(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    packed = [PackedStrings.from_list(["x" * 300] * 300)] * 2
+    chosen = np.arange(299, -1, -1)
+    with Calls():
+        rows.copy_rows(packed[0])
+        rows.concat_rows(packed)
+        rows.take_rows(packed[0], chosen)
+        rows.RowPool(packed).take(chosen)
+    assert not called & {"clone", "cat", "copy_", "index", "index_select"}, called
 
 
 def test_text_and_bytes_do_not_join():

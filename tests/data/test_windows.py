@@ -23,8 +23,8 @@ from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.plan.progress.place import Place
 
 KEY = Key(seed=3, epoch=1)
-LONG = "x" * 70
-"""Rows so long are copied one by one, shorter ones together."""
+LONG = "x" * 90
+"""Rows so long are copied one by one, also where each fifth is missing; shorter ones together."""
 
 
 def batch_of(numbers, filling=LONG):

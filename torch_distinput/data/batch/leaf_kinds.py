@@ -69,7 +69,7 @@ class _Dense(LeafKind):
     # To autograd ordinary views are one tensor: what a user changes in place in one replica's
     # batch, or in one step's, would invalidate what was saved for backward of another's.
     def slice(self, leaf: Any, start: int, stop: int) -> Any:
-        return torch.unsafe_split_with_sizes(leaf, (start, stop - start, len(leaf) - stop))[1]
+        return torch.unsafe_split_with_sizes(leaf, (start, stop - start, leaf.size(0) - stop))[1]
 
     def split(self, leaf: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return torch.unsafe_split_with_sizes(leaf, sizes)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from torch_distinput.data.batch.leaf_kind import LeafKind, Order, last_repeated, windows
-from torch_distinput.packed_strings import MANY_BYTES, PackedStrings, join_bytes
+from torch_distinput.packed_layout import offsets_of
+from torch_distinput.packed_strings import MANY_BYTES, PackedStrings, strings_over
 from torch_distinput.values import TensorSpec
 
 _WORTH_A_COPY = 8
@@ -102,10 +103,13 @@ class _Pool:
         if len(self._leaves) == 1:
             return self._leaves[0][rows]  # type: ignore[no-any-return]
         chosen, memories = rows.numpy(), self._memories
-        spans = (array[chosen].tolist() for array in (self._numbers, self._starts, self._stops))
-        contents = [memories[n][start:stop] for n, start, stop in zip(*spans, strict=True)]
-        missing = None if self._missing is None else self._missing[rows]
-        return PackedStrings(*join_bytes(contents), missing, self._leaves[0].dtype)
+        numbers, starts, stops = self._numbers[chosen], self._starts[chosen], self._stops[chosen]
+        spans = zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        joined = bytearray().join([memories[n][start:stop] for n, start, stop in spans])
+        data = torch.from_numpy(np.frombuffer(joined, np.uint8))
+        missing = [] if self._missing is None else [self._missing[rows]]
+        own = [data, offsets_of(stops - starts), *missing]
+        return strings_over(own, self._leaves[0].dtype)
 
 
 PACKED = _Packed()
