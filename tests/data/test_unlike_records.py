@@ -85,13 +85,3 @@ def test_a_column_that_one_record_lacks(tmp_path):
     assert "str" not in str(caught.value)
     with pytest.raises(tdi.SourceError, match=re.escape("{'x': str}")):
         play(tmp_path / "a.jsonl", records, reader=tdi.readers.JSONL(list(columns)))
-
-
-@pytest.mark.parametrize("split_files", [False, True])
-def test_numbers_of_records_in_parts_are_explained(tmp_path, split_files):
-    records = [{"i": "odd" if i == 33 else i} for i in range(40)]
-    with pytest.raises(tdi.SourceError) as caught:
-        play(tmp_path / "a.jsonl", records, split_files=split_files)
-    explained = "(numbered from the first byte of its part on)" in str(caught.value)
-    assert explained == split_files
-    assert ("record 33:" in str(caught.value)) != split_files

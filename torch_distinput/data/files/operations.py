@@ -38,7 +38,6 @@ class Key:
         repetitions: which repetition of each repeat around it.
         listing: no part of the key: it names a record's file in an error.
         clock: no part of it either: it counts what operations take, where that is measured.
-        is_cut: nor this: records are numbered from the byte at which their part of a file begins.
     """
 
     seed: int
@@ -47,13 +46,11 @@ class Key:
     repetitions: tuple[int, ...] = ()
     listing: Sequence[FileInfo] = ()
     clock: WorkClock | None = field(default=None, compare=False)
-    is_cut: bool = field(default=False, compare=False)
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""
         file_number, record_number = record_id.tolist()
-        note = " (numbered from the first byte of its part on)" if self.is_cut else ""
-        return self.listing[file_number].path, f"record {record_number}{note}"
+        return self.listing[file_number].path, f"record {record_number}"
 
     def place(self, record_id: NDArray[np.int64]) -> str:
         """Name a record in an error."""

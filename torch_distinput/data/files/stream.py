@@ -315,11 +315,7 @@ class FileStream(CountedStream):
 
     def _key(self, shard: Shard) -> Key:
         return Key(
-            seed=shard.seed,
-            epoch=shard.epoch,
-            listing=self.listing,
-            clock=self.clock,
-            is_cut=self.dataset.split_files and not self.dataset.reader.counted,
+            seed=shard.seed, epoch=shard.epoch, listing=self.listing, clock=self.clock
         )
 
 

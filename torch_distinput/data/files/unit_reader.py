@@ -56,7 +56,7 @@ class UnitReader:
 
     def take(self, num_rows: int) -> Chunk | None:
         """Return the next rows: views where they lie in one chunk, else a joined copy."""
-        parts: list[Chunk] = []
+        parts = []
         while num_rows:
             self._start(num_rows)
             if not self._open:
@@ -65,8 +65,6 @@ class UnitReader:
             if chunk is None:
                 self._open.popleft()
                 continue
-            if not parts and chunk.num_rows == num_rows:  # as a rule
-                return chunk
             num_rows -= chunk.num_rows
             parts.append(chunk)
         return concat_chunks(parts) if parts else None
