@@ -259,10 +259,10 @@ class PackedStrings:
         return _trust(data.to(device), ends.to(device), missing, self.dtype)
 
 
-def _join(parts: Sequence[Any]) -> torch.Tensor:
+def _join(parts: list[Any]) -> torch.Tensor:
     """On the host by NumPy: torch copies even a batch by threads, which wait for a core each."""
     on_host = isinstance(parts[0], np.ndarray)
-    return torch.from_numpy(np.concatenate(parts)) if on_host else torch.cat(list(parts))
+    return torch.from_numpy(np.concatenate(parts)) if on_host else torch.cat(parts)
 
 
 def _trust(

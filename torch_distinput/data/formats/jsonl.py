@@ -34,7 +34,7 @@ from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.packed_strings import PackedStrings, tensor_over
 
 _DEEPEST = 100
-"""What walks over a value calls itself."""
+"""Python's parser and what walks over values call themselves: deeper ones could be too much."""
 _SHALLOW = 8
 _OPEN, _OPEN_LIST = b"{["
 _EITHER = 0xFF ^ _OPEN ^ _OPEN_LIST
