@@ -7,8 +7,10 @@ import gzip
 import io
 import logging
 import lzma
+import random
 import sys
 import zipfile
+from itertools import accumulate
 
 import fsspec
 import pytest
@@ -18,6 +20,8 @@ import torch_distinput as tdi
 from tests.distribute.street import play
 from tests.formats import FORMATS
 from tests.storages import NAMES, Local, Memory, WebServer, open_storage
+from tests.tfrecords import frame
+from torch_distinput import readers
 from torch_distinput.data.storage import filesystem, retries
 from torch_distinput.data.storage.range_reader import open_ranged
 from torch_distinput.data.storage.retries import Retries, attempt
@@ -185,6 +189,32 @@ def test_names_that_look_like_globs(tmp_path):
     assert ["one"] == records(f"{tmp_path}/a[0-9].txt")
 
 
+WRITTEN = {
+    "txt": lambda text: text.encode() + b"\n",
+    "jsonl": lambda text: b'{"a": "%s"}\n' % text.encode(),
+    "csv": lambda text: text.encode() + b"\n",
+    "tfrecord": lambda text: frame(text.encode()),
+}
+READ = {
+    "csv": {"reader": readers.CSV(header=False, columns={"a": str})},
+    "jsonl": {"reader": "jsonl"},
+    "tfrecord": {"reader": "tfrecord"},
+}
+
+
+def _num_bytes(url):
+    """How much of a file that was cut off can be decompressed."""
+    count = 0
+    with pytest.raises(EOFError), fsspec.open(url, compression="infer").open() as opened:
+        while piece := opened.read1(1 << 12):
+            count += len(piece)
+    return count
+
+
+def _text(record):
+    return record.decode() if isinstance(record, bytes) else record
+
+
 @pytest.mark.parametrize(
     ("suffix", "compress"),
     [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd.compress)],
@@ -209,6 +239,28 @@ class TestCompression:
         )
         with iter(dataset) as iterator:
             list(iterator)
+            assert [1] == list(iterator.stats().skipped.values())
+
+    @pytest.mark.parametrize("strings", ["list", "packed"])
+    @pytest.mark.parametrize("kind", WRITTEN)
+    def test_what_comes_before_damage(self, tmp_path, suffix, compress, kind, strings):
+        """All records that can be decompressed are delivered, and what follows them is counted."""
+        rng = random.Random(0)
+        texts = [f"{i} {rng.getrandbits(250):x}" for i in range(15_000)]
+        written = [WRITTEN[kind](text) for text in texts]
+        whole = compress(b"".join(written))
+        url = Local(tmp_path).put(f"a.{kind}.{suffix}", whole[: len(whole) * 97 // 100])
+        num_bytes = _num_bytes(url)
+        num_sound = sum(end <= num_bytes for end in accumulate(map(len, written)))
+        assert 10_000 < num_sound < len(texts)
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            tdi.FileDataset(url, **READ.get(kind, {}), on_error="skip", strings=strings),
+            global_batch_size=512,
+        )
+        with iter(dataset) as iterator:
+            batches = [batch["a"] if kind in "jsonl.csv" else batch for batch in iterator]
+            found = [text for batch in batches for text in map(_text, batch)]
+            assert texts[:num_sound] == found
             assert [1] == list(iterator.stats().skipped.values())
 
     def test_a_later_member_that_is_damaged(self, tmp_path, suffix, compress):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, final
 
 import numpy as np
@@ -104,6 +105,7 @@ class _Rows:
         self._file = file
         self._num_chars = 0
         self._ended = False
+        self._error: Exception | None = None
         # What is not UTF-8 is found in the fields, where its line is known.
         self._text = io.TextIOWrapper(file.open(), "utf-8-sig", "surrogateescape", newline="")
         self._reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
@@ -128,18 +130,31 @@ class _Rows:
         return self
 
     def take(self, num_fields: int, first: _Row | None = None) -> list[_Row]:
-        """About a megabyte of rows that have so many fields; none at the end of the file."""
+        """About a megabyte of rows that have so many fields; none at the end of the file.
+
+        Those before an error come first.
+        """
+        if self._error is not None:
+            raise self._error
         rows: list[_Row] = []
         stop = self._num_chars + CHUNK_BYTES
-        following = first or next(self, None)
-        while following is not None:
-            line, row = following
+        try:
+            for row in self._sound(num_fields, self if first is None else chain([first], self)):
+                rows.append(row)
+                if self._num_chars >= stop:
+                    break
+        except Exception as error:
+            if not rows:
+                raise
+            self._error = error
+        return rows
+
+    def _sound(self, num_fields: int, rows: Iterator[_Row]) -> Iterator[_Row]:
+        for line, row in rows:
             if len(row) == num_fields:
-                rows.append(following)
+                yield line, row
             else:
                 self._file.bad(f"line {line}", f"expected {num_fields} fields, got {len(row)}")
-            following = next(self, None) if self._num_chars < stop or not rows else None
-        return rows
 
     def close(self) -> None:
         self._text.close()

@@ -123,6 +123,7 @@ class _Window:
         self._opened = opened
         self._base = start
         self._size = size
+        self._error: Exception | None = None
         if start:
             opened.seek(start)
 
@@ -139,9 +140,18 @@ class _Window:
         wanted = max(needed - len(kept), self._size) if len(kept) < needed else 0
         if self.stop is not None:
             wanted = min(wanted, self.stop - position - len(kept))
-        self.data = b"".join((kept, *_pieces(self._opened, wanted)))
+        self.data = b"".join((kept, *self._read(wanted)))
         self._base = position
+        if self._error is not None and len(self.data) < needed:
+            raise self._error
         return bool(self.data)
+
+    def _read(self, wanted: int) -> Iterator[bytes]:
+        """Up to an error: the frames before it come first."""
+        try:
+            yield from _pieces(self._opened, wanted if self._error is None else 0)
+        except Exception as error:  # noqa: BLE001 - raised where more is needed
+            self._error = error
 
     def shortage(self, needed: int) -> str | None:
         if len(self.data) >= needed:

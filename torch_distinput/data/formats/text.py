@@ -24,7 +24,6 @@ _DECODED_BYTES = 1 << 16
 """A block, its text and its lines fit into a core's cache together."""
 _LONG_LINE = 512
 """From so many characters on, a call of its own for each line end pays."""
-_FEW_LINES = 1024
 _WORD = 8
 _ONE, _TOP = np.uint64(1), np.uint64(56)
 _BYTES = np.uint64(0x0001020304050607)
@@ -61,12 +60,17 @@ def _blocks(file: InputFile, part: Part, size: int, *, whole_lines: bool) -> Ite
             block = opened.read(wanted)
             if not block:
                 return
-            is_last = position + len(block) == part.stop
+            is_last, error = position + len(block) == part.stop, None
             if (whole_lines or is_last) and not block.endswith(b"\n"):
-                block += opened.readline()
+                try:
+                    block += opened.readline()
+                except Exception as broken:  # noqa: BLE001 - raised behind the lines before it
+                    block, error = block[: block.rfind(b"\n") + 1], broken
             content = block if position else block.removeprefix(codecs.BOM_UTF8)
             if content:  # to whoever reads on, nothing is the end
                 yield content
+            if error is not None:
+                raise error
             position += len(block)
 
 
@@ -104,14 +108,36 @@ class Text(Reader):
                 number += len(lines)
         except UnicodeDecodeError:  # behind the lines so far: find those to blame
             good = islice(_decode_one_by_one(file, part), number, None)
-            while found := list(islice(good, _FEW_LINES)):
+            for found in _join(([line], len(line)) for line in good):
                 yield PackedStrings.from_list(found, str) if self.packed else found
 
 
 def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
+    return _join(_cut_blocks(file, part))
+
+
+def _join(pieces: Iterator[tuple[list[str], int]]) -> Iterator[list[str]]:
+    """Join lists of lines, with their bytes, to chunks; those before an error come first."""
     lines: list[str] = []
+    num_bytes = 0
+    try:
+        for found, size in pieces:
+            lines += found
+            num_bytes += size
+            if lines and num_bytes >= CHUNK_BYTES:
+                yield lines
+                lines, num_bytes = [], 0
+    except Exception:
+        if lines:
+            yield lines
+        raise
+    if lines:
+        yield lines
+
+
+def _cut_blocks(file: InputFile, part: Part) -> Iterator[tuple[list[str], int]]:
     decode = codecs.getincrementaldecoder("utf-8")().decode
-    rest, num_bytes, has_returns, cut = "", 0, False, _cut_short
+    rest, has_returns, cut = "", False, _cut_short
     for block in _blocks(file, part, _DECODED_BYTES, whole_lines=False):
         text = decode(block)
         has_returns = has_returns or b"\r" in block
@@ -122,16 +148,10 @@ def _read_lists(file: InputFile, part: Part) -> Iterator[list[str]]:
         cut = _cut_long if len(found) * _LONG_LINE < len(text) else _cut_short
         found[0] = rest + found[0]
         rest = found.pop()
-        lines += [line.removesuffix("\r") for line in found] if has_returns else found
-        num_bytes += len(block)
-        if lines and num_bytes >= CHUNK_BYTES:
-            yield lines
-            lines, num_bytes = [], 0
+        yield [line.removesuffix("\r") for line in found] if has_returns else found, len(block)
     decode(b"", final=True)
     if rest:
-        lines.append(rest.removesuffix("\r"))
-    if lines:
-        yield lines
+        yield [rest.removesuffix("\r")], len(rest)
 
 
 def _cut_short(text: str) -> list[str]:

@@ -1,10 +1,10 @@
-"""Compressed streams that stand one after another in a file, read as one."""
+"""Compressed streams that stand one after another in a file, read as one; and what errors do."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import IO, Any, Protocol, final
+from typing import IO, Any, Protocol, cast, final
 
 
 class Decompressor(Protocol):
@@ -24,6 +24,42 @@ class Decompressor(Protocol):
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         """Go on with the next bytes."""
+
+
+@final
+class FailsForGood(io.RawIOBase):
+    """What a decompressor gives, until its first error, which then comes with each read.
+
+    Some decompressors go on behind damage, with anything. Each read is one call of theirs: when
+    they are asked for more, they drop what they have at an error.
+    """
+
+    def __init__(self, inner: IO[bytes]) -> None:
+        """Take what decompresses; it stays open."""
+        self._inner = cast(Any, inner)
+        self._error: Exception | None = None
+
+    def readable(self) -> bool:
+        """It is all that it can do."""
+        return True
+
+    def seekable(self) -> bool:
+        """As what decompresses."""
+        return bool(self._inner.seekable())
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what the next bytes of the file give."""
+        if self._error is not None:
+            raise self._error
+        try:
+            return cast("int", self._inner.readinto1(buffer))
+        except Exception as error:
+            self._error = error
+            raise
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on from another place."""
+        return cast("int", self._inner.seek(offset, whence))
 
 
 @final
@@ -64,6 +100,8 @@ class Streams(io.RawIOBase):
             content[: len(found)] = found
         self._position += len(found)
         return len(found)
+
+    readinto1 = readinto
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go on from another place: a place before this one is reached from the beginning."""

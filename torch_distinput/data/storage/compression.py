@@ -1,7 +1,8 @@
 """Compressed files, told by the end of their names: .gz, .bz2, .xz and .zst.
 
 All four read files of several members or frames, and raise ``EOFError`` for a truncated one. What
-stands behind the first one and is none is an error, but for zeros where a format has them.
+stands behind the first one and is none is an error, but for zeros where a format has them. What was
+decompressed before an error is handed over before it is raised.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import IO, cast, final
 
-from torch_distinput.data.storage.compressed_streams import Streams
+from torch_distinput.data.storage.compressed_streams import FailsForGood, Streams
 from torch_distinput.errors import ConfigurationError
 
 Decompress = Callable[[IO[bytes]], IO[bytes]]
+
+_PIECE_BYTES = 1 << 16
 
 
 def decompressor(path: str) -> Decompress | None:
@@ -34,10 +37,24 @@ class Decompressed(io.BufferedReader):
         """Begin to decompress an open file."""
         self._compressed = raw
         try:
-            super().__init__(cast("io.RawIOBase", decompress(raw)))
+            super().__init__(FailsForGood(decompress(raw)))
         except BaseException:
             raw.close()
             raise
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As any file; before an error, what there is: the next read raises it."""
+        if size is None or size < 0:
+            return super().read()
+        pieces: list[bytes] = []
+        try:
+            while size and (piece := self.read1(min(size, _PIECE_BYTES))):
+                pieces.append(piece)
+                size -= len(piece)
+        except Exception:
+            if not pieces:
+                raise
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Close both."""
