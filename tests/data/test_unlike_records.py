@@ -85,3 +85,24 @@ def test_a_column_that_one_record_lacks(tmp_path):
     assert "str" not in str(caught.value)
     with pytest.raises(tdi.SourceError, match=re.escape("{'x': str}")):
         play(tmp_path / "a.jsonl", records, reader=tdi.readers.JSONL(list(columns)))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("split", [False, True])
+def test_the_name_of_a_record_in_a_part(tmp_path, split, workers):
+    """Its line can be found: by its number, or from the byte on that the error names."""
+    lines = [b'{"a": %d}' % i for i in range(3000)]
+    lines[2000] = b"torn"
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    files = tdi.FileDataset(str(path), reader="jsonl", split_files=split)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        files, global_batch_size=64, num_workers=workers
+    )
+    with pytest.raises(tdi.SourceError, match=r"a\.jsonl, record .*torn") as caught:
+        list(dataset)
+    name = r"record (\d+)(?: of the part from byte (\d+) on)?: "
+    number, byte = re.search(name, str(caught.value)).groups()
+    assert split == (byte is not None)
+    following = path.read_bytes()[int(byte) - 1 :].split(b"\n")[1:] if split else lines
+    assert following[int(number)] == b"torn"

@@ -155,6 +155,7 @@ def make_kinds_error(
     msg = (
         f"Expected batches of one structure and dtype on all workers, got {expected} on "
         f"worker {first} and {got} on {named_workers(odd)}. Give the examples, files or sources "
-        "of all workers the same columns and types; look for values of another type."
+        "of all workers the same columns and types; look for values of another type, such as 1 "
+        "among 1.5. In JSON lines and CSV the reader's columns= say what a column is."
     )
     return MismatchError(msg)

@@ -110,7 +110,7 @@ class Decode:
             return [row for half in halves for row in self._alike_rows(chunk, half, key)]
         record = next(iterate_rows(some.data))
         if isinstance(odd, str) and isinstance(record, bytes):
-            odd = f"{odd}, in {record[:60].rstrip()!r}"
+            odd = f"{odd}. The record begins {record[:60].rstrip()!r}"
         self.log.bad(*key.where(some.ids[0]), odd)
         return []
 
@@ -242,13 +242,21 @@ class _First:
         for name, spec in found.items():
             first = expected[name]
             if not _alike(first, spec):
-                said = f"expected {_said(first)} at {name} as in {self.path}, got {_said(spec)}"
+                said = f"expected {_said(first)} at {name} {self._where}, got {_said(spec)}"
                 return f"{said}. {_cure(name, first, spec)}"
         return None
 
+    @property
+    def _where(self) -> str:
+        return f"as in the first records, of {self.path}"
+
     def _other_columns(self, structure: Structure) -> str:
         expected, got = (leaf_names(found, "record") for found in (self.structure, structure))
-        return f"expected the columns {expected} of {self.path}, got {got}"
+        return (
+            f"expected the columns {expected} {self._where}, got {got}. "
+            "Give all records the same columns, or choose those that all have by the reader's "
+            "columns= (a text that some lack needs its type there: str)"
+        )
 
 
 def _alike(one: TensorSpec, other: TensorSpec) -> bool:

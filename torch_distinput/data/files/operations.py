@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Examples
+from torch_distinput.data.files.record_names import RecordNames
 from torch_distinput.data.files.windows import Window
-from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.data.user_sources.source_error import source_error
@@ -36,7 +36,7 @@ class Key:
         epoch: which epoch.
         operation: which operation of the recipe draws.
         repetitions: which repetition of each repeat around it.
-        listing: no part of the key: it names a record's file in an error.
+        records: no part of the key: it names a record in an error.
         clock: no part of it either: it counts what operations take, where that is measured.
     """
 
@@ -44,13 +44,12 @@ class Key:
     epoch: int
     operation: int = 0
     repetitions: tuple[int, ...] = ()
-    listing: Sequence[FileInfo] = ()
+    records: RecordNames = field(default=RecordNames(), compare=False)
     clock: WorkClock | None = field(default=None, compare=False)
 
     def where(self, record_id: NDArray[np.int64]) -> tuple[str, str]:
         """The path and the record that an id names."""
-        file_number, record_number = record_id.tolist()
-        return self.listing[file_number].path, f"record {record_number}"
+        return self.records.where(*record_id.tolist())
 
     def place(self, record_id: NDArray[np.int64]) -> str:
         """Name a record in an error."""

@@ -26,6 +26,7 @@ from torch_distinput.data.files.partitions import (
     read_partition,
     start_ahead,
 )
+from torch_distinput.data.files.record_names import RecordNames
 from torch_distinput.data.files.unit_reader import UnitReader
 from torch_distinput.data.files.windows import WindowReader
 from torch_distinput.data.files.work_units import (
@@ -314,9 +315,12 @@ class FileStream(CountedStream):
         return not any(decompressor(info.path) for info in self.listing)
 
     def _key(self, shard: Shard) -> Key:
-        return Key(
-            seed=shard.seed, epoch=shard.epoch, listing=self.listing, clock=self.clock
-        )
+        return Key(seed=shard.seed, epoch=shard.epoch, records=self._names, clock=self.clock)
+
+    @property
+    def _names(self) -> RecordNames:
+        parts = () if self.survey is None else self.survey.parts
+        return RecordNames(self.listing, parts, self.dataset.reader.measure)
 
 
 def _has(operations: Sequence[Operation], kind: type) -> bool:

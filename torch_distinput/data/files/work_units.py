@@ -14,6 +14,7 @@ from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Shuffle
+from torch_distinput.data.files.record_names import name_record
 from torch_distinput.data.formats.reader import FEWEST_UNITS, Part
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.file_listing import FileInfo
@@ -160,7 +161,12 @@ class UnitSource:
     def read(self, log: ReadLog, unit: Unit) -> Iterator[Chunk]:
         """Read one unit; its records are known by (file number, record number)."""
         file, part = self._file(unit.file, log), unit.part
-        where, count = f"from record {part.first_record} on", 0
+        count = 0
+
+        def name() -> str:
+            return name_record(part, part.first_record + count, self.dataset.reader.measure)
+
+        where = f"from {name()} on"
         if _is_changed(file, log, where):
             return
         try:
@@ -173,7 +179,7 @@ class UnitSource:
         except Exception as error:
             if _is_no_damage(error):
                 raise
-            file.bad(f"after record {part.first_record + count}", error)
+            file.bad(f"after {name()}", error)
             return
         # What was read may be of the file as it was, as it is, or of both.
         if _is_changed(file, log, where):

@@ -45,6 +45,7 @@ class Arrow(Reader):
     packed: bool = False
 
     counted = True
+    measure = "record batch"
 
     def __post_init__(self) -> None:
         """Check and freeze the names."""

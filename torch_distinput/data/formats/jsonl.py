@@ -56,9 +56,9 @@ class JSONL(Reader):
     - All else becomes a NumPy array of objects.
 
     A number that is null or missing is an error, and so are values that are nested more than 100
-    deep. What a column holds is found anew in each batch:
-    give types where a batch may not show it, such as floats that are sometimes written ``1``.
-    With orjson installed the same is done faster.
+    deep, and numbers beyond float64 (``1e400``), also in columns that are not chosen. What a
+    column holds is found anew in each batch: give types where a batch may not show it, such as
+    floats that are sometimes written ``1``. With orjson installed the same is done faster.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -69,6 +69,8 @@ class JSONL(Reader):
 
     columns: Wanted = None
     packed: bool = False
+
+    measure = "byte"
 
     def __post_init__(self) -> None:
         """Refuse columns that mean nothing."""
@@ -121,7 +123,10 @@ class JSONL(Reader):
 
     def _check_names(self, rows: list[Mapping[str, Any]]) -> None:
         if self.columns is None and rows and not any(rows):
-            msg = f"Expected objects with something in them, got {len(rows)} times {{}}."
+            msg = (
+                f"Expected objects with something in them, got {len(rows)} times {{}}. Leave such "
+                "lines out of the file, or pass columns= with the type str for text that they lack."
+            )
             raise ValueError(msg)
 
 

@@ -60,6 +60,9 @@ class Reader(ABC):
     addressable: bool = False
     """``start`` and ``stop`` of a part count records, so that a part may begin at any of them."""
 
+    measure: str = "place"
+    """What they count, for messages: a byte, a record batch."""
+
     mapped: bool = False
     """What :meth:`read` yields may be bytes of a mapped file. For a shuffle it is copied at once:
     the file may change while rows are held, after it was compared with the listing."""

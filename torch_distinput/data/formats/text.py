@@ -91,6 +91,8 @@ class Text(Reader):
 
     packed: bool = False
 
+    measure = "byte"
+
     def with_packed_strings(self) -> Text:
         """The same, handing text over packed."""
         return replace(self, packed=True)
@@ -244,4 +246,5 @@ def _decode_one_by_one(file: InputFile, part: Part) -> Iterator[str]:
                 yield line.decode().removesuffix("\r")
             except UnicodeDecodeError as error:
                 after = f" after byte {part.start}" if part.start else ""
-                file.bad(f"line {number}{after}", f"expected UTF-8 text, got {error}")
+                reason = f"expected UTF-8 text, got {error}. Write the file anew in UTF-8"
+                file.bad(f"line {number}{after}", reason)
