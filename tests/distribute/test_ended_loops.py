@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
@@ -81,29 +82,51 @@ def test_other_ways_out_of_a_loop():
     assert [[28, 28, 28]] * 2 == simulate(work, num_workers=2)
 
 
-def test_a_loop_that_an_error_ended():
-    """Each worker has its error at its own step, and may tell the others of it."""
+class Broken(torch.utils.data.Dataset):
+    """Some examples cannot be read."""
 
-    class Broken(torch.utils.data.Dataset):
-        def __len__(self):
-            return 8
+    def __init__(self, *broken):
+        self.broken = broken
 
-        def __getitem__(self, index):
-            if index == 7:
-                raise ValueError(index)
-            return index
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index in self.broken:
+            raise ValueError(index)
+        return index
+
+
+@pytest.mark.parametrize("how", COMBINE)
+def test_an_error_that_one_rank_caught(how):
+    """The others have not heard of it, and its values lack what it did not see."""
 
     def work(strategy):
-        dataset, failed = strategy.distribute_dataset(Broken(), global_batch_size=2), 0
+        dataset, seen = strategy.distribute_dataset(Broken(7), global_batch_size=2), 0
+        start = dataset.state_dict()
+        with contextlib.suppress(tdi.SourceError):
+            for step in itertools.islice(dataset, 4 if strategy.worker_index else 3):
+                seen += int(step.sum())
+        with pytest.raises(tdi.MismatchError, match=r"an error on worker 1.* 3 steps .* worker 0"):
+            COMBINE[how](strategy, seen)
+        dataset.load_state_dict(start)  # all know now, and may begin anew
+        return strategy.reduce("sum", play(dataset, 3)).item()
+
+    assert [15, 15] == simulate(work, num_workers=2)
+
+
+def test_an_error_of_all():
+    """Each worker has its error at its own step, and may tell the others of it."""
+
+    def work(strategy):
+        dataset, failed = strategy.distribute_dataset(Broken(2, 3), global_batch_size=2), 0
         try:
             play(dataset)
         except tdi.SourceError:
             failed = 1
-        except tdi.PeerFailedError:
-            pass
         return strategy.reduce("sum", failed).item()
 
-    assert [1, 1] == simulate(work, num_workers=2)
+    assert [2, 2] == simulate(work, num_workers=2)
 
 
 def test_a_thread_that_reads_ahead():

@@ -30,8 +30,8 @@ _AMONG_FLOATS = (*_NUMBERS, complex, torch.Tensor, np.ndarray)
 _NUM_FIRST = 1024
 _MOST_NAMED = 4
 _CURE = (
-    'Let a map or the dataset give all examples values of one kind ("" for None), or pass a '
-    'collate_fn; for sequences of uneven length pad_collate({"input_ids": 0}), which pads '
+    'Pass a collate_fn, or let a map give all examples values of one kind ("" for None); for '
+    'sequences of uneven length pad_collate({"input_ids": 0}), which pads '
     "the columns that it names"
 )
 

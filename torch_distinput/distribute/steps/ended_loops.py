@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from torch_distinput.cluster.handshake import first_odd_fact
+from torch_distinput.cluster.handshake import NOT_KNOWN, first_odd_fact
+from torch_distinput.communicator import named_workers
 from torch_distinput.errors import MismatchError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LeftAt = tuple[int, int] | str
 """An epoch, and how many of its steps had been delivered; not known after an error."""
+_STEPS = "{1} steps of epoch {0}"
 
 
 class EndedLoops:
@@ -47,9 +49,14 @@ class EndedLoops:
         return {dataset: place for dataset, (place, thread) in ended if thread in here}
 
     def compare(self, told: Sequence[Mapping[int, LeftAt]]) -> None:
-        """Raise MismatchError if a loop has ended at different steps; all workers have told."""
+        """Raise MismatchError if a loop has ended at different steps, or by an error of some.
+
+        All workers have told.
+        """
         # Some may still be open somewhere.
         common = [dataset for dataset in told[0] if all(dataset in places for places in told)]
+        for dataset in common:
+            _refuse_failed(dataset, [places[dataset] for places in told])
         difference = first_odd_fact([{key: places[key] for key in common} for places in told])
         if difference is not None:
             raise _make_error(*difference)
@@ -57,14 +64,32 @@ class EndedLoops:
             self.forget(dataset)
 
 
+def _refuse_failed(dataset: int, places: Sequence[LeftAt]) -> None:
+    """Refuse an error that some workers had and others did not; who had it may have caught it.
+
+    An error of all ended their loops anywhere: they know, and what they combine is their affair.
+    """
+    failed = [worker for worker, place in enumerate(places) if place == NOT_KNOWN]
+    sound = [worker for worker, place in enumerate(places) if place != NOT_KNOWN]
+    if failed and sound:
+        left_at = _STEPS.format(*places[sound[0]])
+        msg = (
+            f"Expected all workers to have left the loop over dataset {dataset} at the same step "
+            f"before their values are combined, but it ended with an error on "
+            f"{named_workers(failed)}, and after {left_at} on "
+            f"{named_workers(sound)}. Let the error end the program; or catch this one on all "
+            "ranks, and play the dataset again from a state that all have."
+        )
+        raise MismatchError(msg)
+
+
 def _make_error(
     dataset: int, expected: Any, got: Any, first: int, odd: Sequence[int]
 ) -> MismatchError:
-    steps = "{1} steps of epoch {0}"
     msg = (
         f"Expected all workers to have left the loop over dataset {dataset} at the same step "
-        f"before their values are combined, got {steps.format(*expected)} on worker {first} and "
-        f"{steps.format(*got)} on worker {odd[0]}. Did one rank leave its loop alone? Leave "
+        f"before their values are combined, got {_STEPS.format(*expected)} on worker {first} and "
+        f"{_STEPS.format(*got)} on worker {odd[0]}. Did one rank leave its loop alone? Leave "
         "a loop on all ranks at the same step."
     )
     return MismatchError(msg)
