@@ -127,6 +127,31 @@ def test_what_a_glob_leaves_out_is_said(tmp_path, caplog):
     assert [("INFO", "1 matches"), ("WARNING", "2 matches")] == said
 
 
+@pytest.mark.parametrize("chain", ["", "memory://", "zip://"])
+def test_hidden_files(tmp_path, chain, caplog):
+    """As Python's glob: not meant, unless the pattern says so; which is said once."""
+    names = ["a.txt", "._a.txt", "in/b.txt", ".in/c.txt", "in/.d.txt", ".up/in/e.txt"]
+    for folder in ("in", ".in", ".up/in"):
+        (tmp_path / folder).mkdir(parents=True)
+    end = ""
+    if chain == "zip://":
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            for name in names:
+                archive.writestr(name, name)
+        root, end = "zip://", f"::{tmp_path}/all.zip"
+    else:
+        place = Memory() if chain else Local(tmp_path)
+        first, *_ = [place.put(name, name.encode()) for name in names]
+        root = first.removesuffix("a.txt")
+    for _ in range(2):
+        assert ["a.txt"] == records(f"{root}*.txt{end}")
+        assert ["a.txt", "in/b.txt"] == records(f"{root}**/*.txt{end}")
+    assert 2 == len([r for r in caplog.records if "are hidden" in r.getMessage()])
+    assert ["._a.txt"] == records(f"{root}.*.txt{end}")
+    assert [".in/c.txt"] == records(f"{root}.in/*{end}")
+    assert [".up/in/e.txt"] == records(f"{root}.up/**/*.txt{end}")
+
+
 def test_a_link_to_nothing(tmp_path):
     """It is no reason to read less."""
     (tmp_path / "a.txt").write_text("a\n")

@@ -116,6 +116,7 @@ class VotedFeed:
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""
         if ending.outcome is Outcome.ENDED:
+            self._monitor.last_look()
             return
         if ending.outcome is Outcome.FAILED:
             self._raise_failed(ending)

@@ -127,6 +127,13 @@ class PeerMonitor:
             )
             raise PeerTimeoutError(msg)
 
+    def last_look(self) -> None:
+        """At the end of data: raise if it was heard until now that another worker failed.
+
+        Who fails later is not waited for; what is combined after the loop tells of it.
+        """
+        self._look_for_failures()
+
     def check_company(self, step: int) -> None:
         """Raise if another worker has left for good and will not play this step, which there is."""
         left, steps = self._peers.heard.steps_of_left, self._stop.delivered

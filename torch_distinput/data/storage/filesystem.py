@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
-import logging
 import os
-import re
 import stat
 import uuid
 from collections import Counter
@@ -28,6 +26,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_distinput.data.storage.compression import Decompressed, decompressor
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
+from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.local_folder import leads_back, store_local_folder
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
@@ -36,10 +35,6 @@ from torch_distinput.data.storage.shared_listing import share_listing
 
 Options = Mapping[str, Any]
 
-_log = logging.getLogger(__name__)
-
-_KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9a-f]+\.part)?", re.DOTALL)
-"""Names that a glob never means: indexes kept beside the data, and those being written."""
 _MARKS = ("ETag", "etag", "mtime", "LastModified", "created", "Last-Modified", "CRC")
 """What storages call a version; archives of zip have a CRC."""
 _FEW_PATHS = 8
@@ -59,7 +54,7 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing
     written = [path for pattern in patterns for path in _written(pattern, storage_options)]
     if any(pattern.startswith("@") for pattern in patterns):  # what manifests name is known now
         _forget_listings(written, storage_options)
-    plain = (path for path in written if not _has_magic(path) and "::" not in path)
+    plain = (path for path in written if not has_magic(path) and "::" not in path)
     folders = Counter(map(_folder, plain))
     known: dict[str, FileInfo] = {}
     for folder in (folder for folder, count in folders.items() if count > _FEW_PATHS):
@@ -253,10 +248,6 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _has_magic(path: str) -> bool:
-    return any(sign in path for sign in "*?[")
-
-
 def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
     """One listing of a folder, by the paths that the caller wrote."""
     system, inner = fsspec.core.url_to_fs(folder or ".", **storage_options)
@@ -276,7 +267,7 @@ def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
 
 def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
-    if not _has_magic(inner) or ("*" not in inner and system.exists(inner)):
+    if not has_magic(inner) or ("*" not in inner and system.exists(inner)):
         info = system.info(inner)
         if info["type"] == "directory":
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
@@ -292,14 +283,10 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         name: behind_cache.info(name) if info.get("islink") else info
         for name, info in sorted(matches.items())
     }
-    kept = [match for name in found if (match := _KEPT.fullmatch(name))]
-    if kept:
-        alone = any(match[1] not in found for match in kept)
-        _say_left_out(pattern, len(kept), logging.WARNING if alone else logging.INFO)
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
-        for name, info in found.items()
-        if info["type"] == "file" and not _KEPT.fullmatch(name)
+        for name, info in choose_matches(pattern, inner, found).items()
+        if info["type"] == "file"
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
@@ -321,21 +308,10 @@ class _LinkedFolders(LocalFileSystem):  # type: ignore[misc]  # fsspec has no ty
         return listed
 
 
-@functools.cache  # once for each pattern
-def _say_left_out(pattern: str, count: int, level: int) -> None:
-    _log.log(
-        level,
-        "%d matches of %s are left out: by their names (.index.npz) they are indexes that readers "
-        "keep beside data. Name data otherwise, or name the files one by one.",
-        count,
-        pattern,
-    )
-
-
 def _in_chain(pattern: str, found: str) -> str:
     """Put a match into the place of its glob: ``zip://*.txt::s3://bucket/all.zip``."""
     links = pattern.split("::")
-    return "::".join(found if _has_magic(link) else link for link in links)
+    return "::".join(found if has_magic(link) else link for link in links)
 
 
 def _info(path: str, info: Mapping[str, Any]) -> FileInfo:
