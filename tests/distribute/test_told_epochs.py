@@ -16,7 +16,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import torch_distinput as tdi
 from tests.distribute.street import stream_of
 from torch_distinput.data.user_sources import epochs
-from torch_distinput.data.user_sources.epochs import AtEpoch
+from torch_distinput.data.user_sources.epochs import AtEpoch, tell_epoch
+from torch_distinput.data.user_sources.run import SourceRun
 
 
 class Told(IterableDataset):
@@ -295,3 +296,44 @@ def test_a_fetch_within_a_fetch_is_at_its_own_epoch():
     drawn, examples = next(iter(train))
     assert [3000, 3001, 3002, 3003] == drawn.tolist()
     assert [0, 1, 2, 3] == examples.tolist()
+
+
+def test_nobody_tells_another_epoch_while_a_source_is_started():
+    """Processes that its loader forks there would have that one."""
+
+    class Started(Told):
+        def __iter__(self):
+            teller = threading.Thread(target=tell_epoch, args=(self, 60))
+            teller.start()
+            teller.join(0.2)  # it waits for the start
+            started_at.append(self.epoch)
+            tellers.append(teller)
+            return iter(range(8))
+
+    started_at, tellers = [], []
+    run = SourceRun(Started(), epoch=50)
+    tellers[0].join()
+    assert [50] == started_at
+    assert list(range(8)) == list(run.items)
+
+
+class Wrapper(Dataset):
+    """A transform of examples, which keeps its dataset under a name of its own."""
+
+    def __init__(self, name, dataset):
+        self.name = name
+        setattr(self, name, dataset)
+
+    def __len__(self):
+        return len(getattr(self, self.name))
+
+    def __getitem__(self, index):
+        return getattr(self, self.name)[index]
+
+
+@pytest.mark.parametrize("name", ["dataset", "base", "data", "_inner"])
+def test_what_a_dataset_of_the_users_holds(name):
+    """It is told the epoch, whatever the attribute is called, and through several of them."""
+    source = Wrapper(name, Wrapper("wrapped", Shifted()))
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(source, global_batch_size=30)
+    assert [0, 1000, 2000] == [batch[0].item() for _ in range(3) for batch in dataset]

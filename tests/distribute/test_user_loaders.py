@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
+import json
 import multiprocessing
 import random
 
@@ -60,6 +62,21 @@ class TestLoaders:
         with pytest.raises(tdi.ConfigurationError, match="whose load_state_dict.* fresh one, and"):
             one().distribute_dataset(begun(Squares(11)))
         assert [4, 5, 6] == flat(play(begun(Stream()), None))
+
+    @pytest.mark.parametrize("num_processes", [0, 1])
+    def test_stateful_loader_over_a_stream_without_a_state(self, num_processes):
+        """Its own state counts what it has passed over twice, so an epoch is resumed by ours."""
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        state, found = None, []
+        for num_steps in (2, 1, 1, 3):
+            loader = StatefulDataLoader(Stream(), batch_size=1, num_workers=num_processes)
+            dataset = one().distribute_dataset(loader)
+            if state is not None:
+                dataset.load_state_dict(state)
+            found += [batch.item() for batch in itertools.islice(dataset, num_steps)]
+            state = json.loads(json.dumps(dataset.state_dict()))
+        assert list(range(7)) == found
 
     def test_own_collate_fn_and_processes(self):
         """Kept, with worker_init_fn; persistent processes serve several epochs."""

@@ -311,3 +311,20 @@ class TestErrors:
         ):
             with pytest.raises(tdi.UsageError, match=r"Call adapt\(dataset\)"):
                 layer([value])
+
+
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_lists_in_the_examples_of_a_loader(batch_size):
+    """default_collate makes a list of columns of them, which is no list of rows."""
+    rows = [{"v": [float(i), 100.0, -1.0], "t": ["a", "b"]} for i in range(8)]
+    found = []
+    for data, strategy in (
+        (rows, None),
+        (DataLoader(rows, batch_size), None),
+        (DataLoader(rows, batch_size), tdi.OneDeviceStrategy("cpu")),
+    ):
+        features = pp.Features(v=pp.Normalization(), t=pp.StringLookup())
+        features.adapt(data, strategy=strategy)
+        assert [3.5, 100, -1] == features["v"].mean.tolist()
+        found.append(features.fingerprint())
+    assert 1 == len(set(found))

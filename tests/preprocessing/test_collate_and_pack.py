@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -151,3 +152,23 @@ def test_messages_call_the_state_of_a_lookup_a_vocabulary():
         pp.IntegerLookup(vocabulary=[1]).adapt([1])
     with pytest.raises(ValueError, match="StringLookup was given its vocabulary"):
         pp.StringLookup(vocabulary=["a"]).adapt(["a"])
+
+
+def test_a_map_of_one_record_gives_its_row_of_a_batch(tmp_path):
+    """In each mode of each layer: also where a single value becomes a vector."""
+    modes = ("int", "one_hot", "multi_hot", "count")
+    features = pp.Features(
+        **{f"city {mode}": ("city", pp.StringLookup(output_mode=mode)) for mode in modes},
+        **{f"rooms {mode}": ("rooms", pp.IntegerLookup(output_mode=mode)) for mode in modes},
+        **{f"coded {mode}": ("rooms", pp.CategoryEncoding(6, mode)) for mode in modes[1:]},
+        bins=("size", pp.Discretization([0.0, 1.0], output_mode="one_hot")),
+        hashed=("city", pp.Hashing(5, output_mode="one_hot")),
+        place=(("city", "rooms"), pp.HashedCrossing(7, output_mode="one_hot")),
+    )
+    features.adapt(TABLE)
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    files = tdi.FileDataset(str(path), reader="jsonl").map(features)
+    (mapped,) = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=4)
+    for name, column in features(TABLE).items():
+        assert torch.equal(column, mapped[name]), name

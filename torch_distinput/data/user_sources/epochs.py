@@ -34,6 +34,7 @@ from typing import Any, final
 from torch_distinput.data.user_sources.parts import parts_of
 from torch_distinput.errors import SourceError
 from torch_distinput.threads import call_in_child, named_lock, new_condition, new_lock
+from torch_distinput.values import Distributed
 
 _log = logging.getLogger(__name__)
 _MOST_PARTS = 256
@@ -46,7 +47,7 @@ def tell_epoch(source: Any, epoch: int) -> None:
 
     Who has ``set_epoch`` passes it on itself. In a loader, dataset, sampler, node or pipeline
     without it we look for those that have it: a DistributedSampler in a DataLoader, say. So we do
-    in the attributes of an iterable of the user's, and in what they hold.
+    in the attributes of an iterable or dataset of the user's, and in what they hold.
     """
     told = []
     for part in _parts_to_tell(source):
@@ -233,14 +234,20 @@ def _parts_to_tell(source: Any) -> Iterator[Any]:
 
 
 def _held(part: Any) -> Iterator[Any]:
-    """Iterables and datasets in the attributes of an iterable that is a user's own."""
+    """Iterables and datasets in the attributes of an iterable or dataset that is a user's own.
+
+    But no distributed dataset, which is at an epoch of its own.
+    """
     if hasattr(part, "__self__"):  # a method, of a dataset perhaps
         yield part.__self__
     values = getattr(part, "__dict__", {})
-    if not hasattr(part, "__iter__") or not isinstance(values, dict):
+    is_data = hasattr(part, "__iter__") or hasattr(part, "__getitem__")
+    if not is_data or not isinstance(values, dict):
         return
     for value in list(values.values()):
         for held in _items_of(value):
+            if isinstance(held, Distributed):
+                continue
             is_data = hasattr(held, "__iter__") or hasattr(held, "__getitem__")
             if _knows_epochs(held) or (is_data and hasattr(held, "__dict__")):
                 yield held

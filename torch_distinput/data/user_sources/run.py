@@ -30,6 +30,11 @@ from typing import Any, final
 from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch
 from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
+from torch_distinput.data.user_sources.run_errors import (
+    make_exhausted_error,
+    make_no_state_error,
+    make_started_again_error,
+)
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
@@ -50,7 +55,6 @@ from torch_distinput.data.user_sources.states import (
     split_states,
     unpack_state,
 )
-from torch_distinput.errors import SourceError
 from torch_distinput.plan.progress.place import Start
 
 
@@ -79,7 +83,7 @@ class _History:
     def check_newest(self, source: Any, number: int | None) -> None:
         """Where it is would be where a newer run is, and what it yields is lost to that one."""
         if number is not None and number != self.newest:
-            raise _started_again(source)
+            raise make_started_again_error(source)
 
     def end(
         self, iterator: Any, source: Any, number: int | None, *, is_rest: bool, is_empty: bool
@@ -89,7 +93,7 @@ class _History:
         if not is_empty:
             self.exhausted = _refer_to(iterator)
         elif iterator is self.exhausted() and not is_rest:
-            raise _exhausted(source)
+            raise make_exhausted_error(source)
         self.ended = True
 
     def is_followed_by(self, words: str) -> bool:
@@ -247,9 +251,18 @@ class SourceRun:
         return iterator
 
     def _iterate_from(self, state: str | None = None) -> Iterator[Any]:
-        """Start it anew, or from a state."""
-        if self._epoch is not None:
+        """Start it anew, or from a state.
+
+        Nobody tells it another epoch meanwhile: the processes of a loader keep the one that they
+        are forked at.
+        """
+        if self._epoch is None:
+            return self._iterate_at_epoch(state)
+        with AtEpoch(self._source, self._epoch):
             tell_epoch(self._source, self._epoch)
+            return self._iterate_at_epoch(state)
+
+    def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
         source = self._source
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
@@ -264,7 +277,7 @@ class SourceRun:
         if state is not None:
             self._history.last_states.append(state)
             if len(states) != len(self._holders) and not has_state(source):
-                raise _no_state(source)
+                raise make_no_state_error(source)
             for holder, own in zip(self._holders, states, strict=False):
                 if holder is not source:
                     holder.load_state_dict(unpack_state(own))
@@ -317,30 +330,3 @@ def _refer_to(iterator: Any) -> Callable[[], Any]:
     if type(iterator).__name__.endswith("_iterator"):  # Python's let go of what they iterated
         return lambda: iterator
     return lambda: None
-
-
-def _exhausted(source: Any) -> SourceError:
-    msg = (
-        f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
-        "the epoch before, which is used up: no epoch after the first one would have an "
-        "example. Let __iter__ make a new iterator, or start again where it returns itself."
-    )
-    return SourceError(msg)
-
-
-def _started_again(source: Any) -> SourceError:
-    msg = (
-        f"Expected {type(source).__name__} to be read by one loop at a time, because it keeps "
-        "where it is itself (state_dict), got a second one, of another dataset or of replay(), "
-        "before the first had ended. Distribute a copy of it for each (copy.deepcopy)."
-    )
-    return SourceError(msg)
-
-
-def _no_state(source: Any) -> SourceError:
-    msg = (
-        f"Expected a source that goes on from a state of its own, as the one did that the state "
-        f"is from, got {type(source).__name__}, which has no load_state_dict. Distribute the "
-        "source that was saved, or start a new epoch without the state."
-    )
-    return SourceError(msg)

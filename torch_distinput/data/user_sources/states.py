@@ -29,7 +29,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -157,8 +157,31 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
         return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
+    if _counts_batches(source):
+        return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
     return [source, iterator] if both else [source]
+
+
+def _counts_batches(loader: Any) -> bool:
+    """Whether it is a StatefulDataLoader, started, over a stream that has no state.
+
+    Its state is a number of batches. Started from one it passes over so many, and counts them
+    twice: what it says next is of a later place.
+    """
+    names = {kind.__name__ for kind in type(loader).__mro__}
+    if "StatefulDataLoader" not in names or not isinstance(loader.dataset, IterableDataset):
+        return False
+    return not any(state is not None for state in _states_of_dataset(loader.state_dict()))
+
+
+def _states_of_dataset(state: Any) -> Iterator[Any]:
+    """Those of the dataset and its iterator, in each process."""
+    for name, value in state.items() if isinstance(state, Mapping) else ():
+        if name in ("dataset_state", "dataset_iter_state"):
+            yield value
+        else:
+            yield from _states_of_dataset(value)
 
 
 def join_states(states: list[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import default_collate
 
 from torch_distinput.communicator import communicator_of
 from torch_distinput.data.batch import rows
@@ -153,7 +154,10 @@ def read_alone(
 ) -> Iterator[Any]:
     """Yield the batches of a source that one process reads alone."""
     if batch_size is None:  # also an iterator that is used up
-        yield from map(rows.with_shared_tensors, iterate(source))
+        batches = iterate(source)
+        if getattr(source, "collate_fn", None) is default_collate:
+            batches = map(_parts_to_tuples, batches)
+        yield from map(rows.with_shared_tensors, batches)
         return
     collate = _choose_collate(source, batch_size, names)
     opened = open_source(source, Request(global_batch_size=batch_size, collate_fn=collate))
@@ -171,6 +175,20 @@ def read_alone(
     else:
         assert isinstance(opened, ReadySource), "the three kinds of source"
         yield from (chunk.data for chunk in opened.stream.chunks(Shard()))
+
+
+def _parts_to_tuples(batch: Any) -> Any:
+    """Columns of the parts of examples that are lists, as a tuple, which is how we collate them.
+
+    ``default_collate`` makes a list of them, and a list of columns could be one of rows.
+    """
+    if isinstance(batch, Mapping):
+        return {name: _parts_to_tuples(part) for name, part in batch.items()}
+    if type(batch) not in (list, tuple):
+        return batch
+    if all(isinstance(value, (str, bytes)) for value in batch):  # it leaves strings as they are
+        return list(batch)
+    return tuple(map(_parts_to_tuples, batch))
 
 
 def _choose_collate(

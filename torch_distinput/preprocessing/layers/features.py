@@ -88,16 +88,18 @@ class Features(nn.Module):
     def forward(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Apply each layer to its column or columns.
 
-        A dict with a value that is no column, as of one example, is taken for one example. Columns
-        of single values have one in each row: ``"multi_hot"`` and its like give ``(rows, depth)``.
+        A dict with a value that is no column, as of one example, is taken for one example, and
+        gives what its row of a batch would. Columns of single values have one in each row:
+        ``"multi_hot"`` and its like give ``(rows, depth)``.
         """
         columns = {name: self.take(batch, name) for name in self.names}
         parts = [part for taken in columns.values() for part in _split_parts(taken)]
-        if not any(map(is_single, parts)):
-            columns = {
-                name: add_dimension(taken) if _counts_rows(self[name]) else taken
-                for name, taken in columns.items()
-            }
+        if any(map(is_single, parts)):
+            return {name: _apply_to_one(layer, columns[name]) for name, layer in self.items()}
+        columns = {
+            name: add_dimension(taken) if _counts_rows(self[name]) else taken
+            for name, taken in columns.items()
+        }
         return {name: layer(columns[name]) for name, layer in self.items()}
 
     def take(self, batch: Mapping[str, Any], name: str) -> Any:
@@ -220,6 +222,13 @@ def _module_name(name: str) -> str:
 
 def _split_parts(column: Any) -> tuple[Any, ...]:
     return column if type(column) is tuple else (column,)
+
+
+def _apply_to_one(layer: nn.Module, values: Any) -> Any:
+    """The row of one example: of a single value, ``"one_hot"`` makes a batch with one row."""
+    row = layer(values)
+    is_one = all(map(is_single, _split_parts(values)))
+    return row[0] if is_one and getattr(layer, "output_mode", "") == "one_hot" else row
 
 
 def _counts_rows(layer: nn.Module) -> bool:

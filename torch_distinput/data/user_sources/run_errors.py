@@ -1,0 +1,37 @@
+"""What is wrong with a source of the user's that is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_distinput.errors import SourceError
+
+
+def make_exhausted_error(source: Any) -> SourceError:
+    """Its iterator is used up, and comes again."""
+    msg = (
+        f"Expected __iter__ of {type(source).__name__} to start a new epoch, got the iterator of "
+        "the epoch before, which is used up: no epoch after the first one would have an "
+        "example. Let __iter__ make a new iterator, or start again where it returns itself."
+    )
+    return SourceError(msg)
+
+
+def make_started_again_error(source: Any) -> SourceError:
+    """Two loops over a source that keeps its place itself."""
+    msg = (
+        f"Expected {type(source).__name__} to be read by one loop at a time, because it keeps "
+        "where it is itself (state_dict), got a second one, of another dataset or of replay(), "
+        "before the first had ended. Distribute a copy of it for each (copy.deepcopy)."
+    )
+    return SourceError(msg)
+
+
+def make_no_state_error(source: Any) -> SourceError:
+    """The state is of a source that has one."""
+    msg = (
+        f"Expected a source that goes on from a state of its own, as the one did that the state "
+        f"is from, got {type(source).__name__}, which has no load_state_dict. Distribute the "
+        "source that was saved, or start a new epoch without the state."
+    )
+    return SourceError(msg)
