@@ -94,4 +94,4 @@ def test_passing_over_many_examples_lets_others_read(monkeypatch):
     whole = AtEpoch.__enter__
     monkeypatch.setattr(AtEpoch, "__enter__", lambda self: entered.append(self) or whole(self))
     assert 3_000 == next(iter(resumed))[0]
-    assert 4 == len(entered)  # for 3,000 that are passed over, and for the next 500
+    assert 5 == len(entered)  # its start, 3,000 that are passed over, and the next 500

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from threading import get_ident
 from types import MethodType
@@ -49,16 +49,22 @@ def tell_epoch(source: Any, epoch: int) -> None:
     without it we look for those that have it: a DistributedSampler in a DataLoader, say. So we do
     in the attributes of an iterable or dataset of the user's, and in what they hold.
     """
-    told = []
-    for part in _parts_to_tell(source):
-        if _knows_epochs(part):
-            _find_told(part).tell(epoch)
-            told.append(part)
-        else:
-            _set_counter(part, epoch)
-    persistent = getattr(source, "persistent_workers", False)
-    if persistent and any(part is source.dataset for part in told):
-        _warn_of_persistence(type(source.dataset).__name__)
+    with telling(source, epoch):
+        pass
+
+
+@contextmanager
+def telling(source: Any, epoch: int) -> Iterator[None]:
+    """The same, and let nobody tell another epoch meanwhile."""
+    with AtEpoch(source, epoch, anew=True):
+        parts = list(_parts_to_tell(source))
+        for part in parts:
+            if not _knows_epochs(part):
+                _set_counter(part, epoch)
+        persistent = getattr(source, "persistent_workers", False)
+        if persistent and any(part is source.dataset for part in filter(_knows_epochs, parts)):
+            _warn_of_persistence(type(source.dataset).__name__)
+        yield
 
 
 def hears_epochs(source: Any) -> bool:
@@ -73,9 +79,9 @@ class AtEpoch:
     Several threads may fetch at one epoch; who is at another one waits for them.
     """
 
-    def __init__(self, dataset: Any, epoch: int) -> None:
-        """Take a dataset of the user's, or None."""
-        self._dataset, self._epoch = dataset, epoch
+    def __init__(self, dataset: Any, epoch: int, *, anew: bool = False) -> None:
+        """Take a dataset of the user's, or None; ``anew``: tell it, whatever was told before."""
+        self._dataset, self._epoch, self._anew = dataset, epoch, anew
         # In one order, so that no two threads wait for each other.
         parts = sorted(filter(_knows_epochs, _parts_to_tell(dataset)), key=id)
         self._parts = tuple(parts)  # what is told does not keep them
@@ -89,7 +95,7 @@ class AtEpoch:
         """Tell the epoch to who was told another one."""
         for number, told in enumerate(self._told):
             try:
-                told.enter(self._epoch)
+                told.enter(self._epoch, anew=self._anew)
             except BaseException:
                 for entered in self._told[:number]:
                     entered.leave()
@@ -118,22 +124,17 @@ class _Told:
         self.waiting = 0  # threads, for the change
         call_in_child(self, _Told._leave_to_parent)
 
-    def enter(self, epoch: int) -> None:
-        """Begin a fetch when it may."""
+    def enter(self, epoch: int, *, anew: bool = False) -> None:
+        """Begin a fetch when it may; ``anew``: tell the epoch, whatever was told before."""
         me = get_ident()
         with self.lock:
             own = self.inside.get(me, ())
-            if self.epoch == epoch and (own or not self.waiting):
+            if not anew and self.epoch == epoch and (own or not self.waiting):
                 self.inside[me] = (*own, epoch)
                 return
-        self._begin_in_turn(me, epoch)
+        self._begin_in_turn(me, epoch, anew=anew)
 
-    def tell(self, epoch: int) -> None:
-        """Tell the epoch, whatever was told before."""
-        self._begin_in_turn(get_ident(), epoch, anew=True)
-        self.leave()
-
-    def _begin_in_turn(self, me: int, epoch: int, *, anew: bool = False) -> None:
+    def _begin_in_turn(self, me: int, epoch: int, *, anew: bool) -> None:
         if me in self.inside:  # who waits in the queue waits for this thread, too
             self._begin(me, epoch, anew=anew)
             return

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
-from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch, hears_epochs, tell_epoch, telling
 from torch_distinput.data.user_sources.loader_start import loads_late, start_source, starts_anew
 from torch_distinput.data.user_sources.parts import is_node
 from torch_distinput.data.user_sources.run_errors import (
@@ -258,8 +258,7 @@ class SourceRun:
         """
         if self._epoch is None:
             return self._iterate_at_epoch(state)
-        with AtEpoch(self._source, self._epoch):
-            tell_epoch(self._source, self._epoch)
+        with telling(self._source, self._epoch):
             return self._iterate_at_epoch(state)
 
     def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
