@@ -7,19 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from torch_distinput.data.sources.classify import SourceKind, classify
+from torch_distinput.data.user_sources.parts import is_node, parts_of
 from torch_distinput.data.user_sources.stages import find_counting_stage
 from torch_distinput.options import AutoShardPolicy
 
 _log = logging.getLogger(__name__)
 _MOST_LISTED_COLUMNS = 8
+_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def warn_of_source(source: Any, policy: AutoShardPolicy, num_workers: int) -> None:
     """Say what is allowed and seldom meant; asked for on one worker."""
     _warn_of_listed_columns(source)
     _warn_of_text(source)
+    _warn_of_random_samplers(source)
     if policy is AutoShardPolicy.FILE and num_workers > 1:
         _warn_of_counting(source, num_workers)
 
@@ -68,3 +72,18 @@ def _warn_of_text(source: Any) -> None:
             source.patterns[0],
             reader,
         )
+
+
+def _warn_of_random_samplers(source: Any) -> None:
+    """A node over one tells how far it is in an order that nobody can draw again."""
+    for part in parts_of(source):
+        sampler = getattr(part, "sampler", None)
+        if is_node(part) and isinstance(sampler, _RANDOM) and not hasattr(sampler, "state_dict"):
+            _log.warning(
+                "The %s of a %s draws another order in each process and epoch: a restart in the "
+                "middle of an epoch would lose examples and repeat others. Let the sampler draw "
+                "by the epoch (set_epoch), or have a state_dict; or pass the dataset to "
+                "distribute_dataset(shuffle=True).",
+                type(sampler).__name__,
+                type(part).__name__,
+            )
