@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 import torch_distinput as tdi
 from torch_distinput.data.formats import text
+from torch_distinput.testing import simulate
 
 PADDING = "p" * 2000
 
@@ -106,3 +109,29 @@ def test_the_name_of_a_record_in_a_part(tmp_path, split, workers):
     assert split == (byte is not None)
     following = path.read_bytes()[int(byte) - 1 :].split(b"\n")[1:] if split else lines
     assert following[int(number)] == b"torn"
+
+
+@pytest.mark.parametrize("policy", ["file", "data"])
+@pytest.mark.parametrize("types", [("string", "binary"), ("string", "null"), ("null", "binary")])
+def test_text_on_one_worker_and_bytes_on_another(tmp_path, types, policy):
+    """An error, as on one worker; a column of which there is nothing fits either."""
+    values = {"string": "x", "binary": b"x", "null": None}
+    for number, kind in enumerate(types):
+        wide = pa.binary() if "binary" in types else pa.string()
+        column = pa.array([values[kind]] * 2, wide if kind == "null" else kind)
+        parquet.write_table(pa.table({"x": column}), tmp_path / f"{number}.parquet")
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(
+            tdi.FileDataset(f"{tmp_path}/*.parquet", reader="parquet"),
+            global_batch_size=4,
+            options=tdi.InputOptions(auto_shard_policy=policy),
+        )
+        return [value for batch in dataset for value in batch["x"]]
+
+    if types == ("string", "binary"):
+        with pytest.raises((tdi.MismatchError, tdi.SourceError), match="str.*bytes"):
+            simulate(work, num_workers=2)
+    else:
+        found = [value for own in simulate(work, num_workers=2) for value in own]
+        assert [values[kind] for kind in types for _ in range(2)] == found

@@ -22,7 +22,7 @@ from torch_distinput.errors import SourceError
 if TYPE_CHECKING:
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
 
-Compare = Callable[[Mapping[str, str]], None]
+Compare = Callable[[Mapping[str, str], Mapping[str, str]], None]
 Prepare = Callable[[], tuple[Facts, object]]
 
 
@@ -163,9 +163,9 @@ class Iteration:
         topic = f"first batch of {self.topic}"
         show = partial(workers.show_first, topic, timeout=self.timeout)
 
-        def compare(kinds: Mapping[str, str]) -> None:
+        def compare(kinds: Mapping[str, str], texts: Mapping[str, str]) -> None:
             if workers.size > 1:
-                compare_first_batch(kinds, workers.rank, show, has_one_kind=has_one_kind)
+                compare_first_batch(kinds, texts, workers.rank, show, has_one_kind=has_one_kind)
             if printed is not None and printed.first is not None:
                 self._compare_with_partners(topic, printed.first)
 

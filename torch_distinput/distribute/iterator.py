@@ -196,7 +196,7 @@ class DistributedIterator(Distributed, StepIterator):
         """Take the next step; an end that the audit finds fault with is an error."""
         step = next(self._prefetcher, None)
         if self._compare is not None and self._run.shapes.kinds is not None:
-            self._compare(self._run.shapes.kinds)
+            self._compare(self._run.shapes.kinds, self._run.shapes.texts)
             self._compare = None
         if step is not None:
             return step

@@ -96,6 +96,7 @@ def name_change(
 
 def compare_first_batch(
     kinds: Mapping[str, str],
+    texts: Mapping[str, str],
     worker: int,
     show_first: Callable[[str], str],
     *,
@@ -107,6 +108,7 @@ def compare_first_batch(
 
     Args:
         kinds: of the batch.
+        texts: which of its lists are of text, and which of bytes.
         worker: whose it is.
         show_first: shows a text, unless another worker has; returns the one that is shown.
         has_one_kind: see :func:`name_change`.
@@ -114,8 +116,12 @@ def compare_first_batch(
     Raises:
         MismatchError: names both workers, and what each has.
     """
-    first, expected = json.loads(show_first(json.dumps([worker, dict(kinds)])))
+    shown = show_first(json.dumps([worker, dict(kinds), dict(texts)]))
+    first, expected, others = json.loads(shown)
     change = name_change(expected, kinds, has_one_kind=has_one_kind)
+    for name in others.keys() & texts.keys():
+        if change is None and others[name] != texts[name]:
+            change = f"{others[name]} at {name}", texts[name]
     if change is not None:
         raise make_kinds_error(first, change[0], [worker], change[1])
 

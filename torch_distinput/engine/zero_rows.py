@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 from torch_distinput.data.batch.leaf_kind import Order
 from torch_distinput.data.batch.leaf_kinds import zero_row_maker
-from torch_distinput.data.batch.spec import merge_specs, name_kinds, outline_of, spec_of, zero_rows
+from torch_distinput.data.batch.spec import (
+    merge_specs,
+    name_kinds,
+    name_texts,
+    outline_of,
+    spec_of,
+    zero_rows,
+)
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.steps.local_step import LocalStep, ReplicaBatch, take_apart
 from torch_distinput.data.steps.padding import (
@@ -53,6 +60,7 @@ class Shapes:
         """
         self.spec = spec
         self.kinds: dict[str, str] | None = None
+        self.texts: dict[str, str] = {}
         self.padding = padding
         self._has_one_kind = has_one_kind
         self._check = check
@@ -120,7 +128,7 @@ class Shapes:
             )
             raise SourceError(msg)
         if self.kinds is None:
-            self.kinds = kinds
+            self.texts, self.kinds = name_texts(spec), kinds
 
     def _fill(self, part: ReplicaBatch, num_rows: int) -> ReplicaBatch:
         if len(part.ids):

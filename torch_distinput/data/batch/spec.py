@@ -11,7 +11,14 @@ import torch
 
 from torch_distinput.data.batch.leaf_kinds import kind_of, kind_of_spec
 from torch_distinput.data.batch.structure import Structure
-from torch_distinput.data.batch.tree import Batch, flatten, map_leaves, name_child, unflatten
+from torch_distinput.data.batch.tree import (
+    Batch,
+    flatten,
+    leaf_names,
+    map_leaves,
+    name_child,
+    unflatten,
+)
 from torch_distinput.values import TensorSpec
 
 _MOST_NAMED = 8
@@ -84,6 +91,16 @@ def _name_nodes(
             yield f"{name}[...]", children[0][0][1]
         else:
             yield from chain.from_iterable(children)
+
+
+def name_texts(spec: Any) -> dict[str, str]:
+    """Which lists are of text and which of bytes, by their names; of lists of None nobody knows."""
+    leaves, structure = flatten(spec)
+    return {
+        name: f"a list of {leaf.dtype.__name__}"
+        for name, leaf in zip(leaf_names(structure), leaves, strict=True)
+        if leaf.dtype in (str, bytes) and leaf.layout is not torch.jagged
+    }
 
 
 def name_difference(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, str]:
