@@ -104,7 +104,7 @@ def test_manifest(storage):
         records(f"@{storage.url}/none.txt")
 
 
-def test_what_a_glob_means(tmp_path):
+def test_what_a_glob_means(tmp_path, caplog):
     """Links to files too; no index that a reader keeps."""
     storage = Local(tmp_path)
     (tmp_path / "data").mkdir()
@@ -112,7 +112,9 @@ def test_what_a_glob_means(tmp_path):
         storage.put(name, name.encode())
     (tmp_path / "c.txt").symlink_to(tmp_path / "data" / "a.txt")
     (tmp_path / "folder").symlink_to(tmp_path / "data")
+    (tmp_path / ".git").mkdir()
     assert ["b.txt", "data/a.txt", "d.part"] == records(f"{tmp_path}/*")
+    assert "hidden" not in caplog.text  # as no file is
 
 
 def test_what_a_glob_leaves_out_is_said(tmp_path, caplog):

@@ -283,10 +283,10 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         name: behind_cache.info(name) if info.get("islink") else info
         for name, info in sorted(matches.items())
     }
+    matched = {name: info for name, info in found.items() if info["type"] == "file"}
     files = [
         _info(_in_chain(pattern, system.unstrip_protocol(name)), info)
-        for name, info in choose_matches(pattern, inner, found).items()
-        if info["type"] == "file"
+        for name, info in choose_matches(pattern, inner, matched).items()
     ]
     if not files:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
