@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
+import pyarrow as pa
+from pyarrow import parquet
+
+import torch_distinput as tdi
 from torch_distinput.data.stream.bad_records import ReadLog
 
 
@@ -40,3 +45,19 @@ def test_a_report_comes_once():
     report = log.drain()
     assert ({"a.txt": 1}, {"a.txt": "record 0: torn"}) == (report.skipped, report.words)
     assert log.drain() is None
+
+
+def test_a_file_that_is_found_damaged_counts_in_each_epoch(tmp_path):
+    """It is looked into once, and left out in all of them."""
+    table = pa.table({"x": range(8)})
+    for number in range(2):
+        parquet.write_table(table, tmp_path / f"{number}.parquet")
+    os.truncate(tmp_path / "1.parquet", 20)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+        tdi.FileDataset(f"{tmp_path}/*.parquet", reader="parquet", on_error="skip"),
+        global_batch_size=4,
+    )
+    for _ in range(3):
+        with iter(dataset) as iterator:
+            assert list(range(8)) == [x for batch in iterator for x in batch["x"].tolist()]
+            assert [1] == list(iterator.stats().skipped.values())

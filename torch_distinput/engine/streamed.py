@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, final
 
@@ -74,7 +75,8 @@ class StreamedInput:
         """Find the files or shards, unless they were found before."""
         steps = self._known_steps or self._find()
         steps.check(position)
-        self._prepared = PreparedStream(steps, position, self._splitter, self.clock)
+        notes = None if self._prepared is None else self._prepared.notes
+        self._prepared = PreparedStream(steps, position, self._splitter, self.clock, notes)
         return self._prepared
 
     def replay(self, position: Position, step: int) -> list[LocalStep] | None:
@@ -138,17 +140,23 @@ class PreparedStream:
 
     Attributes:
         steps: this worker's; once it is open, with what all workers have found out.
+        notes: what this worker found to be bad before anything was read; it is so in each epoch.
     """
 
     def __init__(
-        self, steps: Steps, position: Position, splitter: Splitter, clock: WorkClock | None
+        self,
+        steps: Steps,
+        position: Position,
+        splitter: Splitter,
+        clock: WorkClock | None,
+        notes: ReadReport | None,
     ) -> None:
         """Made by :meth:`StreamedInput.prepare`."""
         self.steps = steps
+        self.notes = notes
         self._position = position
         self._splitter = splitter
         self._clock = clock
-        self._notes: ReadReport | None = None
 
     @property
     def facts(self) -> dict[str, object]:
@@ -161,7 +169,10 @@ class PreparedStream:
 
     def share(self) -> object:
         """What this worker found in its share of the files."""
-        share, self._notes = self.steps.share() or (None, None)
+        found = self.steps.share()
+        if found is None:  # perhaps in an earlier epoch
+            return None
+        share, self.notes = found
         return share
 
     def first_example(self) -> int | None:
@@ -171,7 +182,8 @@ class PreparedStream:
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting where it must be."""
         origin = self.follow(opening.shares)
-        opening.read_counter.add(self._notes)
+        opening.read_counter.add(self.notes)
+        self.notes = self.notes and replace(self.notes, retries=0)  # those were of this epoch
         steps = self._start(opening.read_counter, origin)
         if origin.known is None:
             return self._agree(opening, origin, steps)
