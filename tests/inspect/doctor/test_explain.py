@@ -235,3 +235,11 @@ def test_what_accelerate_prepared_on_one_process_it_would_divide_on_more(monkeyp
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (finding,) = explain(DataLoaderShard(Numbers(61), 4), num_workers=8).findings
     assert ("repeated", 3) == (finding.kind, finding.number)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_what_drop_last_leaves_out_of_undivided_examples_is_a_fact(num_ranks: int) -> None:
+    found = explain(DataLoader(Numbers(50), 7, drop_last=True), num_workers=num_ranks)
+    (said,) = (fact for fact in found.facts if "drop_last" in fact)
+    assert "leaves out 1 example an epoch" in said
+    assert ("on each rank" in said) == (num_ranks > 1)

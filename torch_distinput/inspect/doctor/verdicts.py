@@ -175,8 +175,9 @@ def list_loader_facts(facts: LoaderFacts, num_ranks: int) -> Iterator[str]:
             steps = f"{shares.fewest_steps:,} to {steps}"
         ranks = "on one rank" if num_ranks == 1 else f"on each of {num_ranks} ranks"
         yield f"An epoch has {steps} {ranks}: {show_count(shares.delivered, 'example')} delivered."
-        if num_ranks == 1 and shares.dropped:
-            yield f"drop_last leaves out {show_count(shares.dropped, 'example')} an epoch."
+        if shares.dropped and (num_ranks == 1 or facts.division is None):
+            whose = "" if num_ranks == 1 else ", the same on each rank"
+            yield f"drop_last leaves out {show_count(shares.dropped, 'example')} an epoch{whose}."
     if facts.order == "drawn with replacement" and num_ranks > 1 and facts.division is None:
         examples = show_count(facts.num_examples or 0, "example")
         yield f"Each rank draws {examples} of its own, with replacement."
