@@ -269,7 +269,8 @@ def _padding(
     msg = (
         'partial_batch="pad" needs global_batch_size, a number of examples from which the rows of '
         f"a replica batch follow, got {name}, whose batches have sizes of their own. Pass "
-        'examples with global_batch_size= (or a DataLoader with batch_size=), or use "zero_rows".'
+        "examples, or their stream, with global_batch_size= (or a DataLoader with batch_size= over "
+        'a dataset with an index), or use "zero_rows".'
     )
     raise ConfigurationError(msg)
 
