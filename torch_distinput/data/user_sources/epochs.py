@@ -258,9 +258,9 @@ def _held(part: Any) -> Iterator[Any]:
 
 def _items_of(value: Any) -> Iterable[Any]:
     """The few values of a list, tuple or dict; or the value itself."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return value if isinstance(value, (list, tuple)) and len(value) < _MOST_PARTS else [value]
+    if not isinstance(value, (Mapping, list, tuple)) or len(value) >= _MOST_PARTS:
+        return [value]
+    return list(value.values()) if isinstance(value, Mapping) else value
 
 
 def _knows_epochs(part: Any) -> bool:
