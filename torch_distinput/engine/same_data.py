@@ -117,11 +117,11 @@ def compare_first_batch(
         MismatchError: names both workers, and what each has.
     """
     shown = show_first(json.dumps([worker, dict(kinds), dict(texts)]))
-    first, expected, others = json.loads(shown)
+    first, expected, expected_texts = json.loads(shown)
     change = name_change(expected, kinds, has_one_kind=has_one_kind)
-    for name in others.keys() & texts.keys():
-        if change is None and others[name] != texts[name]:
-            change = f"{others[name]} at {name}", texts[name]
+    for name, text in texts.items():  # a list of None, which is not among them, fits either
+        if change is None and expected_texts.get(name, text) != text:
+            change = f"{expected_texts[name]} at {name}", text
     if change is not None:
         raise make_kinds_error(first, change[0], [worker], change[1])
 

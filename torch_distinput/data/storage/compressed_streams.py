@@ -35,7 +35,7 @@ class FailsForGood(io.RawIOBase):
     """
 
     def __init__(self, inner: IO[bytes]) -> None:
-        """Take what decompresses; it stays open."""
+        """Take what decompresses; it is closed together with this."""
         self._inner = cast(Any, inner)
         self._error: Exception | None = None
 
@@ -60,6 +60,11 @@ class FailsForGood(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go on from another place."""
         return cast("int", self._inner.seek(offset, whence))
+
+    def close(self) -> None:
+        """Close both."""
+        self._inner.close()
+        super().close()
 
 
 @final

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _log = logging.getLogger(__name__)
+_MAGIC = "*?["
 _KEPT = re.compile(r"(.*)\.index\.npz(\.[0-9a-f]+\.part)?", re.DOTALL)
 """Names of indexes kept beside the data, and of those being written."""
 _INDEXES = (
@@ -23,7 +24,7 @@ _HIDDEN = (
 
 def has_magic(path: str) -> bool:
     """Whether a path is a glob."""
-    return any(sign in path for sign in "*?[")
+    return any(sign in path for sign in _MAGIC)
 
 
 def choose_matches(pattern: str, inner: str, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +45,8 @@ def choose_matches(pattern: str, inner: str, found: Mapping[str, Any]) -> dict[s
 
 
 def _without_hidden(pattern: str, inner: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    plain = inner[: min(inner.index(sign) for sign in "*?[" if sign in inner)].rpartition("/")[0]
+    first_sign = min(inner.index(sign) for sign in _MAGIC if sign in inner)
+    plain = inner[:first_sign].rpartition("/")[0]
     if _is_hidden(inner, plain):
         return dict(found)
     shown = {name: info for name, info in found.items() if not _is_hidden(name, plain)}
