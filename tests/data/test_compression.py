@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import random
 from itertools import accumulate
 
 import fsspec
+import numpy as np
 import pytest
+import torch
 from backports import zstd
 
 import torch_distinput as tdi
@@ -105,6 +108,21 @@ class TestCompression:
             batches = [batch["a"] if kind in "jsonl.csv" else batch for batch in iterator]
             found = [text for batch in batches for text in map(_text, batch)]
             assert texts[:num_sound] == found
+            assert [1] == list(iterator.stats().skipped.values())
+
+    def test_rows_before_damage(self, tmp_path, suffix, compress):
+        """As many rows of an array as can be decompressed; its reads are larger than those above."""
+        content, array = io.BytesIO(), np.random.default_rng(0).integers(1 << 30, size=(90_000, 3))
+        np.save(content, array)
+        whole = compress(content.getvalue())
+        url = Local(tmp_path).put(f"a.npy.{suffix}", whole[: len(whole) * 97 // 100])
+        num_sound = (_num_bytes(url) - 128) // array[0].nbytes  # behind the header
+        assert 50_000 < num_sound < len(array)
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            tdi.FileDataset(url, reader="npy", on_error="skip"), global_batch_size=512
+        )
+        with iter(dataset) as iterator:
+            assert np.array_equal(array[:num_sound], torch.cat(list(iterator)).numpy())
             assert [1] == list(iterator.stats().skipped.values())
 
     def test_a_later_member_that_is_damaged(self, tmp_path, suffix, compress):

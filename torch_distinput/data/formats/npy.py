@@ -181,7 +181,9 @@ def row_blocks(opened: IO[bytes], header: Header, starts: range, stop: int) -> I
     if header.columns_first:
         reversed_shape = header.shape[:0:-1]
         count = math.prod(header.shape)
-        values = _read(opened, header.dtype, count)
+        values, error = _read(opened, header.dtype, count)
+        if error is not None:
+            raise error
         if len(values) == count:
             array = values.reshape(*reversed_shape, header.num_rows).T
             for start in starts:
@@ -191,10 +193,12 @@ def row_blocks(opened: IO[bytes], header: Header, starts: range, stop: int) -> I
     width = math.prod(header.shape[1:])
     for start in starts:
         wanted = min(starts.step, stop - start)
-        values = _read(opened, header.dtype, wanted * width)
+        values, error = _read(opened, header.dtype, wanted * width)
         rows = len(values) // width
         if rows:
             yield values[: rows * width].reshape(rows, *header.shape[1:])
+        if error is not None:
+            raise error
         if rows < wanted:
             return
 
@@ -207,14 +211,22 @@ def _skip(opened: IO[bytes], size: int) -> None:
         size -= len(piece)
 
 
-def _read(opened: IO[bytes], dtype: np.dtype[Any], count: int) -> Array:
-    """Read values into memory of their own; fewer if the file ends before."""
+def _read(
+    opened: IO[bytes], dtype: np.dtype[Any], count: int
+) -> tuple[Array, Exception | None]:
+    """Read values into memory of their own; fewer if the file ends before, or at an error.
+
+    By one call of what is below at a time: a longer read would drop what came before an error.
+    """
     values = np.empty(count, dtype)
     content = values.view(np.uint8).data
-    filled = 0
-    while filled < len(content) and (size := cast(Any, opened).readinto(content[filled:])):
-        filled += size
-    return values[: filled // dtype.itemsize]
+    filled, error = 0, None
+    try:
+        while filled < len(content) and (size := cast(Any, opened).readinto1(content[filled:])):
+            filled += size
+    except Exception as broken:  # noqa: BLE001 - raised behind the values before it
+        error = broken
+    return values[: filled // dtype.itemsize], error
 
 
 def leaf(array: Array, where: str) -> Batch:

@@ -65,6 +65,8 @@ class Npz(Reader):
                 while number < stop:
                     blocks = [next(column, _NONE) for column in columns]
                     if any(len(block) < min(step, stop - number) for block in blocks):
+                        for column in columns:
+                            next(column, None)  # raises what made its block shorter
                         file.bad(f"record {number}", "expected more rows, got the array's end")
                         return
                     number += len(blocks[0])
