@@ -53,6 +53,17 @@ def make_loader():
     return StatefulDataLoader(torch.arange(6), batch_size=2)
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """Does not tell where it is."""
+
+    def __iter__(self):
+        return iter(range(40))
+
+
+def make_stream_loader():
+    return StatefulDataLoader(Stream(), batch_size=2)
+
+
 def take(iterator, number=1):
     return [next(iterator) for _ in range(number)]
 
@@ -171,7 +182,6 @@ class TestState:
         alone.join()
         assert {(0, row): 2 for row in range(24)} == dataset.visits().counts
 
-
     def test_so_is_a_stateful_loader(self, alone) -> None:
         dataset = alone.create_per_worker_dataset(make_loader, resume="state")
         for epoch in range(2):
@@ -184,6 +194,13 @@ class TestState:
             values += [alone.schedule(take_rows, args=(iterator,)) for _ in range(2 - len(values))]
             values.append(alone.schedule(take_rows, args=(iterator,)))
             assert [[0, 1], [2, 3], [4, 5]] == alone.fetch(values)
+
+    def test_one_that_only_counts_batches_is_refused(self, alone) -> None:
+        """Torchdata counts twice what it passes over, which only a second restart shows."""
+        iterator = iter(alone.create_per_worker_dataset(make_stream_loader, resume="state"))
+        alone.schedule(take_rows, args=(iterator,))
+        with pytest.raises(tdi.ConfigurationError, match="StatefulDataLoader over a stream"):
+            alone.join()
 
 
 def take_rows_and_die(iterator, gate):

@@ -111,7 +111,7 @@ class TestCompression:
             assert [1] == list(iterator.stats().skipped.values())
 
     def test_rows_before_damage(self, tmp_path, suffix, compress):
-        """As many rows of an array as can be decompressed; its reads are larger than those above."""
+        """As many rows of an array as can be decompressed, whose reads are large."""
         content, array = io.BytesIO(), np.random.default_rng(0).integers(1 << 30, size=(90_000, 3))
         np.save(content, array)
         whole = compress(content.getvalue())

@@ -16,6 +16,7 @@ from torch_distinput.coordinator.workers.messages import (
     Unused,
     WorkerPlace,
 )
+from torch_distinput.data.user_sources.states import counts_batches
 
 
 @final
@@ -130,8 +131,18 @@ class WorkerDataset:
                 is_first = False
         if not is_first and hasattr(self._dataset, "__next__"):
             self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
+        iterator = iter(self._dataset)
+        if self._recipe.keeps_state and counts_batches(self._dataset):
+            msg = (
+                f"resume='state' needs a state that tells where the data is, and {self.name} is a "
+                f"{type(self._dataset).__name__} over a stream without a state: it counts batches, "
+                "and would lose some at its second restart. Give the stream state_dict() and "
+                "load_state_dict(), distribute it on the worker, as in "
+                "tdi.get_strategy().distribute_dataset(...), or use resume='start'."
+            )
+            raise tdi.ConfigurationError(msg)
         return WorkerIterator(
-            iter(self._dataset),
+            iterator,
             name=self.name,
             place=place,
             ids=self._ids,

@@ -157,13 +157,13 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
         return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
-    if _counts_batches(source):
+    if counts_batches(source):
         return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
     return [source, iterator] if both else [source]
 
 
-def _counts_batches(loader: Any) -> bool:
+def counts_batches(loader: Any) -> bool:
     """Whether it is a StatefulDataLoader, started, over a stream that has no state.
 
     Its state is a number of batches. Started from one it passes over so many, and counts them
