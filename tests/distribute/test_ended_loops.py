@@ -115,6 +115,33 @@ def test_an_error_that_one_rank_caught(how):
     assert [15, 15] == simulate(work, num_workers=2)
 
 
+class BrokenLater(Broken):
+    """The last example cannot be read, once the other worker has delivered all of its steps."""
+
+    def __init__(self, delivered):
+        super().__init__(7)
+        self.delivered = delivered
+
+    def __getitem__(self, index):
+        assert index not in self.broken or self.delivered.wait(60)
+        return super().__getitem__(index)
+
+
+def test_an_error_behind_which_another_rank_would_have_ended():
+    """It waits for all at the end, so that it saves no state of rows that never came."""
+    delivered = threading.Event()
+
+    def work(strategy):
+        dataset = strategy.distribute_dataset(BrokenLater(delivered), global_batch_size=2)
+        with pytest.raises((tdi.SourceError, tdi.PeerFailedError)) as caught:
+            for number, _ in enumerate(dataset, 1):
+                if number == 4:
+                    delivered.set()
+        return caught.type, dataset.state_dict()["steps"]
+
+    assert [(tdi.PeerFailedError, 4), (tdi.SourceError, 3)] == simulate(work, num_workers=2)
+
+
 def test_an_error_of_all():
     """Each worker has its error at its own step, and may tell the others of it."""
 

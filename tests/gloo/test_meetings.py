@@ -180,3 +180,26 @@ def test_what_ranks_show_of_their_first_batches_does_not_pile_up():
     """It is deleted after a while; some keys come and go with the phase of an epoch."""
     for earlier, later in run_ranks(count_keys, 2):
         assert later - earlier < 10
+
+
+class RottenLater(Rotten):
+    """It raises when the other worker has delivered its last step."""
+
+    def __getitem__(self, index):
+        if self.is_rotten and index == 7:
+            torch.distributed.distributed_c10d._get_default_store().wait(["delivered"])
+        return super().__getitem__(index)
+
+
+def play_to_the_end(strategy):
+    source = RottenLater(strategy.worker_index == 1)
+    for number, _ in enumerate(strategy.distribute_dataset(source, global_batch_size=4), 1):
+        if number == 2:
+            torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
+
+
+def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
+    """Though nobody asks the others in an epoch whose length is known."""
+    errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end, 2)]
+    assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))
+    assert "rotten record" in str(errors[0])

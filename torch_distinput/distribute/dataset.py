@@ -14,13 +14,12 @@ from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
 from torch_distinput.distribute.epoch_warnings import EpochWarnings
-from torch_distinput.distribute.iteration import Iteration
-from torch_distinput.distribute.iterator import DistributedIterator, EpochRun
+from torch_distinput.distribute.iteration import EpochRun, Iteration
+from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.next_start import NextStart
 from torch_distinput.distribute.static_shapes import LeafCheck
 from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
 from torch_distinput.distribute.steps.replay import replay_step
-from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.epoch_record import EpochRecord
 from torch_distinput.engine.feeds import SourceTurn
 from torch_distinput.engine.input import Input, Opening, PreparedEpoch
@@ -283,9 +282,10 @@ class DistributedDataset(Distributed):
         options, static, one_kind = self._options, self._static_recipe, self._input.has_one_kind
         prepared, shares = self._shake_hands(iteration, record.position)
         self._session.ended_loops.forget(self._number)  # they have compared where it was left
+        counter = ReadCounter(self._session.topology.worker_index)
         opening = Opening(
             shares=shares,
-            read_counter=ReadCounter(self._session.topology.worker_index),
+            read_counter=counter,
             monitor=iteration.monitor(),
             agreement_channel=self._agreement_channel,
             timeout=iteration.timeout,
@@ -300,16 +300,16 @@ class DistributedDataset(Distributed):
             record=record,
             recipe=lambda after: {**static, **prepared.recipe(after)},
             monitor=opening.monitor,
-            read_counter=opening.read_counter,
-            audit=self._audit(iteration, record, opening.read_counter) if options.audit else None,
+            read_counter=counter,
+            barrier=iteration.barrier(opening.monitor),
+            audit=iteration.audit(counter, record, self._input) if options.audit else None,
             shapes=Shapes(self._spec, self._padding, *self._checks, has_one_kind=one_kind),
             compare=iteration.compare_first_batches(has_one_kind=one_kind),
             warnings=self._warnings,
             cp_dim=options.cp_dim,
             log=self._measurement and self._measurement.open(record.steps),
         )
-        fetch, size = options.fetch_to_device, options.per_replica_buffer_size
-        return DistributedIterator(self._session, run, fetch_to_device=fetch, buffer_size=size)
+        return DistributedIterator(self._session, run, options)
 
     def _shake_hands(
         self, iteration: Iteration, position: Position
@@ -328,10 +328,6 @@ class DistributedDataset(Distributed):
 
         shares = iteration.shake_hands(prepare)
         return prepared[0], shares
-
-    def _audit(self, iteration: Iteration, record: EpochRecord, counter: ReadCounter) -> Audit:
-        ids, of = self._input.expected_ids, record
-        return iteration.audit(counter, lambda: ids(of.before, of.position, counter.reading))
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""

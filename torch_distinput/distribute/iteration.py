@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from torch_distinput.cluster.epoch_barrier import EpochBarrier
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
@@ -13,14 +15,21 @@ from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute.session import Session
-from torch_distinput.engine.audit import Audit, Expected
+from torch_distinput.engine.audit import Audit
 from torch_distinput.engine.feeds import Feed, PrintedFeed, SlicedFeed, SourceTurn, TurnFeed
-from torch_distinput.engine.input import Opening, PreparedEpoch
+from torch_distinput.engine.input import Input, Opening, PreparedEpoch
 from torch_distinput.engine.same_data import compare_first_batch, compare_partners
 from torch_distinput.errors import SourceError
 
 if TYPE_CHECKING:
     from torch_distinput.data.steps.sequence_slices import SequenceSlices
+    from torch_distinput.distribute.epoch_warnings import EpochWarnings
+    from torch_distinput.distribute.reports.step_log import StepLog
+    from torch_distinput.engine.epoch_record import EpochRecord
+    from torch_distinput.engine.zero_rows import Shapes
+    from torch_distinput.plan.progress.checksum import IdSum
+    from torch_distinput.plan.progress.position import Position
+    from torch_distinput.plan.progress.state import Recipe
 
 Compare = Callable[[Mapping[str, str], Mapping[str, str]], None]
 Prepare = Callable[[], tuple[Facts, object]]
@@ -178,8 +187,20 @@ class Iteration:
         show = partial(partners.meeting.show_first, topic, timeout=self.timeout)
         compare_partners(first, partners.meeting.rank, names, show)
 
-    def audit(self, read_counter: ReadCounter, expected: Expected) -> Audit:
+    def barrier(self, monitor: PeerMonitor) -> EpochBarrier | None:
+        """Make the wait at the end; None where there is nobody to wait for."""
+        workers = self._session.communicator
+        if workers.size == 1:
+            return None
+        heartbeat = self._session.heartbeat
+        return EpochBarrier(workers, heartbeat, monitor, self.topic, timeout=self.timeout)
+
+    def audit(self, read_counter: ReadCounter, record: EpochRecord, source: Input) -> Audit:
         """Make the sums that are compared at the end."""
+
+        def expected() -> IdSum | None:
+            return source.expected_ids(record.before, record.position, read_counter.reading)
+
         return Audit(
             self._session.communicator,
             f"audit of {self.topic}",
@@ -197,3 +218,51 @@ class Iteration:
         self._session.heartbeat.tell(self.topic, error)
         if self._feed is not None:
             self._feed.close()
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRun:
+    """What an iterator plays: one epoch, or the rest of one.
+
+    Attributes:
+        feed: hands over the steps.
+        record: what has been delivered of them, for the dataset.
+        recipe: of a state at a position.
+        monitor: tells the other workers where this one is.
+        read_counter: what was skipped and asked for again.
+        barrier: waits for the others at the end; None where there are none.
+        audit: sums what is delivered, if the user wants to know.
+        shapes: completes steps.
+        compare: this rank's first batch with that of another; None where there is no other.
+        warnings: hears how it ends.
+        cp_dim: over which sequences are cut.
+        log: keeps the times of its steps; None where nothing is measured.
+    """
+
+    feed: Feed
+    record: EpochRecord
+    recipe: Callable[[Position], Recipe]
+    monitor: PeerMonitor
+    read_counter: ReadCounter
+    barrier: EpochBarrier | None
+    audit: Audit | None
+    shapes: Shapes
+    compare: Compare | None
+    warnings: EpochWarnings
+    cp_dim: str | None
+    log: StepLog | None = None
+
+    def end(self) -> None:
+        """After the last step: meet the others, who may have failed, and compare if asked for.
+
+        Raises:
+            PeerFailedError: another worker has failed in this epoch.
+            PeerTimeoutError: one gives no sign of life; in an audit, one did not come.
+            AuditError: not each example was delivered once.
+        """
+        if self.audit is not None:
+            self.audit.finish(self.record.examples - self.record.before.examples)
+        elif self.barrier is not None:
+            self.barrier.wait()
+        self.warnings.end(self.record)

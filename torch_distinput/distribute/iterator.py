@@ -12,8 +12,6 @@ any        _ending              _ending   one assignment; the finalizer that end
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +23,7 @@ from torch_distinput.distribute import context
 from torch_distinput.distribute.replicas.per_replica import regroup_leaves
 from torch_distinput.distribute.steps.host_steps import make_host_steps
 from torch_distinput.distribute.steps.step import Step
-from torch_distinput.engine.zero_rows import Shapes, element_spec, make_spec_error
+from torch_distinput.engine.zero_rows import element_spec, make_spec_error
 from torch_distinput.errors import UsageError, again, let_go, refer
 from torch_distinput.plan.progress.state import to_state
 from torch_distinput.threads import call_in_child
@@ -34,50 +32,11 @@ from torch_distinput.values import Distributed, InputStats, PerReplica, StepInfo
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
-    from torch_distinput.data.stream.bad_records import ReadCounter
-    from torch_distinput.distribute.epoch_warnings import EpochWarnings
-    from torch_distinput.distribute.iteration import Compare
+    from torch_distinput.distribute.iteration import EpochRun
     from torch_distinput.distribute.reports.run_report import RunReport
-    from torch_distinput.distribute.reports.step_log import StepLog
     from torch_distinput.distribute.session import Session
-    from torch_distinput.engine.audit import Audit
-    from torch_distinput.engine.epoch_record import EpochRecord
-    from torch_distinput.engine.feeds import Feed
+    from torch_distinput.options import InputOptions
     from torch_distinput.plan.progress.delivered import Progress
-    from torch_distinput.plan.progress.position import Position
-    from torch_distinput.plan.progress.state import Recipe
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpochRun:
-    """What an iterator plays.
-
-    Attributes:
-        feed: hands over the steps.
-        record: what has been delivered of them, for the dataset.
-        recipe: of a state at a position.
-        monitor: tells the other workers where this one is.
-        read_counter: what was skipped and asked for again.
-        audit: sums what is delivered, if the user wants to know.
-        shapes: completes steps.
-        compare: this rank's first batch with that of another; None where there is no other.
-        warnings: hears how it ends.
-        cp_dim: over which sequences are cut.
-        log: keeps the times of its steps; None where nothing is measured.
-    """
-
-    feed: Feed
-    record: EpochRecord
-    recipe: Callable[[Position], Recipe]
-    monitor: PeerMonitor
-    read_counter: ReadCounter
-    audit: Audit | None
-    shapes: Shapes
-    compare: Compare | None
-    warnings: EpochWarnings
-    cp_dim: str | None
-    log: StepLog | None = None
 
 
 class DistributedIterator(Distributed, StepIterator):
@@ -92,14 +51,7 @@ class DistributedIterator(Distributed, StepIterator):
     Made by ``iter(dataset)``; a context manager that closes itself.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        run: EpochRun,
-        *,
-        fetch_to_device: bool,
-        buffer_size: int,
-    ) -> None:
+    def __init__(self, session: Session, run: EpochRun, options: InputOptions) -> None:
         """Put the last stages together: zero rows, and prefetch."""
         self._session = session
         self._run = run
@@ -111,7 +63,7 @@ class DistributedIterator(Distributed, StepIterator):
         self._totals = TraceTotals()
         self._last_step: StepInfo | None = None
         self._ending: BaseException | None = None
-        devices = session.devices if fetch_to_device else _HOST * len(session.devices)
+        devices = session.devices if options.fetch_to_device else _HOST * len(session.devices)
         host_steps = make_host_steps(
             run.feed,
             run.shapes,
@@ -121,7 +73,8 @@ class DistributedIterator(Distributed, StepIterator):
             clock=None if run.log is None else run.log.clock,
             is_reader=session.is_reader,
         )
-        self._prefetcher = Prefetcher(host_steps, devices, buffer_size=buffer_size)
+        size = options.per_replica_buffer_size
+        self._prefetcher = Prefetcher(host_steps, devices, buffer_size=size)
         self._finalizer = weakref.finalize(self, _close, session, run, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)
@@ -200,10 +153,8 @@ class DistributedIterator(Distributed, StepIterator):
             self._compare = None
         if step is not None:
             return step
-        if self._run.audit is not None and self._ending is None:
-            self._run.audit.finish(self._run.record.examples - self._run.record.before.examples)
         if self._ending is None:
-            self._run.warnings.end(self._run.record)
+            self._run.end()
         raise StopIteration
 
     @property
@@ -345,6 +296,7 @@ _HOST = (torch.device("cpu"),)
 def _close(session: Session, run: EpochRun, prefetcher: Prefetcher) -> None:
     """Runs once: at close, at the end of data, or when the iterator is collected."""
     session.ended_loops.add(run.record)
+    run.monitor.close()
     prefetcher.stop()
     run.feed.close()  # frees a prefetch thread that waits for the other workers
     prefetcher.join()

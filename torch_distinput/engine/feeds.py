@@ -110,9 +110,7 @@ class PlannedFeed:
             planned = next(self._steps, None)
         except Exception as error:  # noqa: BLE001 - raised again with its place
             raise locate_error(error, self._worker, index) from find_cause(error)
-        if planned is None:
-            self._monitor.last_look()
-        else:
+        if planned is not None:
             self._monitor.check_company(index)
         return planned
 

@@ -116,7 +116,6 @@ class VotedFeed:
     def _end(self, ending: Ending) -> None:
         """Return at the end of data; raise anything else."""
         if ending.outcome is Outcome.ENDED:
-            self._monitor.last_look()
             return
         if ending.outcome is Outcome.FAILED:
             self._raise_failed(ending)

@@ -9,11 +9,13 @@ each attribute has one writer, and what is written is replaced as a whole, never
     main        outside, failed                             peers, lost; waits for _fresh
     puller      inside, failed: whoever pulls steps, the    peers, lost
                 main thread or one that reads ahead
-    any         _is_closed and a word into the queue _wake, also in a signal handler or a finalizer
+    any         left, _is_closed and a word into the queue _wake, also in a signal handler or a
+                finalizer
 
 What a worker posts is its :class:`Status`: how many it has posted, how many steps it has delivered,
-its activity, its vote on a stop, and its failure. A worker whose status does not change any more
-has been stopped, has lost its machine, or is inside C code that holds the interpreter.
+its activity, its vote on a stop, its failure, and the loop that it left last. A worker whose status
+does not change any more has been stopped, has lost its machine, or is inside C code that holds the
+interpreter.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ class Heartbeat:
         )
         self.inside = self.outside
         self.failed: tuple[str, str] | None = None
+        self.left = ""
         self.lost: BoardClosedError | None = None
         self._communicator = communicator
         self._process = identify_process()
@@ -190,6 +193,7 @@ class Heartbeat:
             seconds=round(time.monotonic() - activity.since, 1),
             vote=self.stop.vote,
             failed=self.failed,
+            left=self.left,
             has_left=has_left,
         )
         self._beats += 1

@@ -59,6 +59,10 @@ class PeerMonitor:
         else:
             self.tell(ending)
 
+    def close(self) -> None:
+        """Any thread: the loop was left, so nobody needs to wait for this worker at its end."""
+        self._heartbeat.left = self._topic
+
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""
         self._heartbeat.inside = Activity("reading", self._topic, step, time.monotonic())
@@ -127,11 +131,8 @@ class PeerMonitor:
             )
             raise PeerTimeoutError(msg)
 
-    def last_look(self) -> None:
-        """At the end of data: raise if it was heard until now that another worker failed.
-
-        Who fails later is not waited for; what is combined after the loop tells of it.
-        """
+    def check_failures(self) -> None:
+        """Raise if it was heard until now that another worker failed."""
         self._look_for_failures()
 
     def check_company(self, step: int) -> None:

@@ -38,6 +38,7 @@ class Status:
         seconds: for how long.
         vote: see :mod:`.coordinated_stop`.
         failed: the iteration in which it failed last, and its words.
+        left: the iteration whose loop it left last.
         has_left: this is the last one: the worker has ended, or its strategy is gone.
     """
 
@@ -48,6 +49,7 @@ class Status:
     seconds: float
     vote: int | None
     failed: tuple[str, str] | None
+    left: str
     has_left: bool
 
     @classmethod
