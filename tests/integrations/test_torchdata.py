@@ -158,7 +158,7 @@ def stateful(strategy, folder):
 
 
 def read_on(node):
-    """All that is left, in a thread whose epoch is closed before the others come to its end."""
+    """In a thread, whose epoch is closed before the others come to its end."""
     with contextlib.suppress(tdi.UsageError):
         list(node)
 
@@ -167,7 +167,6 @@ def wait_for_end(heartbeat):
     """Return when a thread waits for the other workers at the end of the data."""
     while not heartbeat.outside or "at the end of" not in heartbeat.outside.words:
         time.sleep(0.001)
-
 
 @pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("goes_on", [False, True])
