@@ -9,6 +9,7 @@ import pytest
 from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.topology import Topology
+from torch_distinput.plan.progress.place import Place
 from torch_distinput.plan.progress.position import (
     ALL,
     BatchLayout,
@@ -125,6 +126,18 @@ def test_reassignment_keeps_what_was_begun_and_assigns_the_rest():
         (Segment(worker=2, num_files=1, skip=1), Segment(assignment=1, worker=1)),
     )
     assert expected == tuple(stream.segments for stream in found.streams)
+
+
+def test_what_a_place_has_opened_is_kept_too():
+    """It may be ahead of what was delivered, and names files that a filter left nothing of."""
+    turn = Place("turn", (("next", 3), ("visited", ((2, 1),))))
+    for start in (turn, Place("filter", inner=(turn,)), Place("mix", inner=(None, turn))):
+        position = replace(begin_epoch(0, layout_of(2), 2), rows=(4, 1))
+        first, second = position.streams
+        begun = replace(first, segments=(Segment(start=start),))
+        found = replace(position, streams=(begun, second)).reassign(layout_of(1), (2, 1))
+        assert ((3, 1),) == found.reassignments
+        assert [3, 1, ALL] == [segment.num_files for segment in found.streams[0].segments]
 
 
 def test_chains_go_to_the_workers_in_turn():

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.data.stream.chunk_reader import ChunkReader
 from torch_distinput.plan.assignment.interleaving import NOBODY, Turn
-from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.place import NEXT, TURN, Place, Start
 
-TURN = "turn"
-"""The kind of place at which a turn begins."""
 OpenPartition = Callable[[int, int], Iterator[Chunk]]
 """Reads a partition by its number, from one of its rows on."""
 
@@ -46,7 +44,7 @@ def interleaved(
     places: list[_Visited | None] = [None] * cycle_length
     next_partition = 0
     if start is not None:
-        next_partition = start.number("next")
+        next_partition = start.number(NEXT)
         places = [
             place and _Visited(place[0], place[1], ChunkReader(open_partition(*place)))
             for place in start.check(TURN).several("visited", cycle_length)
@@ -81,7 +79,7 @@ def place_of_turn(next_partition: int, visited: tuple[tuple[int, int] | None, ..
         next_partition: the first partition that has not been opened.
         visited: for each place the partition on it and a row of that; None where it is free.
     """
-    return Place(TURN, (("next", next_partition), ("visited", visited)))
+    return Place(TURN, ((NEXT, next_partition), ("visited", visited)))
 
 
 def _turn(next_partition: int, places: list[_Visited | None]) -> Place:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from torch_distinput.data.files.interleave import TURN, turn_place
+from torch_distinput.data.files.interleave import turn_place
 from torch_distinput.data.files.read_ahead import ReadAhead
 from torch_distinput.data.files.unit_reader import ReadUnit
 from torch_distinput.data.files.work_units import Unit
 from torch_distinput.data.stream.chunk import Chunk, Cursor
 from torch_distinput.plan.assignment.interleaving import find_last_turn
-from torch_distinput.plan.progress.place import Place, Start
+from torch_distinput.plan.progress.place import NEXT, TURN, Place, Start
 
 PARTITION = "partition"
 """The kind of place at which a partition begins."""
@@ -29,7 +29,7 @@ def first_partition(start: Start, *, in_turn: bool) -> int:
     """The first partition not opened before a place; of a turn, beside those in it."""
     if start is None:
         return 0
-    return start.check(TURN).number("next") if in_turn else start.check(PARTITION).number("number")
+    return start.check(TURN).number(NEXT) if in_turn else start.check(PARTITION).number("number")
 
 
 def read_partition(

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple, final
 
 from torch_distinput.errors import ConfigurationError
 
+TURN = "turn"
+"""The kind of place at which a turn begins, of files that are read in turn."""
+NEXT = "next"
+"""What it calls the first file that has not been opened."""
 Value = Any
 """An int, a str, None, or a tuple of values."""
 
@@ -76,6 +80,14 @@ class Place(NamedTuple):
 
 Start = Place | None
 """From where a stream can be read again; None from its beginning."""
+
+
+def count_opened(start: Start) -> int:
+    """How many files have to be there for a place: those that were opened before it."""
+    if start is None:
+        return 0
+    own = start.number(NEXT) if start.kind == TURN else 0
+    return max([own, *map(count_opened, start.inner)])
 
 
 def list_place(start: Start) -> list[Any] | None:

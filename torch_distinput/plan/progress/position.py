@@ -24,7 +24,7 @@ from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.place import Start
+from torch_distinput.plan.progress.place import Start, count_opened
 
 ALL = 1 << 31
 """More files than a worker can have: all of its files."""
@@ -159,11 +159,15 @@ class Position:
             files_touched: how many files of its own each old worker has touched; ``ALL`` where
                 what was assigned cannot be parted.
         """
+        streams = self.restart(layout).streams
+        # A place may be ahead of what was delivered: behind rows that a filter has left out, say.
+        files_touched = tuple(
+            max(num_touched, count_opened(stream.segments[-1].start))
+            for stream, num_touched in zip(streams, files_touched, strict=True)
+        )
         begun = [
             _keep_begun(stream.segments, num_touched)
-            for stream, num_touched in zip(
-                self.restart(layout).streams, files_touched, strict=True
-            )
+            for stream, num_touched in zip(streams, files_touched, strict=True)
         ]
         chains = [chain for chain in begun if chain]
         num_workers, assignment = layout.num_workers, self.assignment + 1
