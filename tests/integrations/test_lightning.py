@@ -67,6 +67,18 @@ def test_a_limit_ends_an_epoch_and_says_what_it_leaves_out(source, tmp_path, cap
         assert model.trained == model.trained[:count] + second.trained
 
 
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "limits",
+    [{"fast_dev_run": True}, {"limit_train_batches": 1}, {"overfit_batches": 1}],
+    ids=lambda limits: next(iter(limits)),
+)
+def test_one_step_is_a_limit_and_not_all_of_an_epoch(source, limits):
+    model = Model()
+    fit(model, data(source, 4, shuffle=False), **{"max_epochs": 1, **limits})
+    assert [[0, 1, 2, 3]] == model.trained
+
+
 @pytest.mark.parametrize("argument", ["limit_train_batches", "limit_val_batches"])
 def test_a_fraction_of_nobody_knows_how_many_is_refused(argument):
     module = data("stream", 4, val=SOURCES["stream"]())

@@ -103,6 +103,24 @@ def test_it_was_interrupted_and_saved_behind_the_training(tmp_path, source, coun
     assert whole_epochs(0, 1) == examples(reached)
 
 
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("accumulated", [1, ACCUMULATED])
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_every_checkpoint_of_a_run_that_goes_on(tmp_path, source, accumulated, count):
+    """It was interrupted: Lightning counts for ever that a batch was begun which never ended."""
+    limits = {"max_epochs": NUM_EPOCHS, "accumulate_grad_batches": accumulated}
+    interrupted, first = NotingSaver(tmp_path, ["on_exception"]), Stepping(fails_at=count)
+    fit(first, data(source, 2), callbacks=[interrupted], **limits)
+    before, _, file = interrupted.saved[-1]
+    saver, second = NotingSaver(tmp_path), Stepping()
+    fit(second, data(source, 2), callbacks=[saver], ckpt_path=file, **limits)
+    for reached, _, file in saver.saved:
+        third = Stepping()
+        fit(third, data(source, 2), ckpt_path=file, **limits)
+        assert whole_epochs(0, 1) == examples(before + reached + third.reached), file
+        assert [batch[0] // 100 for batch in third.trained] == third.epochs, file
+
+
 @pytest.mark.parametrize("accumulated", [1, ACCUMULATED])
 @pytest.mark.parametrize("limit", [4, 5, 100])
 def test_a_limit_that_a_stream_does_not_exceed(tmp_path, accumulated, limit):

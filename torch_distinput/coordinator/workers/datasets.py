@@ -16,7 +16,7 @@ from torch_distinput.coordinator.workers.messages import (
     Unused,
     WorkerPlace,
 )
-from torch_distinput.data.user_sources.states import counts_batches
+from torch_distinput.data.user_sources.states import is_exact
 
 
 @final
@@ -132,13 +132,14 @@ class WorkerDataset:
         if not is_first and hasattr(self._dataset, "__next__"):
             self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
         iterator = iter(self._dataset)
-        if self._recipe.keeps_state and counts_batches(self._dataset):
+        if self._recipe.keeps_state and not is_exact(self._dataset):
             msg = (
-                f"resume='state' needs a state that tells where the data is, and {self.name} is a "
-                f"{type(self._dataset).__name__} over a stream without a state: it counts batches, "
-                "and would lose some at its second restart. Give the stream state_dict() and "
-                "load_state_dict(), distribute it on the worker, as in "
-                "tdi.get_strategy().distribute_dataset(...), or use resume='start'."
+                "resume='state' needs a state that tells where the data is, and that of "
+                f"{self.name}, a {type(self._dataset).__name__}, would lose examples: it only "
+                "counts batches of a stream without a state, or is of a Hugging Face stream whose "
+                "states are not known to be exact. Distribute the data on the worker, as in "
+                "tdi.get_strategy().distribute_dataset(...), which reads it again up to its place; "
+                "or use resume='start'."
             )
             raise tdi.ConfigurationError(msg)
         return WorkerIterator(

@@ -36,6 +36,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
+from torch_distinput.data.user_sources.stages import find_stages, has_exact_state
 from torch_distinput.plan.progress.place import Place, Start
 
 SOURCE, STREAMS = "source", "streams"
@@ -157,13 +158,22 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
         return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
-    if counts_batches(source):
+    if _counts_batches(source):
         return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
     return [source, iterator] if both else [source]
 
 
-def counts_batches(loader: Any) -> bool:
+def is_exact(source: Any) -> bool:
+    """Whether the state of a source, which was started, tells where it is.
+
+    Not that of a Hugging Face stream of which it is not known, nor a number of batches.
+    """
+    streams = [part for part in parts_of(source) if any(find_stages(part))]
+    return all(map(has_exact_state, streams)) and not _counts_batches(source)
+
+
+def _counts_batches(loader: Any) -> bool:
     """Whether it is a StatefulDataLoader, started, over a stream that has no state.
 
     Its state is a number of batches. Started from one it passes over so many, and counts them

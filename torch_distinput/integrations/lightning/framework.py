@@ -154,6 +154,16 @@ def begin_epoch_anew(trainer: Any) -> None:
     forget_loaders(trainer)
 
 
+def count_epoch_as_ready(trainer: Any) -> None:
+    """Let a trainer that begins its epoch anew count it, and not the next one, when it has ended.
+
+    Going on from the beginning of an epoch, it forgets that this one is ready.
+    """
+    loop = trainer.fit_loop
+    if loop.restarted_on_epoch_start:
+        loop.epoch_progress.current.ready = loop.epoch_progress.current.processed + 1
+
+
 def reopen_epoch(checkpoint: dict[str, Any]) -> None:
     """Let a trainer that will load a checkpoint count its last epoch as begun, and not as ended.
 
@@ -164,6 +174,17 @@ def reopen_epoch(checkpoint: dict[str, Any]) -> None:
         # Lightning forgets that one is ready where it goes on from the beginning of an epoch.
         counts["ready"] = max(counts["ready"], counts["started"])
         counts["processed"] = counts["completed"] = counts["ready"] - 1
+
+
+def count_totals_anew(checkpoint: dict[str, Any]) -> None:
+    """Let a trainer that will load a checkpoint count batches over all epochs as in this one.
+
+    By them it decides whether an epoch has ended. One that began and failed they count for ever.
+    """
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    epoch, total = progress["current"], progress["total"]
+    for name in ("ready", "started", "completed"):
+        total[name] = total["processed"] + epoch[name] - epoch["processed"]
 
 
 def put_back(checkpoint: dict[str, Any], num_steps: int) -> None:
@@ -278,7 +299,8 @@ def check_steps(pl_module: Any) -> None:
 
 def check_num_steps(trainer: Any, num_steps: int) -> None:
     """Refuse to play an epoch of which the trainer would leave out the last steps, by mistake."""
-    takes_all = trainer.limit_train_batches == 1.0 and len(training_loaders(trainer)) == 1
+    limit = trainer.limit_train_batches  # 1 is one batch, 1.0 is all of them
+    takes_all = isinstance(limit, float) and limit == 1.0 and len(training_loaders(trainer)) == 1
     if takes_all and trainer.num_training_batches < num_steps:
         msg = (
             f"Expected Lightning to take all {num_steps} steps of the epoch, got a trainer that "

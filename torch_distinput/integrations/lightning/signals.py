@@ -46,6 +46,7 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         """Lightning has found out in which epoch it goes on."""
         del pl_module
         self._is_shown = False
+        framework.count_epoch_as_ready(trainer)
         loaders = _ours(framework.training_loaders(trainer))
         if any(loader.begins_epoch for loader in loaders):
             framework.begin_epoch_anew(trainer)

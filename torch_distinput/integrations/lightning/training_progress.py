@@ -107,6 +107,7 @@ class TrainingProgress:
     def repair(self, checkpoint: dict[str, Any]) -> None:
         """Have a trainer count, from a checkpoint that was loaded here, what was trained."""
         loaded = [trained.last for trained in self._trained.values()]
+        framework.count_totals_anew(checkpoint)
         if self._num_lost or any(one.loaded is not None and not one.is_over for one in loaded):
             framework.reopen_epoch(checkpoint)
         if self._num_lost:
