@@ -197,6 +197,25 @@ class LongBatches(Batches):
         return 9
 
 
+class LongWithEmpty:
+    """It counts lists without an index, which are no steps."""
+
+    def __iter__(self):
+        yield from ([0, 1], [], [2], [])
+
+    def __len__(self):
+        return 4
+
+
+def test_empty_batches_are_no_items_of_a_length(caplog):
+    one = tdi.OneDeviceStrategy("cpu")
+    loader = DataLoader(torch.arange(3), batch_sampler=LongWithEmpty())
+    steps = [step.tolist() for step in one.distribute_dataset(loader)]
+    assert [[0, 1], [2]] == steps
+    (told,) = [text for text in caplog.messages if "The len() of LongWithEmpty is 4" in text]
+    assert "has yielded 2 items" in told
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_length_that_is_too_long_is_told(caplog, num_workers, batched):

@@ -169,3 +169,9 @@ def test_the_error_names_both_clusters():
     error = make_cluster_error(begin_epoch(0, layout_of(2, 3), 2), layout_of(4), "OFF")
     assert "from (2 x 3), because with OFF" in str(error)
     assert "got 4 x 1" in str(error)
+
+
+def test_the_error_names_the_cut_where_the_cluster_is_the_same():
+    error = make_cluster_error(begin_epoch(0, layout_of(2), 0), layout_of(2, size=6), "OFF")
+    assert "Expected global_batch_size=4 and rebatch='split'" in str(error)
+    assert "got 6 and 'split'" in str(error)

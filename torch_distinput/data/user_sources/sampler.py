@@ -48,9 +48,10 @@ def sample_batches(
         seed_generators(key)
         tell_epoch(sampler, key[1])
         if batch_size is None:
-            batches = list(_bound(map(_indices, sampler), length_of(sampler), len))
+            sampled = _bound(map(_indices, sampler), length_of(sampler), len)
+            batches = tuple(batch for batch in sampled if len(batch))  # no step is empty
             _warn_if_short(sampler, len(batches))
-            return GivenBatches(tuple(batch for batch in batches if len(batch)))
+            return GivenBatches(batches)
         indices = list(_bound(sampler, length_of(sampler), _one))
         _warn_if_short(sampler, len(indices))
         order = GivenOrder(_indices(indices))
@@ -82,8 +83,9 @@ def _warn_if_short(sampler: Any, num_items: int) -> None:
 @functools.cache
 def _warn_of_length(name: str, said: int, num_items: int) -> None:
     _log.warning(
-        "The len() of %s is %d, and it has yielded %d items: len() of the distributed dataset was "
-        "too large before the epoch began. All of them are delivered. (Logged once.)",
+        "The len() of %s is %d, and it has yielded %d items, without empty ones: len() of the "
+        "distributed dataset was too large before the epoch began. All of them are delivered. "
+        "(Logged once.)",
         name,
         said,
         num_items,

@@ -236,6 +236,17 @@ def _keep_begun(segments: tuple[Segment, ...], num_touched: int) -> tuple[Segmen
 def make_cluster_error(position: Position, layout: BatchLayout, what: str) -> ConfigurationError:
     """Return the error for a state that only the cluster it is from can continue."""
     before = position.layout
+    if (before.num_workers, before.replicas_per_worker) == (
+        layout.num_workers,
+        layout.replicas_per_worker,
+    ):
+        msg = (
+            f"Expected global_batch_size={before.global_batch_size} and rebatch={before.rebatch!r} "
+            f"as in the state, because with {what} each worker counts its own batches; got "
+            f"{layout.global_batch_size} and {layout.rebatch!r}. Go on with those of the state, or "
+            "start a new epoch without it."
+        )
+        return ConfigurationError(msg)
     msg = (
         f"Expected the workers and replicas that the state is from ({before.num_workers} x "
         f"{before.replicas_per_worker}), because with {what} each worker has its own stream, "
