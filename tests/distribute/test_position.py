@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+import threading
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from tests.distribute.resumes import (
     with_recipe,
 )
 from tests.distribute.street import stream_of
-from torch_distinput.testing import assert_resumes_everywhere
+from torch_distinput.testing import assert_resumes_everywhere, simulate
 
 pytestmark = pytest.mark.usefixtures("paths")
 
@@ -125,6 +127,38 @@ def test_files_after_two_reassignments(tmp_path, recipe):
         head, later = run(make, (1, 1), state=state, steps=steps)
         tail, _ = run(make, (1, 1), state=later)
         assert third == [head[0] + tail[0]]
+
+
+def test_a_place_that_is_ahead_of_what_was_delivered(tmp_path):
+    """Votes tell of steps to come, whose files may begin with rows that a filter leaves out."""
+    num_files, num_read = 12, 3
+    numbers = [[1000, 2 * file, 2 * file + 1] for file in range(2 * num_files)]
+    pattern = write_numbers(tmp_path, numbers)
+
+    def distribute(strategy, has_read=None):
+        calls = itertools.count(1)
+
+        def is_small(number):
+            if has_read is not None and next(calls) == num_files * num_read:
+                has_read.set()
+            return number < 1000
+
+        files = tdi.FileDataset(pattern, reader=Numbers()).interleave(1, 1).filter(is_small)
+        return strategy.distribute_dataset(files, global_batch_size=2)
+
+    def begin(strategy):
+        has_read, played = threading.Event(), []
+        dataset = distribute(strategy, has_read)
+        for step in dataset:
+            assert has_read.wait(60)  # so that a vote has many steps
+            played.append((step.tolist(), dataset.state_dict()))
+        return played
+
+    played = simulate(begin, num_workers=2)
+    for steps in range(1, len(played[0]) + 1):
+        head = [x for worker in played for step, _ in worker[:steps] for x in step]
+        tail, _ = run(distribute, (3, 1), state=json.dumps(played[0][steps - 1][1]))
+        assert sorted([*head, *examples_of(tail)]) == list(range(4 * num_files)), steps
 
 
 @pytest.mark.parametrize("reader", [Numbers(), Numbers(counted=True), Numbers(late=True)])

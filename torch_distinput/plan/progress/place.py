@@ -82,12 +82,12 @@ Start = Place | None
 """From where a stream can be read again; None from its beginning."""
 
 
-def count_opened(start: Start) -> int:
+def count_needed(start: Start) -> int:
     """How many files have to be there for a place: those that were opened before it."""
     if start is None:
         return 0
     own = start.number(NEXT) if start.kind == TURN else 0
-    return max([own, *map(count_opened, start.inner)])
+    return max([own, *map(count_needed, start.inner)])
 
 
 def list_place(start: Start) -> list[Any] | None:
