@@ -203,3 +203,27 @@ def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
     errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end, 2)]
     assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))
     assert "rotten record" in str(errors[0])
+
+
+def meet_in_two_threads(strategy):
+    """A thread of rank 0 waits at a topic while both ranks come to others."""
+    communicator, found = strategy._session.communicator, []
+
+    def come():
+        found.append(communicator.join("early", "x", "".join, timeout=LONG_TIMEOUT))
+
+    early = threading.Thread(target=come)
+    if strategy.worker_index == 0:
+        early.start()
+        while not communicator._meeting._store.add("early/come", 0):
+            os.sched_yield()
+    for topic in "abcd":
+        communicator.join(topic, "", "".join, timeout=LONG_TIMEOUT)
+    if strategy.worker_index == 1:
+        early.start()
+    early.join(LONG_TIMEOUT)
+    return found
+
+
+def test_what_a_thread_waits_for_is_not_deleted_by_another():
+    assert [["xx"]] * 2 == run_ranks(meet_in_two_threads, 2)

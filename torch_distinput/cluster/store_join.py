@@ -43,6 +43,8 @@ class StoreJoin:
         self._result: str | None = None
         self.written = [self._key(rank)]
         """The keys that this worker has made, and deletes when nobody needs them any more."""
+        self.is_over = False
+        """Whether this worker has the one text, or waits for it no more."""
 
     @property
     def size(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, final
@@ -19,6 +18,7 @@ from torch_distinput.cluster.liveness.store_board import StoreBoard
 from torch_distinput.cluster.store_exchange import StoreExchange
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Board, Gone, Merge, check_process, nobody
+from torch_distinput.threads import new_lock
 
 _KEPT_JOINS = 2
 _KEPT_FIRSTS = 64
@@ -43,8 +43,9 @@ class StoreMeeting:
         self.rank = self.ranks.index(dist.get_rank())
         self.size = len(self.ranks)
         self._words = self._own_store(what)
-        self._joins: deque[StoreJoin] = deque()
-        self._firsts: deque[StoreJoin] = deque()
+        self._joins: list[StoreJoin] = []
+        self._firsts: list[StoreJoin] = []
+        self._lock = new_lock()
         self._num_channels = 0
         self._connections: VoteConnections | None = None
 
@@ -77,14 +78,22 @@ class StoreMeeting:
             # Whoever came to the topic before this one has read what was written before that.
             self._forget(self._joins, join, _KEPT_JOINS)
 
-        return StoreExchange(join, topic, timeout=timeout, gone=gone).text(show)
+        try:
+            return StoreExchange(join, topic, timeout=timeout, gone=gone).text(show)
+        finally:
+            join.is_over = True
 
-    def _forget(self, joins: deque[StoreJoin], join: StoreJoin, num_kept: int) -> None:
-        """Delete what was written under topics that nobody comes to any more."""
-        joins.append(join)
-        if len(joins) > num_kept:
-            for key in joins.popleft().written:
-                self._store.delete_key(key)
+    def _forget(self, joins: list[StoreJoin], join: StoreJoin, num_kept: int) -> None:
+        """Delete what was written under topics that nobody comes to any more.
+
+        Two threads may be at topics of their own: the one must not delete what the other waits for.
+        """
+        with self._lock:
+            joins.append(join)
+            old = [each for each in joins[:-num_kept] if each.is_over]
+            joins[:] = [each for each in joins if each not in old]
+        for key in (key for each in old for key in each.written):
+            self._store.delete_key(key)
 
     def show_first(self, topic: str, text: str, *, timeout: float) -> str:
         """Show a text under a topic unless another rank has; return the one that is shown."""
@@ -92,6 +101,7 @@ class StoreMeeting:
 
         def show() -> None:
             join.show_first(text)
+            join.is_over = True
             self._forget(self._firsts, join, _KEPT_FIRSTS)
 
         return StoreExchange(join, topic, timeout=timeout, gone=nobody).text(show)
