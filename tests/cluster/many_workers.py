@@ -104,7 +104,7 @@ class Town:
 
     def words(self, worker):
         """What the look of a worker raises; "" if nothing."""
-        monitor = PeerMonitor(self.hearts[worker], TOPIC, timeout=TIMEOUT)
+        monitor = PeerMonitor(self.hearts[worker], TOPIC, 0, timeout=TIMEOUT)
         try:
             monitor.look()
             monitor.check_company(1)

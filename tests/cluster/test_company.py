@@ -134,7 +134,7 @@ def test_a_failure_that_was_read_ahead_is_not_told():
     heart = Heartbeat(Notes())
     feed = PlannedFeed(
         FailedSteps(ArithmeticError("rotten record")),
-        PeerMonitor(heart, "iteration 0", timeout=1.0),
+        PeerMonitor(heart, "iteration 0", 0, timeout=1.0),
         origin=None, worker=0, spec=None,
     )  # fmt: skip
     with pytest.raises(tdi.SourceError, match="Worker 0, step 3: ArithmeticError: rotten record"):
@@ -155,4 +155,4 @@ def test_who_has_left_after_later_steps_broke_nothing_off(steps, expected):
         board.notes[rank] = json.dumps(said)
     heart._beat(board)
     with pytest.raises(tdi.PeerFailedError, match=expected):
-        PeerMonitor(heart, "iteration 0", timeout=1.0).call_roll()
+        PeerMonitor(heart, "iteration 0", 0, timeout=1.0).call_roll()

@@ -168,7 +168,7 @@ def test_who_asks_why_waits_for_what_the_watcher_had_not_heard_yet(town):
     town.hearts[9].failed = (TOPIC, "ArithmeticError: rotten record")
     town.hearts[9]._post(town.boards[9])
     with pytest.raises(tdi.PeerFailedError, match="rank 90: ArithmeticError: rotten record"):
-        PeerMonitor(town.hearts[11], TOPIC, timeout=TIMEOUT).ask_why([3], "a step")
+        PeerMonitor(town.hearts[11], TOPIC, 0, timeout=TIMEOUT).ask_why([3], "a step")
 
 
 @pytest.mark.parametrize("victim", [0, 5])
@@ -247,7 +247,7 @@ def test_a_roll_call_names_who_does_not_answer_and_nobody_else(town, victim):
         heart.peers.has_died = lambda _: False
     town.alive.discard(victim)
     with pytest.raises(tdi.PeerFailedError, match=f"but rank {10 * victim} died") as got:
-        PeerMonitor(town.hearts[11], TOPIC, timeout=TIMEOUT).call_roll()
+        PeerMonitor(town.hearts[11], TOPIC, 0, timeout=TIMEOUT).call_roll()
     assert 1 == str(got.value).count("last heard of")
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import final
+from contextlib import suppress
+from typing import NoReturn, final
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
-from torch_distinput.cluster.liveness.status import Activity, Status
+from torch_distinput.cluster.liveness.status import Activity, Reached
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
-from torch_distinput.communicator import Communicator
+from torch_distinput.communicator import Meeting
 from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 _log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class EpochBarrier:
 
     def __init__(
         self,
-        communicator: Communicator,
+        meeting: Meeting,
         heartbeat: Heartbeat,
         monitor: PeerMonitor,
         topic: str,
@@ -51,15 +52,14 @@ class EpochBarrier:
         timeout: float,
     ) -> None:
         """Take the way to the other workers, and what is heard of them in this iteration."""
-        self._communicator = communicator
+        self._meeting = meeting
         self._heartbeat = heartbeat
         self._peers = heartbeat.peers
         self._monitor = monitor
         self._topic = topic
         self._timeout = timeout
         self._limit = WaitLimit(timeout)
-        self._missing: dict[int, int] = {}  # the steps of who is waited for, when last heard
-        self._beats: dict[int, int] = {}  # of who was heard, when first heard
+        self._missing: dict[int, Reached] = {}  # where those were that are waited for
 
     def wait(self) -> None:
         """Wait until all have come, or will not come, or do nothing any more.
@@ -69,68 +69,66 @@ class EpochBarrier:
             PeerTimeoutError: another worker has given no sign of life for too long.
         """
         self._monitor.check_failures()
-        if not self._peers.is_newest(self._topic):
+        if not self._monitor.is_newest:
             return  # loops inside of each other: workers may come to their ends in other orders
+        self._heartbeat.stop.unclaim()
         self._limit = WaitLimit(self._timeout)
         self._heartbeat.outside = Activity(
             "waiting for the others at the end of", self._topic, None, time.monotonic(),
             self._timeout,
         )  # fmt: skip
-        try:
-            self._communicator.join(
-                f"end of {self._topic}", "", "".join, timeout=self._timeout, gone=self._look
-            )
-        except _OverError:
-            pass
-        except (PeerFailedError, PeerTimeoutError) as error:
-            if isinstance(error, PeerTimeoutError) and not error.workers:
-                raise  # it is the store that does not answer
-            self._listen()
+        with suppress(_OverError):
+            try:
+                self._meeting.join(
+                    f"end of {self._topic}", "", "".join, timeout=self._timeout, gone=self._look
+                )
+            except (PeerFailedError, PeerTimeoutError):  # some will not come, or are slow
+                self._listen()
 
-    def _listen(self) -> None:
-        """Wait by the heartbeats alone: some will not come, or are slow."""
-        try:
-            while True:
-                self._look()
-                time.sleep(_LOOK_SECONDS)
-        except _OverError:
-            pass
+    def _listen(self) -> NoReturn:
+        """Wait by the heartbeats alone."""
+        while True:
+            self._look()
+            time.sleep(_LOOK_SECONDS)
 
     def _look(self) -> Mapping[int, str]:
         """Raise for whoever failed, and if there is nobody to wait for."""
         self._monitor.check_failures()
-        self._monitor.look()  # which is not done each time
-        peers = self._peers
-        heard = {worker: peers.status(worker) for worker in peers.in_view}
-        missing = {
-            worker: status.steps if status else 0
-            for worker, status in heard.items()
-            if status is None or not self._has_passed(worker, status)
-        }
-        if self._heartbeat.left == self._topic:  # somebody has closed the iterator here
+        if self._heartbeat.is_closed or not self._monitor.is_newest:
+            raise _OverError  # the process is about to end, or somebody has closed the iterator
+        missing = self._find_missing()
+        if not missing:
             raise _OverError
-        if not missing and peers.heard.hears_all:
-            raise _OverError
+        if self._heartbeat.lost is not None:
+            self._give_up("the store of the process group is gone", missing)
+        self._monitor.look()
         if missing != self._missing:
             self._missing, self._limit = missing, WaitLimit(self._timeout)
         if self._limit.is_over:
-            _log.warning(
-                "ended %s without waiting longer for the others to end it: nothing has moved for "
-                "%g s (%s)",
-                self._topic,
-                self._timeout,
-                peers.describe(missing),
-            )
-            raise _OverError
+            self._give_up(f"nothing has moved for {self._timeout:g} s", missing)
         return {}
 
-    def _has_passed(self, worker: int, status: Status) -> bool:
-        """Whether a worker has delivered as much as this one, or is in the loop no more.
+    def _find_missing(self) -> dict[int, Reached]:
+        """The workers that are in the loop still, and have delivered less than this one.
 
-        What it says of where it is may be older than this epoch: the next but one is newer.
+        Where not all are heard, those are that are behind.
         """
-        if status.has_left or status.steps >= self._heartbeat.stop.delivered:
-            return True
-        is_new = status.beat > self._beats.setdefault(worker, status.beat) + 1
-        is_out = status.left == self._topic or not status.activity.endswith(self._topic)
-        return is_new and is_out
+        own, peers = self._heartbeat.reached, self._peers
+        statuses = {worker: peers.status(worker) for worker in peers.in_view or peers.others}
+        return {
+            worker: status.reached if status else _NOTHING
+            for worker, status in statuses.items()
+            if status is None or not (status.has_left or status.reached >= own)
+        }
+
+    def _give_up(self, why: str, missing: Mapping[int, Reached]) -> NoReturn:
+        _log.warning(
+            "ended %s and did not wait longer for the others to end it: %s (%s)",
+            self._topic,
+            why,
+            self._peers.describe(missing),
+        )
+        raise _OverError
+
+
+_NOTHING: Reached = (-1, 0)

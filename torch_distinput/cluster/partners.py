@@ -24,11 +24,13 @@ class Partners:
     Attributes:
         meeting: where the partners meet; the first of them reads.
         everyone: all ranks of the mesh that belong to this one, its workers first.
+        ends: where they meet at the end of an epoch, in the order of ranks.
         broadcasts: whether one of the partners reads for all of them.
     """
 
     meeting: StoreMeeting
     everyone: StoreMeeting
+    ends: StoreMeeting
     broadcasts: bool
 
     @property
@@ -62,5 +64,6 @@ def find_partners(rows: torch.Tensor, own: int, *, broadcasts: bool) -> Partners
     return Partners(
         meeting=StoreMeeting(rows[:, column].tolist(), what="partners"),
         everyone=StoreMeeting([*first, *others], what="mesh"),
+        ends=StoreMeeting(sorted([*first, *others]), what="ends"),
         broadcasts=broadcasts,
     )

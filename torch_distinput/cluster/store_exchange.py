@@ -20,7 +20,7 @@ from torch_distinput.cluster.liveness.store_board import store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Gone, check_company, named_workers
-from torch_distinput.errors import DistinputError, PeerTimeoutError
+from torch_distinput.errors import DistinputError, PeerFailedError, PeerTimeoutError
 from torch_distinput.threads import new_event, start_thread
 
 _FIRST_PAUSE = 0.0005
@@ -59,7 +59,9 @@ class StoreExchange:
             self._abandon()
         if self._error is not None:
             raise self._error
-        assert self._text is not None, "the text, or an error"
+        if self._text is None:
+            msg = f"Expected all workers at {self._topic!r}, but this process is about to end."
+            raise PeerFailedError(msg)
         return self._text
 
     def _raise_silent(self) -> NoReturn:

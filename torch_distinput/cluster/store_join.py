@@ -74,6 +74,12 @@ class StoreJoin:
             (self._result,) = texts_of(self._store, [self._joined])
         return self._result
 
+    def leave(self) -> None:
+        """Wait no more; if that is before all have come, nobody may be the last to come."""
+        if self._result is None:
+            self.written.append(f"{self._topic}/come")
+        self.is_over = True
+
     def find_missing(self, workers: Sequence[int] | None = None) -> list[int]:
         """Those among some workers (or all) that have not shown a text.
 

@@ -1,4 +1,11 @@
-"""Ranks that meet in the store of torch.distributed: no collective is needed, and no group."""
+"""Ranks that meet in the store of torch.distributed: no collective is needed, and no group.
+
+Two threads may meet others at the same time, where one reads a dataset ahead.
+
+    thread      writes                                guarded by
+    exchange    _joins, _firsts: one of each meeting  _lock
+    caller      is_over of its own meeting            only once it waits no more
+"""
 
 from __future__ import annotations
 
@@ -20,7 +27,7 @@ from torch_distinput.cluster.store_join import StoreJoin
 from torch_distinput.communicator import Board, Gone, Merge, check_process, nobody
 from torch_distinput.threads import new_lock
 
-_KEPT_JOINS = 2
+_KEPT_JOINS = 3
 _KEPT_FIRSTS = 64
 """Texts that are left for ranks which come to their topics late, while they come to others."""
 
@@ -75,13 +82,13 @@ class StoreMeeting:
 
         def show() -> None:
             join.show(text)
-            # Whoever came to the topic before this one has read what was written before that.
+            # Of two topics in a row all come to one: whoever did has read what was written before.
             self._forget(self._joins, join, _KEPT_JOINS)
 
         try:
             return StoreExchange(join, topic, timeout=timeout, gone=gone).text(show)
         finally:
-            join.is_over = True
+            join.leave()
 
     def _forget(self, joins: list[StoreJoin], join: StoreJoin, num_kept: int) -> None:
         """Delete what was written under topics that nobody comes to any more.
@@ -101,7 +108,7 @@ class StoreMeeting:
 
         def show() -> None:
             join.show_first(text)
-            join.is_over = True
+            join.leave()
             self._forget(self._firsts, join, _KEPT_FIRSTS)
 
         return StoreExchange(join, topic, timeout=timeout, gone=nobody).text(show)

@@ -11,6 +11,7 @@ from torch_distinput.cluster.epoch_barrier import EpochBarrier
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
+from torch_distinput.cluster.liveness.status import LEFT
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
@@ -62,11 +63,13 @@ class Iteration:
         same. A partner that reads nothing hears there what the workers have found out.
         """
         prepare = partial(self._prepare_alone, prepare)
-        self._session.heartbeat.start(self.timeout)
+        heartbeat = self._session.heartbeat
+        heartbeat.start(self.timeout)
+        heartbeat.reached = (heartbeat.reached[0], LEFT)  # nobody waits here for the others' epoch
         meet = partial(
             shake_hands,
             topic=self.topic,
-            heartbeat=self._session.heartbeat,
+            heartbeat=heartbeat,
             name=self._name,
         )
         workers, partners = self._session.communicator, self._session.partners
@@ -154,7 +157,8 @@ class Iteration:
 
     def monitor(self) -> PeerMonitor:
         """Make the eye on the other ranks."""
-        return PeerMonitor(self._session.heartbeat, self.topic, timeout=self.timeout)
+        heartbeat = self._session.heartbeat
+        return PeerMonitor(heartbeat, self.topic, self._number, timeout=self.timeout)
 
     def exchange(self) -> Exchange:
         """Make the way to show them something before the first step."""
@@ -189,11 +193,11 @@ class Iteration:
 
     def barrier(self, monitor: PeerMonitor) -> EpochBarrier | None:
         """Make the wait at the end; None where there is nobody to wait for."""
-        workers = self._session.communicator
-        if workers.size == 1:
+        partners, heartbeat = self._session.partners, self._session.heartbeat
+        meeting = self._session.communicator if partners is None else partners.ends
+        if meeting.size == 1:
             return None
-        heartbeat = self._session.heartbeat
-        return EpochBarrier(workers, heartbeat, monitor, self.topic, timeout=self.timeout)
+        return EpochBarrier(meeting, heartbeat, monitor, self.topic, timeout=self.timeout)
 
     def audit(self, read_counter: ReadCounter, record: EpochRecord, source: Input) -> Audit:
         """Make the sums that are compared at the end."""

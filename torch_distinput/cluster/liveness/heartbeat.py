@@ -6,16 +6,16 @@ each attribute has one writer, and what is written is replaced as a whole, never
     thread      writes                                      reads
     heartbeat   peers, lost, _beats, _warned, _watch;       outside, inside, failed, _is_closed
                 sets _fresh
-    main        outside, failed                             peers, lost; waits for _fresh
+    main        outside, failed, reached                    peers, lost; waits for _fresh
     puller      inside, failed: whoever pulls steps, the    peers, lost
                 main thread or one that reads ahead
-    any         left, _is_closed and a word into the queue _wake, also in a signal handler or a
-                finalizer
+    any         _is_closed and a word into the queue _wake, also in a signal handler or a finalizer;
+                reached, where it closes an iterator
 
 What a worker posts is its :class:`Status`: how many it has posted, how many steps it has delivered,
-its activity, its vote on a stop, its failure, and the loop that it left last. A worker whose status
-does not change any more has been stopped, has lost its machine, or is inside C code that holds the
-interpreter.
+its activity, its vote on a stop, its failure, and how far it is in the newest iteration. A
+worker whose status does not change any more has been stopped, has lost its machine, or is inside C
+code that holds the interpreter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
-from torch_distinput.cluster.liveness.status import Activity, Status
+from torch_distinput.cluster.liveness.status import LEFT, Activity, Reached, Status
 from torch_distinput.communicator import Board, BoardClosedError, Meeting
 from torch_distinput.threads import Thread, new_event, start_thread
 
@@ -69,7 +69,7 @@ class Heartbeat:
         )
         self.inside = self.outside
         self.failed: tuple[str, str] | None = None
-        self.left = ""
+        self.reached: Reached = (-1, LEFT)
         self.lost: BoardClosedError | None = None
         self._communicator = communicator
         self._process = identify_process()
@@ -102,6 +102,11 @@ class Heartbeat:
         self._leave(error)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_LEAVE_SECONDS)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it hears nothing any more."""
+        return self._is_closed
 
     def request_stop(self) -> None:
         """Ask all workers to stop at one step. Safe in a signal handler."""
@@ -185,6 +190,7 @@ class Heartbeat:
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         activity = self.outside or self.inside
+        reached = self.reached  # before failed: who left by an error has noted that first
         status = Status(
             process=self._process,
             beat=self._beats,
@@ -193,7 +199,7 @@ class Heartbeat:
             seconds=round(time.monotonic() - activity.since, 1),
             vote=self.stop.vote,
             failed=self.failed,
-            left=self.left,
+            reached=reached,
             has_left=has_left,
         )
         self._beats += 1

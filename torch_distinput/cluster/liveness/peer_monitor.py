@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.liveness.status import Activity
+from torch_distinput.cluster.liveness.status import LEFT, Activity, Reached
 from torch_distinput.cluster.liveness.store_board import store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
@@ -27,14 +27,18 @@ _TOLD_CALL_BEATS = 8
 class PeerMonitor:
     """What one iteration of one dataset notes for the others, and looks for in what they note."""
 
-    def __init__(self, heartbeat: Heartbeat, topic: str, *, timeout: float) -> None:
-        """Look after the iteration named ``topic``."""
+    def __init__(
+        self, heartbeat: Heartbeat, topic: str, number: int, *, timeout: float
+    ) -> None:
+        """Look after the iteration named ``topic``, which has begun on all workers."""
         self._heartbeat = heartbeat
         self._peers = heartbeat.peers
         self._stop = heartbeat.stop
         self._topic = topic
         self._timeout = timeout
         self._next_look = 0.0
+        self._reached: Reached = (number, 0)
+        heartbeat.reached = self._reached
 
     def enter(self, step: int) -> None:
         """Main thread, before each step; waits if another worker asked to stop."""
@@ -45,6 +49,10 @@ class PeerMonitor:
     def leave(self, step: int) -> None:
         """Main thread, after each step."""
         self._stop.delivered += 1
+        number, steps = self._reached
+        is_newest, self._reached = self.is_newest, (number, steps + 1)
+        if is_newest:
+            self._heartbeat.reached = self._reached
         now = time.monotonic()
         self._heartbeat.outside = Activity("training after", self._topic, step, now)
 
@@ -61,7 +69,13 @@ class PeerMonitor:
 
     def close(self) -> None:
         """Any thread: the loop was left, so nobody needs to wait for this worker at its end."""
-        self._heartbeat.left = self._topic
+        if self.is_newest:
+            self._heartbeat.reached = (self._reached[0], LEFT)
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the loop is open, and no iteration has begun here since."""
+        return self._heartbeat.reached is self._reached
 
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""
@@ -133,7 +147,11 @@ class PeerMonitor:
 
     def check_failures(self) -> None:
         """Raise if it was heard until now that another worker failed."""
-        self._look_for_failures()
+        if failed := self._peers.failures(self._topic):
+            names = self._peers.names
+            words = "; ".join(f"{named_workers([w], names)}: {text}" for w, text in failed.items())
+            msg = f"Expected a step from every worker, but a worker failed. {words}"
+            raise PeerFailedError(msg)
 
     def check_company(self, step: int) -> None:
         """Raise if another worker has left for good and will not play this step, which there is."""
@@ -200,11 +218,7 @@ class PeerMonitor:
         return self._peers.heard.steps_of_left.get(worker, delivered) <= delivered
 
     def _look_for_failures(self) -> None:
-        if failed := self._peers.failures(self._topic):
-            names = self._peers.names
-            words = "; ".join(f"{named_workers([w], names)}: {text}" for w, text in failed.items())
-            msg = f"Expected a step from every worker, but a worker failed. {words}"
-            raise PeerFailedError(msg)
+        self.check_failures()
         if (lost := self._heartbeat.lost) is not None:
             raise store_lost(lost) from lost
 

@@ -78,10 +78,6 @@ class Peers:
         """The other workers of whom something can be said."""
         return self.others if self.heard.hears_all else list(self.heard.statuses)
 
-    def is_newest(self, topic: str) -> bool:
-        """Whether no iteration has begun here since this one."""
-        return topic == self._begun
-
     def status(self, worker: int) -> Status | None:
         """What was heard of a worker last."""
         heard = self.heard.statuses.get(worker)

@@ -9,6 +9,11 @@ from typing import NamedTuple
 
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity
 
+Reached = tuple[int, int]
+"""The number of an iteration, and how many of its steps were delivered; never goes back."""
+LEFT = 1 << 62
+"""As many steps as that, of an iteration whose loop was left."""
+
 
 class Activity(NamedTuple):
     """What a worker is doing, since when, and how long it would wait for others there."""
@@ -38,7 +43,7 @@ class Status:
         seconds: for how long.
         vote: see :mod:`.coordinated_stop`.
         failed: the iteration in which it failed last, and its words.
-        left: the iteration whose loop it left last.
+        reached: how far it is in the iteration that began last.
         has_left: this is the last one: the worker has ended, or its strategy is gone.
     """
 
@@ -49,7 +54,7 @@ class Status:
     seconds: float
     vote: int | None
     failed: tuple[str, str] | None
-    left: str
+    reached: Reached
     has_left: bool
 
     @classmethod
@@ -57,6 +62,7 @@ class Status:
         """Parse what :meth:`written` made."""
         said = json.loads(text)
         said["failed"] = tuple(said["failed"]) if said["failed"] else None
+        said["reached"] = tuple(said["reached"])
         said["process"] = ProcessIdentity(*said["process"])
         return cls(**said)
 

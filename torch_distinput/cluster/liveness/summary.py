@@ -1,7 +1,7 @@
 """What one worker tells the others of all of them, so that they need not read every status.
 
 Of who goes on as all do it says nothing. Whoever is told of is told with the whole status: the
-silent, the failed, those that left, and those that do what few others do.
+silent, the failed, those that left, those that are behind, and those that do what few others do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch_distinput.cluster.liveness.status import Status
 from torch_distinput.errors import PEER_ERRORS
@@ -96,9 +97,10 @@ def choose_told(
         *[worker for worker in newest if is_of_peer(failed[worker])][:_MOST],
         *_least(left, left.__getitem__),
         *_least(present, lambda worker: words[present[worker].activity]),
+        *_least(present, lambda worker: present[worker].reached),
         *(voteless[:_MOST] if has_voting else ()),
     }
 
 
-def _least(workers: Iterable[int], key: Callable[[int], int]) -> list[int]:
+def _least(workers: Iterable[int], key: Callable[[int], Any]) -> list[int]:
     return sorted(workers, key=key)[:_MOST]
