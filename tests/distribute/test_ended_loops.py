@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
+from tests.distribute.street import options
 from torch_distinput.testing import simulate
 
 
@@ -140,6 +141,18 @@ def test_an_error_behind_which_another_rank_would_have_ended():
         return caught.type, dataset.state_dict()["steps"]
 
     assert [(tdi.PeerFailedError, 4), (tdi.SourceError, 3)] == simulate(work, num_workers=2)
+
+
+def test_one_of_many_leaves_behind_the_last_step(caplog):
+    """Of so many nobody hears all the others; who has come hears that nobody is behind."""
+
+    def work(strategy):
+        chosen = options(timeout=60.0)
+        dataset = strategy.distribute_dataset(range(34), global_batch_size=17, options=chosen)
+        return len(list(itertools.islice(dataset, 2 if strategy.worker_index == 3 else None)))
+
+    assert [2] * 17 == simulate(work, num_workers=17)
+    assert "did not wait longer" not in caplog.text
 
 
 def test_an_error_of_all():

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 
 import torch_distinput as tdi
 from tests.gloo.jobs import LONG_TIMEOUT, SOON
@@ -203,6 +204,21 @@ def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
     errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end, 2)]
     assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))
     assert "rotten record" in str(errors[0])
+
+
+def play_to_the_end_on_a_mesh(strategy):
+    """Both ranks get the same, each reads for itself, and the second one fails."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    alike = tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh)
+    source = RottenLater(strategy.worker_index == 1)
+    for number, _ in enumerate(alike.distribute_dataset(source, global_batch_size=4), 1):
+        if number == 2:
+            torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
+
+
+def test_nor_does_one_that_shares_its_data():
+    errors = [outcome.error for outcome in run_ranks_outcomes(play_to_the_end_on_a_mesh, 2)]
+    assert [tdi.PeerFailedError, tdi.SourceError] == list(map(type, errors))
 
 
 def meet_in_two_threads(strategy):
