@@ -17,6 +17,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from torch_distinput.cluster.membership import Membership
 from torch_distinput.cluster.store_join import StoreJoin
+from torch_distinput.cluster.store_meeting import _KEPT_JOINS
 from torch_distinput.communicator import Board, Channel, Gone, Merge, nobody
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.plan.assignment.topology import Topology
@@ -112,11 +113,12 @@ class CountingCommunicator:
         self.size = size
         self.tally = Tally()
         self._is_last = is_last
+        self._written: list[list[str]] = []
 
     def join(
         self, topic: str, text: str, merge: Merge, *, timeout: float, gone: Gone = nobody  # noqa: ARG002
     ) -> str:
-        """Come last or first, and delete what was written, as it is done two topics later."""
+        """Come last or first, and delete what was written some topics before."""
         store = HashStore()
         join = StoreJoin(
             CountingStore(store, self.tally),  # type: ignore[arg-type]
@@ -130,7 +132,8 @@ class CountingCommunicator:
             store.set(f"{topic}/joined", joined)
         assert join.is_joined()
         joined = join.result()
-        for key in join.written:
+        self._written.append(join.written)
+        for key in self._written.pop(0) if len(self._written) > _KEPT_JOINS else ():
             CountingStore(store, self.tally).delete_key(key)
         return joined
 

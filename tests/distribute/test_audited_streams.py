@@ -203,7 +203,7 @@ def test_shards_that_were_assigned_before(sizes):
     def work(strategy):
         shards = [torch.arange(2) + 2 * shard for shard in range(strategy.worker_index, 8, 2)]
         source = Shards([[shard] for shard in shards] if not sizes else shards)
-        with pytest.raises(tdi.MismatchError, match="same example 0 on all workers"):
+        with pytest.raises(tdi.MismatchError, match="same fingerprint of example 0 on all workers"):
             iter(audited(strategy, source, "file", **sizes))
 
     simulate(work, num_workers=2)

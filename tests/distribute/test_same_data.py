@@ -81,6 +81,47 @@ def test_a_dataset_that_was_split_by_rank(name):
         assert "by rank" in message
 
 
+FILES = {
+    "text": lambda path, numbers: path.write_text("".join(f"{n}\n" for n in numbers)),
+    "jsonl": lambda path, numbers: path.write_text("".join(f'{{"n": {n}}}\n' for n in numbers)),
+    "npy": lambda path, numbers: np.save(f"{path}.npy", numbers),
+}
+RECIPES = {
+    "plain": lambda files: files,
+    "a filter, shuffled": lambda files: files.filter(bool).shuffle(2),
+    "mixed": lambda files: tdi.mix({"a": files, "b": files}, weights=(1, 1), stop="all"),
+}
+
+
+@pytest.mark.parametrize("policy", ["auto", "data"])
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_files_in_a_folder_of_each_rank(tmp_path, kind, recipe, policy):
+    """Of the same names and sizes: the first record tells, behind files without any."""
+    for worker, start in enumerate((100, 200)):
+        (tmp_path / str(worker)).mkdir()
+        for number, count in enumerate((0, 3, 3) if kind != "npy" else (3, 3)):
+            path = tmp_path / str(worker) / f"part-{number}"
+            FILES[kind](path, np.arange(start + 3 * number, start + 3 * number + count))
+
+    def make(worker):
+        return RECIPES[recipe](tdi.FileDataset(str(tmp_path / str(worker) / "*"), reader=kind))
+
+    for message in outcome(make, policy=policy):
+        assert "Expected the same fingerprint of example 0" in message
+        assert "files of its own, of the same names and sizes" in message
+
+
+def test_copies_of_files_are_the_same(tmp_path):
+    """As each machine may have on a disk of its own; a second epoch asks no more."""
+    for worker in range(2):
+        (tmp_path / str(worker)).mkdir()
+        (tmp_path / str(worker) / "part-0").write_text("1\n2\n3\n")
+        (tmp_path / str(worker) / "part-1").write_text("4\n5\n6\n7\n")
+    files = [tdi.FileDataset(str(tmp_path / str(worker) / "*")) for worker in range(2)]
+    assert [6, 8] == outcome(files.__getitem__, epochs=2)
+
+
 @pytest.mark.parametrize("name", ["a list", "a dataset"])
 def test_loader_processes_make_the_check(name):
     """It comes out the same there."""

@@ -28,6 +28,7 @@ NOT_KNOWN = "not known"
 LEFT_AT = "step at which the epoch before was left"
 """What tells of a worker that broke out of its loop alone."""
 EPOCH, POSITION, ORDER = "epoch", "position", "order from "
+EXAMPLE = "fingerprint of example 0"
 PLACE = "place to read on from"
 """What partners do not compare: workers tell each other of it in time, each row of a mesh apart."""
 _STATE_CURE = (
@@ -46,6 +47,11 @@ _CURES = {
     POSITION: _STATE_CURE,
     PLACE: _STATE_CURE,
     ORDER: SAMPLER_CURE,
+    EXAMPLE: (
+        "Has each rank files of its own, of the same names and sizes? Then the others' examples "
+        "would be lost: pass all files on all ranks. For data that differs between ranks on "
+        'purpose, use distribute_datasets_from_function, or auto_shard_policy="off".'
+    ),
 }
 """By how a fact begins."""
 _CURE = (

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_distinput.cluster.agreement.agreement_channel import AgreementChannel
-from torch_distinput.cluster.handshake import NOT_KNOWN
+from torch_distinput.cluster.handshake import EXAMPLE, NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
@@ -331,16 +331,14 @@ class DistributedDataset(Distributed):
 
     def _all_facts(self, prepared: PreparedEpoch, position: Position) -> dict[str, object]:
         """What must be equal on all ranks."""
-        example: dict[str, object] = {}
         cut, reads = self._slices, self._session.is_reader
         sliced = {"cp_dim": self._options.cp_dim, "cp_columns": cut.columns} if cut else {}
-        if self._options.audit:
-            example = {"example 0": prepared.first_example() if reads else NOT_KNOWN}
+        example = prepared.first_example(audited=self._options.audit) if reads else None
         return {
             "dataset": f"number {self._number}, {self._name.partition('(')[0]}",  # paths may differ
             **self._facts,
             **sliced,
             **self._next.facts(position),
             **prepared.facts,
-            **example,
+            EXAMPLE: NOT_KNOWN if example is None else example,
         }

@@ -107,9 +107,9 @@ class ReadySteps(Steps):
     def spec(self) -> None:
         """Unknown before a batch is read."""
 
-    def first_example(self) -> int | None:
+    def first_example(self, *, audited: bool) -> int | None:
         """The first batch of a source that deals out shards."""
-        if not assigns_shards(self.route):
+        if not audited or not assigns_shards(self.route):
             return None
         whole = Shard(seed=self.route.seed)
         return compare_prints(next(self.source.stream.chunks(whole), None) for _ in range(2))
@@ -211,7 +211,7 @@ class PlayedSteps(Steps):
     def spec(self) -> None:
         """Unknown before a batch is read."""
 
-    def first_example(self) -> None:
+    def first_example(self, *, audited: bool) -> None:
         """Each worker has its own."""
 
     def expected_ids(self, before: Position, after: Position, reading: Reading | None) -> None:

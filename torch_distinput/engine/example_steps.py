@@ -26,6 +26,7 @@ from torch_distinput.engine.steps import (
     assigns_shards,
     check_shards,
     compare_prints,
+    compares_files,
     describe_settings,
     make_routes,
     sum_running_numbers,
@@ -183,11 +184,9 @@ class ExampleSteps(Steps):
         options = self.source.loader
         if not self._stream.has_work:
             options = replace(options, num_workers=min(1, options.num_workers), num_threads=0)
-        lent = self.source.request.collate_fn is not None
-        ahead = options.num_threads > 0
-        finish: Any = Finish(
-            stream, shard, splitter, lent=lent, ahead=ahead, padding=self._padding
-        )
+        lent, ahead = self.source.request.collate_fn is not None, options.num_threads > 0
+        padding = self._padding
+        finish: Any = Finish(stream, shard, splitter, lent=lent, ahead=ahead, padding=padding)
         if clock is not None:
             finish = timed_steps.count_finish(finish, stream, clock)
             if options.num_workers or options.num_threads:
@@ -235,9 +234,11 @@ class ExampleSteps(Steps):
             return None
         return spec_of((self._stream.finish(chunk, shard), chunk.ids))
 
-    def first_example(self) -> int | None:
-        """What a source yields that deals out shards; of files names and sizes are compared."""
-        if not assigns_shards(self.route) or self._counted is not None:
+    def first_example(self, *, audited: bool) -> int | None:
+        """The first record of files; of a source that deals out shards what it yields first."""
+        if self._counted is not None:
+            return self._counted.first_record() if compares_files(self.route) else None
+        if not audited or not assigns_shards(self.route):
             return None
         whole = Shard(seed=self.route.seed)
         return compare_prints(self._stream.open(whole).take(1) for _ in range(2))

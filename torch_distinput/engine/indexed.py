@@ -334,7 +334,7 @@ class PreparedIndices:
     def share(self) -> None:
         """All know all."""
 
-    def first_example(self) -> None:
+    def first_example(self, *, audited: bool) -> None:
         """Examples are compared by a spot check, where they are fetched."""
 
     def open(self, opening: Opening) -> Feed:

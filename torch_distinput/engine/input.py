@@ -64,8 +64,11 @@ class PreparedEpoch(Protocol):
     def share(self) -> object:
         """What this worker finds out for all, as plain values."""
 
-    def first_example(self) -> int | None:
-        """A fingerprint of one example that all workers have, for an audit; None without one."""
+    def first_example(self, *, audited: bool) -> int | None:
+        """A fingerprint of one example that all workers have; None without one.
+
+        ``audited``: also where it costs something.
+        """
 
     def open(self, opening: Opening) -> Feed:
         """Start reading."""

@@ -32,6 +32,9 @@ from torch_distinput.plan.progress.route import Route
 from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import SETTINGS, Recipe
 
+_COMPARED = 64
+"""Workers that read the beginning of one file: of thousands its storage might take notice."""
+
 
 class Steps(ABC):
     """One worker's steps of a source that was found."""
@@ -99,7 +102,7 @@ class Steps(ABC):
         """The spec of a batch with ids, where that can be known without the other workers."""
 
     @abstractmethod
-    def first_example(self) -> int | None:
+    def first_example(self, *, audited: bool) -> int | None:
         """Of shards that are dealt out: of all of them; the same when it is read twice, or None.
 
         The first batches of a stream that the workers share are compared in any case.
@@ -158,6 +161,16 @@ def check_shards(
 def assigns_shards(route: Route) -> bool:
     """Whether there are several workers, and each of them gets its own part."""
     return route.splitter.topology.num_workers > 1 and route.policy is AutoShardPolicy.FILE
+
+
+def compares_files(route: Route) -> bool:
+    """Whether this worker shows the first record of all files.
+
+    Each worker may have files of its own, which have the same names and sizes; a few will tell.
+    """
+    topology = route.splitter.topology
+    is_asked = topology.num_workers > 1 and topology.worker_index < _COMPARED
+    return is_asked and route.policy is not AutoShardPolicy.OFF
 
 
 def sum_running_numbers(route: Route, start: int, stop: int) -> IdSum:

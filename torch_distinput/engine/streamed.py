@@ -175,9 +175,9 @@ class PreparedStream:
         share, self.notes = found
         return share
 
-    def first_example(self) -> int | None:
+    def first_example(self, *, audited: bool) -> int | None:
         """What the workers do not compare in any case."""
-        return self.steps.first_example()
+        return self.steps.first_example(audited=audited)
 
     def open(self, opening: Opening) -> Feed:
         """Start reading, and voting where it must be."""

@@ -85,7 +85,7 @@ class FileStream(CountedStream):
         return partial(FileStream, **fields), ()
 
     @LazyProperty
-    def counts(self) -> FileCounts:
+    def _counts(self) -> FileCounts:
         """What is known of the rows before they are read."""
         return FileCounts(self.dataset, self.listing, self.survey)
 
@@ -111,16 +111,24 @@ class FileStream(CountedStream):
         """Return the stream with what all workers found out."""
         return replace(self, survey=join_surveys(shares, len(self.listing)))
 
+    def first_record(self) -> int | None:
+        """As it is stored; looked for once."""
+        return self._first_record
+
+    @LazyProperty
+    def _first_record(self) -> int | None:
+        return self._files.first_record()
+
     @property
     def num_parts(self) -> int | None:
         """How many the survey found where files are split."""
         if self.survey is None or not self.dataset.split_files:
             return None
-        return self.counts.num_partitions
+        return self._counts.num_partitions
 
     def lengths(self, shards: Sequence[Shard]) -> tuple[int, ...] | None:
         """How many records each shard has after all operations; None if that is not known."""
-        return self.counts.lengths(shards)
+        return self._counts.lengths(shards)
 
     def locate(self, shard: Shard, row: int) -> Cursor:
         """Where a row stands; reading passes over what is counted by itself."""
@@ -128,12 +136,12 @@ class FileStream(CountedStream):
         early, late = self._stages(log, Schema(log), sparse=shard.sparse)
         if not early and self.dataset.cycle is None:
             return Cursor(skip=row)
-        place = self.counts.locate(shard, row, early)
+        place = self._counts.locate(shard, row, early)
         return place.behind_all(Decode.kind) if _has(late, Decode) else place
 
     def all_ids(self, worker: int, num_workers: int) -> Iterator[Ids] | None:
         """Those of every ``num_workers``-th file, where all are counted and none left out."""
-        return self.counts.all_ids(worker, num_workers)
+        return self._counts.all_ids(worker, num_workers)
 
     @property
     def has_parts(self) -> bool:
@@ -142,7 +150,7 @@ class FileStream(CountedStream):
 
     def num_touched(self, shard: Shard, num_rows: int) -> int:
         """How many partitions the first rows are from: of whole windows, where it shuffles."""
-        return self.counts.num_touched(shard, num_rows)
+        return self._counts.num_touched(shard, num_rows)
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -169,7 +177,7 @@ class FileStream(CountedStream):
             place = place.before(Decode.kind)
         if not early and self.dataset.cycle is None:
             return self._unit_reader(shard, place, log, schema)
-        key, partitions = self._key(shard), self.counts.partitions(shard)
+        key, partitions = self._key(shard), self._counts.partitions(shard)
 
         def read_all(_: Key, at: Cursor) -> Iterator[Chunk]:
             chunks = self._read_partitions(partitions, at, log)
@@ -209,7 +217,7 @@ class FileStream(CountedStream):
 
     def _unit_reader(self, shard: Shard, place: Cursor, log: ReadLog, schema: Schema) -> UnitReader:
         """Read units one after another: nothing before the cut changes their rows."""
-        partitions, threads = self.counts.partitions(shard), self._num_threads
+        partitions, threads = self._counts.partitions(shard), self._num_threads
         first = first_partition(place.start, in_turn=False)
         found = list(itertools.chain.from_iterable(partitions[first:]))
         counted = self.dataset.on_error == "raise" and count_records(found) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from operator import index
 from typing import final
@@ -11,6 +12,7 @@ from typing import final
 import numpy as np
 
 from torch_distinput.data.batch import rows
+from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.files.dataset import FileDataset
 from torch_distinput.data.files.operations import Shuffle
@@ -30,6 +32,8 @@ Share = list[list[list[int | None]]]
 WHOLE: Parts = (Part(),)
 _DAMAGE = (None, errno.EINVAL)
 """Numbers of OSErrors for content: of decompressors, and of a seek to where there is nothing."""
+_FEW = 4
+"""Files that are opened to find a first record."""
 _UNREACHABLE = (FileNotFoundError, PermissionError)
 
 
@@ -187,6 +191,17 @@ class UnitSource:
         if log.on_error == "raise" and part.num_records not in (None, count):
             reason = f"expected {part.num_records} records, as was found before, got {count}"
             file.bad(where, reason)
+
+    def first_record(self) -> int | None:
+        """A fingerprint of the first record of the first file that has one.
+
+        None where it cannot be told: what is wrong is told where records are read.
+        """
+        with suppress(Exception):
+            for number in range(min(len(self.listing), _FEW)):
+                for chunk in self.read(ReadLog(), Unit(file=number, part=Part())):
+                    return fingerprint(chunk.slice(0, 1).data)
+        return None
 
     @property
     def _has_to_copy(self) -> bool:

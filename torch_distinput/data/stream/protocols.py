@@ -82,6 +82,10 @@ class CountedStream(Stream):
     def with_shares(self, shares: Sequence[Any]) -> CountedStream:
         """Return the stream with what all workers found out."""
 
+    @abstractmethod
+    def first_record(self) -> int | None:
+        """A fingerprint of the first record of all; None where it cannot be told."""
+
     @property
     @abstractmethod
     def num_parts(self) -> int | None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from torch_distinput.data.batch import rows
 from torch_distinput.data.batch.collate import CollateFn
+from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.mixed import MixedRows
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.sources.mixing.mixed_reader import MixedReader, MixedSources
@@ -166,6 +167,12 @@ class MixedStream(CountedStream):
             for stream, own in zip(self.streams, columns, strict=True)
         )
         return replace(self, streams=tuple(streams))
+
+    def first_record(self) -> int | None:
+        """Of those of all sources of files."""
+        counted = [stream for stream in self.streams if isinstance(stream, CountedStream)]
+        records = [stream.first_record() for stream in counted]
+        return None if None in records or not records else fingerprint(records)
 
     @property
     def num_parts(self) -> int | None:

@@ -175,6 +175,10 @@ class WindowedStream(CountedStream):
             return None
         return self._counted.all_ids(worker, num_workers)
 
+    def first_record(self) -> int | None:
+        """That of what is read."""
+        return None if self._counted is None else self._counted.first_record()
+
     def num_touched(self, shard: Shard, num_rows: int) -> int:
         """How many files the windows of the first rows are from."""
         assert self._counted is not None, "lengths are known"
