@@ -49,6 +49,23 @@ def test_a_rank_that_left_its_loop_alone(how):
         assert "got 2 steps of epoch 0 on worker 0 and 4 steps of epoch 0 on worker 1" in said
 
 
+@pytest.mark.parametrize("how", COMBINE)
+def test_a_rank_that_left_a_loop_in_which_the_others_combine_something(how):
+    """What it combines behind the loop would be taken for what they combine in the next step."""
+
+    def work(strategy):
+        with pytest.raises(tdi.MismatchError) as caught:
+            for number, step in enumerate(distribute(strategy), 1):
+                COMBINE["reduce"](strategy, int(step.sum()))
+                if number == 2 and strategy.worker_index == 0:
+                    break
+            COMBINE[how](strategy, 0)
+        return str(caught.value)
+
+    for said in simulate(work, num_workers=2):
+        assert "2 steps of epoch 0 on worker 0 and 3 steps of epoch 0 on worker 1" in said
+
+
 def test_it_is_said_until_the_dataset_begins_anew():
     """What was added up does not become right by asking twice."""
 

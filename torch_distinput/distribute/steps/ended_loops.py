@@ -1,7 +1,9 @@
 """Where loops over datasets have ended: what is added up of their steps is of the same ones.
 
 Where lengths are known nobody asks the others during an epoch. A rank that leaves its loop alone
-would only add up less than they do, so what is combined afterwards goes with where it left.
+would only add up less than they do, so what is combined afterwards goes with where it left. Others
+may be inside of their loops still, and combine something in each step; they say where they are.
+Loops that are open on all may be anywhere, as those of iterators that somebody has looked into.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 LeftAt = tuple[int, int] | str
 """An epoch, and how many of its steps had been delivered; not known after an error."""
+Told = tuple[LeftAt, bool]
+"""Where a loop has ended, or stands; and whether it is open."""
 _STEPS = "{1} steps of epoch {0}"
 
 
@@ -32,36 +36,54 @@ class EndedLoops:
     def __init__(self) -> None:
         """None has ended."""
         self._ended: dict[int, tuple[LeftAt, int | None]] = {}
+        self._open: dict[int, EpochRecord] = {}
+
+    def begin(self, record: EpochRecord) -> None:
+        """Note that a loop begins, for which all have compared where the one before was left."""
+        self.forget(record.dataset)
+        self._open[record.dataset] = record
 
     def add(self, record: EpochRecord) -> None:
         """Note that the loop over what was delivered has ended, however it did."""
-        steps = record.steps_to_compare
-        place = steps if isinstance(steps, str) else (record.before.epoch, steps)
-        self._ended[record.dataset] = place, record.thread
+        self._ended[record.dataset] = _place(record), record.thread
+        if self._open.get(record.dataset) is record:
+            del self._open[record.dataset]
 
     def forget(self, dataset: int) -> None:
         """Another beginning was chosen, wherever the loop has ended."""
         self._ended.pop(dataset, None)
 
-    def told(self) -> dict[int, LeftAt]:
+    def told(self) -> dict[int, Told]:
         """What this worker tells the others, by number of the dataset."""
-        here, ended = (None, get_ident()), list(self._ended.items())
-        return {dataset: place for dataset, (place, thread) in ended if thread in here}
+        here = (None, get_ident())
+        # Copies: a finalizer may end a loop meanwhile.
+        ended, inside = list(self._ended.items()), list(self._open.items())
+        left = {number: (place, False) for number, (place, thread) in ended if thread in here}
+        opened = {number: record for number, record in inside if record.thread in here}
+        return left | {number: (_place(record), True) for number, record in opened.items()}
 
-    def compare(self, told: Sequence[Mapping[int, LeftAt]]) -> None:
+    def compare(self, told: Sequence[Mapping[int, Told]]) -> None:
         """Raise MismatchError if a loop has ended at different steps, or by an error of some.
 
         All workers have told.
         """
-        # Some may still be open somewhere.
         common = [dataset for dataset in told[0] if all(dataset in places for places in told)]
-        for dataset in common:
-            _refuse_failed(dataset, [places[dataset] for places in told])
-        difference = first_odd_fact([{key: places[key] for key in common} for places in told])
+        opens = {dataset: [places[dataset][1] for places in told] for dataset in common}
+        compared = [dataset for dataset in common if not all(opens[dataset])]
+        left = [{dataset: places[dataset][0] for dataset in compared} for places in told]
+        for dataset in compared:
+            _refuse_failed(dataset, [places[dataset] for places in left])
+        difference = first_odd_fact(left)
         if difference is not None:
             raise _make_error(*difference)
-        for dataset in common:
-            self.forget(dataset)
+        for dataset in compared:
+            if not any(opens[dataset]):
+                self.forget(dataset)
+
+
+def _place(record: EpochRecord) -> LeftAt:
+    steps = record.steps_to_compare
+    return steps if isinstance(steps, str) else (record.before.epoch, steps)
 
 
 def _refuse_failed(dataset: int, places: Sequence[LeftAt]) -> None:
