@@ -177,7 +177,8 @@ def test_a_slow_rank_is_waited_for(outcomes):
     assert "completed" == words
     assert 20 == steps
     (warning,) = [line for line in err.splitlines() if line.startswith("log: ")]
-    assert "late: worker 1: 3 steps delivered, reading step 3 of iteration 0" in warning
+    assert "late: worker 1: last heard of" in warning
+    assert "with 3 steps delivered, reading step 3 of iteration 0" in warning
 
 
 @pytest.mark.parametrize("loaders", [1, 2])

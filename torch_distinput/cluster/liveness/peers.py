@@ -181,6 +181,6 @@ class Peers:
             return f"left after {status.steps} steps, {status.activity}{words}"
         ago = time.monotonic() - changed
         return (
-            f"{status.steps} steps delivered, {status.activity} for {status.seconds:.1f} s, "
-            f"last heard of {ago:.1f} s ago"
+            f"last heard of {ago:.1f} s ago, with {status.steps} steps delivered, "
+            f"{status.activity} for {status.seconds:.1f} s"
         )
