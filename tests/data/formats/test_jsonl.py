@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_distinput as tdi
-from torch_distinput.data.formats import json_rows, text
+from torch_distinput.data.formats import column_types, json_rows, text
 from torch_distinput.data.formats.jsonl import JSONL
 from torch_distinput.testing import check_reader
 
@@ -82,6 +82,15 @@ def test_each_kind_of_value_has_its_column(parser):
     assert batch["tags"].dtype == object
     assert batch["tags"].tolist() == [["t"] * (i % 3) for i in range(7)]
     assert batch["mixed"].tolist() == [None, 1, "a", None, 1, "a", None]
+
+
+def test_a_column_of_several_types_is_told_once(parser, caplog):
+    """Other rows, on another rank, may be of one type."""
+    column_types._say_mixed.cache_clear()
+    for _ in range(2):
+        assert decode({"n": 1, "s": "a"}, {"n": "b", "s": "c"})["n"].dtype == object
+    (told,) = caplog.messages
+    assert "column 'n' holds values of several types (int, str)" in told
 
 
 @pytest.mark.parametrize("counts", [(0, 1, 2), (2, 2, 2), (1,), (0, 0), ()])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -19,6 +21,7 @@ from torch_distinput.packed_strings import PackedStrings
 Wanted: TypeAlias = "Sequence[str] | Mapping[str, Any] | None"
 """All columns, some, or some with their types."""
 
+_log = logging.getLogger(__name__)
 _NUMBERS = {
     torch.bool,
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -118,7 +121,21 @@ def _column(name: str, values: list[Any], wanted: Any = None) -> Any:
         odd = [value for value in values if not _is_number(value)]
         kind = int if ragged else list
         raise _unfit(name, dtype, (odd or [value for value in values if type(value) is kind])[0])
+    if len(kinds) > 1:
+        _say_mixed(name, ", ".join(sorted(kind.__name__ for kind in kinds)))
     return _objects(values)
+
+
+@lru_cache
+def _say_mixed(name: str, kinds: str) -> None:
+    """Say it once for a column: with other rows, or on another rank, it may be of one type."""
+    _log.warning(
+        "The column %r holds values of several types (%s) and becomes an array of objects. Where "
+        "rows of one type come together it does not, which is an error then. Write the values "
+        "alike, or give the column's type by the reader's columns=. (Logged once.)",
+        name,
+        kinds,
+    )
 
 
 def _numbers(name: str, values: list[Any], kinds: set[type], dtype: Any) -> torch.Tensor | None:
