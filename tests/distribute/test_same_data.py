@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import threading
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info, rando
 
 import torch_distinput as tdi
 from tests.distribute.street import options
+from torch_distinput import readers
 from torch_distinput.data.sources import spot_check
 from torch_distinput.testing import simulate
 
@@ -112,13 +114,26 @@ def test_files_in_a_folder_of_each_rank(tmp_path, kind, recipe, policy):
         assert "files of its own, of the same names and sizes" in message
 
 
-def test_copies_of_files_are_the_same(tmp_path):
+@dataclasses.dataclass(frozen=True)
+class WithPath(readers.Reader):
+    """Its records name the file, which lies elsewhere for each rank."""
+
+    def read(self, file, part):
+        del part
+        with file.open() as opened:
+            yield [f"{file.path}: {line.decode()}" for line in opened.read().splitlines()]
+
+
+@pytest.mark.parametrize("reader", ["text", WithPath()])
+def test_copies_of_files_are_the_same(tmp_path, reader):
     """As each machine may have on a disk of its own; a second epoch asks no more."""
     for worker in range(2):
         (tmp_path / str(worker)).mkdir()
         (tmp_path / str(worker) / "part-0").write_text("1\n2\n3\n")
         (tmp_path / str(worker) / "part-1").write_text("4\n5\n6\n7\n")
-    files = [tdi.FileDataset(str(tmp_path / str(worker) / "*")) for worker in range(2)]
+    files = [
+        tdi.FileDataset(str(tmp_path / str(worker) / "*"), reader=reader) for worker in range(2)
+    ]
     assert [6, 8] == outcome(files.__getitem__, epochs=2)
 
 

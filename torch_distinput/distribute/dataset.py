@@ -281,7 +281,7 @@ class DistributedDataset(Distributed):
     def _open(self, iteration: Iteration, record: EpochRecord) -> DistributedIterator:
         options, static, one_kind = self._options, self._static_recipe, self._input.has_one_kind
         prepared, shares = self._shake_hands(iteration, record.position)
-        self._session.ended_loops.begin(record)
+        self._session.ended_loops.forget(self._number)  # they have compared where it was left
         counter = ReadCounter(self._session.topology.worker_index)
         opening = Opening(
             shares=shares,

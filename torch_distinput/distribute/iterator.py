@@ -75,6 +75,7 @@ class DistributedIterator(Distributed, StepIterator):
         )
         size = options.per_replica_buffer_size
         self._prefetcher = Prefetcher(host_steps, devices, buffer_size=size)
+        session.ended_loops.begin(run.record)
         self._finalizer = weakref.finalize(self, _close, session, run, self._prefetcher)
         self._finalizer.atexit = False  # the threads are told, and waited for, all at once
         call_in_child(self, DistributedIterator._leave_to_parent)

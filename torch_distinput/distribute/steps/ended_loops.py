@@ -39,8 +39,7 @@ class EndedLoops:
         self._open: dict[int, EpochRecord] = {}
 
     def begin(self, record: EpochRecord) -> None:
-        """Note that a loop begins, for which all have compared where the one before was left."""
-        self.forget(record.dataset)
+        """Note that a loop begins."""
         self._open[record.dataset] = record
 
     def add(self, record: EpochRecord) -> None:
