@@ -192,8 +192,9 @@ class RottenLater(Rotten):
         return super().__getitem__(index)
 
 
-def play_to_the_end(strategy):
-    source = RottenLater(strategy.worker_index == 1)
+def play_to_the_end(strategy, *, is_rotten=None):
+    """Of two ranks the second one fails, when the first one has delivered all steps."""
+    source = RottenLater(strategy.worker_index == 1 if is_rotten is None else is_rotten)
     for number, _ in enumerate(strategy.distribute_dataset(source, global_batch_size=4), 1):
         if number == 2:
             torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
@@ -207,13 +208,10 @@ def test_a_rank_that_is_ahead_does_not_end_before_another_fails():
 
 
 def play_to_the_end_on_a_mesh(strategy):
-    """Both ranks get the same, each reads for itself, and the second one fails."""
+    """The same where both ranks get the same, and each reads for itself."""
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
     alike = tdi.MultiWorkerMirroredStrategy(["cpu"], device_mesh=mesh)
-    source = RottenLater(strategy.worker_index == 1)
-    for number, _ in enumerate(alike.distribute_dataset(source, global_batch_size=4), 1):
-        if number == 2:
-            torch.distributed.distributed_c10d._get_default_store().set("delivered", "")
+    play_to_the_end(alike, is_rotten=strategy.worker_index == 1)
 
 
 def test_nor_does_one_that_shares_its_data():

@@ -10,6 +10,7 @@ import math
 import warnings
 
 import pytest
+import torch
 
 from tests.integrations.lightning_runs import (
     NUM_EXAMPLES,
@@ -120,6 +121,18 @@ def test_several_times(tmp_path, source, nth):
         num_runs += 1
     assert num_runs >= 4
     assert whole_epochs(0, 1, 2) == examples(trained)
+
+
+def test_a_checkpoint_without_loops(tmp_path):
+    """Lightning takes it for the beginning; so do we."""
+    saver, file = Saver(tmp_path, ["on_train_epoch_end"]), str(tmp_path / "taken.ckpt")
+    fit(Model(), data("indexed", 4), callbacks=[saver], max_epochs=1)
+    checkpoint = torch.load(saver.saved[0][-1], weights_only=False)
+    del checkpoint["loops"]
+    torch.save(checkpoint, file)
+    model = Model()
+    fit(model, data("indexed", 4), ckpt_path=file, max_epochs=1)
+    assert NUM_EXAMPLES == examples(model.trained).total()
 
 
 def test_lightning_knows_that_the_loader_goes_on(tmp_path):

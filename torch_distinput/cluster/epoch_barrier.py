@@ -28,6 +28,8 @@ from torch_distinput.errors import PeerFailedError, PeerTimeoutError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
+_NOTHING: Reached = (-1, 0)
+"""How far a worker is of which nothing was heard."""
 
 
 class _OverError(Exception):
@@ -58,7 +60,7 @@ class EpochBarrier:
         self._monitor = monitor
         self._topic = topic
         self._timeout = timeout
-        self._limit = WaitLimit(timeout)
+        self._limit = WaitLimit(timeout)  # begins anew at the first look, and when somebody moves
         self._missing: dict[int, Reached] = {}  # where those were that are waited for
 
     def wait(self) -> None:
@@ -72,7 +74,6 @@ class EpochBarrier:
         if not self._monitor.is_newest:
             return  # loops inside of each other: workers may come to their ends in other orders
         self._heartbeat.stop.unclaim()
-        self._limit = WaitLimit(self._timeout)
         self._heartbeat.outside = Activity(
             "waiting for the others at the end of", self._topic, None, time.monotonic(),
             self._timeout,
@@ -129,6 +130,3 @@ class EpochBarrier:
             self._peers.describe(missing),
         )
         raise _OverError
-
-
-_NOTHING: Reached = (-1, 0)

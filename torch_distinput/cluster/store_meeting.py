@@ -4,7 +4,8 @@ Two threads may meet others at the same time, where one reads a dataset ahead.
 
     thread      writes                                guarded by
     exchange    _joins, _firsts: one of each meeting  _lock
-    caller      is_over of its own meeting            only once it waits no more
+    caller      is_over, and at an error written, of  only once it waits no more
+                its own meeting
 """
 
 from __future__ import annotations

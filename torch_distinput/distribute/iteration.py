@@ -65,7 +65,8 @@ class Iteration:
         prepare = partial(self._prepare_alone, prepare)
         heartbeat = self._session.heartbeat
         heartbeat.start(self.timeout)
-        heartbeat.reached = (heartbeat.reached[0], LEFT)  # nobody waits here for the others' epoch
+        # The loop before this is out: whoever waits at its end need not wait for this rank.
+        heartbeat.reached = (heartbeat.reached[0], LEFT)
         meet = partial(
             shake_hands,
             topic=self.topic,

@@ -50,9 +50,10 @@ class PeerMonitor:
         """Main thread, after each step."""
         self._stop.delivered += 1
         number, steps = self._reached
-        is_newest, self._reached = self.is_newest, (number, steps + 1)
-        if is_newest:
-            self._heartbeat.reached = self._reached
+        reached = (number, steps + 1)
+        if self.is_newest:
+            self._heartbeat.reached = reached
+        self._reached = reached
         now = time.monotonic()
         self._heartbeat.outside = Activity("training after", self._topic, step, now)
 

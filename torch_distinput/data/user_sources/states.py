@@ -169,7 +169,7 @@ def is_exact(source: Any) -> bool:
 
     Not that of a Hugging Face stream of which it is not known, nor a number of batches.
     """
-    streams = [part for part in parts_of(source) if any(find_stages(part))]
+    streams = [part for part in parts_of(source) if list(find_stages(part))]
     return all(map(has_exact_state, streams)) and not _counts_batches(source)
 
 

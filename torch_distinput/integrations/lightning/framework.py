@@ -181,7 +181,10 @@ def count_totals_anew(checkpoint: dict[str, Any]) -> None:
 
     By them it decides whether an epoch has ended. One that began and failed they count for ever.
     """
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    loops = checkpoint.get("loops")
+    if loops is None:  # taken out, which Lightning allows: it counts from the beginning
+        return
+    progress = loops["fit_loop"]["epoch_loop.batch_progress"]
     epoch, total = progress["current"], progress["total"]
     for name in ("ready", "started", "completed"):
         total[name] = total["processed"] + epoch[name] - epoch["processed"]

@@ -82,12 +82,12 @@ Start = Place | None
 """From where a stream can be read again; None from its beginning."""
 
 
-def count_needed(start: Start) -> int:
+def count_needed_files(start: Start) -> int:
     """How many files have to be there for a place: those that were opened before it."""
     if start is None:
         return 0
     own = start.number(NEXT) if start.kind == TURN else 0
-    return max([own, *map(count_needed, start.inner)])
+    return max([own, *map(count_needed_files, start.inner)])
 
 
 def list_place(start: Start) -> list[Any] | None:

@@ -24,7 +24,7 @@ from torch_distinput.options import Rebatch
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import Size
 from torch_distinput.plan.assignment.topology import Topology
-from torch_distinput.plan.progress.place import Start, count_needed
+from torch_distinput.plan.progress.place import Start, count_needed_files
 
 ALL = 1 << 31
 """More files than a worker can have: all of its files."""
@@ -162,7 +162,7 @@ class Position:
         streams = self.restart(layout).streams
         # A place may be ahead of what was delivered: behind rows that a filter has left out, say.
         files_touched = tuple(
-            max(num_touched, count_needed(stream.segments[-1].start))
+            max(num_touched, count_needed_files(stream.segments[-1].start))
             for stream, num_touched in zip(streams, files_touched, strict=True)
         )
         begun = [
