@@ -20,6 +20,7 @@ from torch_distinput.cluster.liveness.process_identity import (
     has_died,
     identify_process,
 )
+from torch_distinput.cluster.liveness.status import LEFT
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.engine.feeds import FailedSteps, PlannedFeed
 
@@ -156,3 +157,21 @@ def test_who_has_left_after_later_steps_broke_nothing_off(steps, expected):
     heart._beat(board)
     with pytest.raises(tdi.PeerFailedError, match=expected):
         PeerMonitor(heart, "iteration 0", 0, timeout=1.0).call_roll()
+
+
+def test_an_iteration_that_is_closed_late_leaves_the_next_one_as_it_is():
+    """The collector may find an iterator in any thread, while main is in the next epoch."""
+    heart = Heartbeat(Notes())
+    first = PeerMonitor(heart, "iteration 0", 0, timeout=1.0)
+    first.leave(0)
+    assert (0, 1) == heart.progress.reached
+    second = PeerMonitor(heart, "iteration 1", 1, timeout=1.0)
+    second.leave(0)
+    first.close()
+    first.leave(1)
+    assert second.is_newest
+    assert (1, 1) == heart.progress.reached
+    second.close()
+    second.leave(1)
+    assert not second.is_newest
+    assert (1, LEFT) == heart.progress.reached

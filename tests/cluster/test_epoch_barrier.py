@@ -41,6 +41,7 @@ class Company:
     is_newest = True
     is_closed = False
     reached = OWN
+    progress = property(lambda self: self)
     outside = lost = None
     has_claim = True
 

@@ -114,7 +114,7 @@ class EpochBarrier:
 
         Where not all are heard, those are that are behind.
         """
-        own, peers = self._heartbeat.reached, self._peers
+        own, peers = self._heartbeat.progress.reached, self._peers
         statuses = {worker: peers.status(worker) for worker in peers.in_view or peers.others}
         return {
             worker: status.reached if status else _NOTHING

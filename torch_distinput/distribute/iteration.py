@@ -11,7 +11,6 @@ from torch_distinput.cluster.epoch_barrier import EpochBarrier
 from torch_distinput.cluster.exchange import Exchange
 from torch_distinput.cluster.handshake import Facts, shake_hands
 from torch_distinput.cluster.liveness.peer_monitor import PeerMonitor
-from torch_distinput.cluster.liveness.status import LEFT
 from torch_distinput.cluster.step_broadcast import StepBroadcast
 from torch_distinput.communicator import ChannelBrokenError
 from torch_distinput.data.stream.bad_records import ReadCounter
@@ -66,7 +65,7 @@ class Iteration:
         heartbeat = self._session.heartbeat
         heartbeat.start(self.timeout)
         # The loop before this is out: whoever waits at its end need not wait for this rank.
-        heartbeat.reached = (heartbeat.reached[0], LEFT)
+        heartbeat.progress.is_left = True
         meet = partial(
             shake_hands,
             topic=self.topic,

@@ -221,3 +221,20 @@ def test_text_that_was_asked_for_is_not_told(caplog):
     batch, _ = read('a\n1\n""\n', columns={"a": str})
     assert batch["a"] == ["1", ""]
     assert not caplog.messages
+
+
+def test_zeros_that_integers_do_not_keep_are_told(caplog):
+    csv_table._warn_of_zeros.cache_clear()
+    for _ in range(2):
+        batch, _ = read("zip,n,share,name\n90210,0,00.5,007x\n 01234,-1,0.25,01\n")
+        assert batch["zip"].tolist() == [90210, 1234]
+    (told,) = caplog.messages  # of no other column: one zero is a number, and texts keep theirs
+    assert "line 3: column 'zip' becomes int64" in told
+    assert "in front of '01234'" in told
+    assert "columns={'zip': str}" in told
+
+
+@pytest.mark.parametrize("dtype", [str, torch.int64])
+def test_zeros_under_a_type_that_was_given_are_not_told(caplog, dtype):
+    read("zip\n01234\n", columns={"zip": dtype})
+    assert not caplog.messages

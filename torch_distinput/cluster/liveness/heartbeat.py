@@ -32,7 +32,7 @@ from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
-from torch_distinput.cluster.liveness.status import LEFT, Activity, Reached, Status
+from torch_distinput.cluster.liveness.status import Activity, IterationProgress, Status
 from torch_distinput.communicator import Board, BoardClosedError, Meeting
 from torch_distinput.threads import Thread, new_event, start_thread
 
@@ -69,7 +69,7 @@ class Heartbeat:
         )
         self.inside = self.outside
         self.failed: tuple[str, str] | None = None
-        self.reached: Reached = (-1, LEFT)
+        self.progress = IterationProgress(-1, is_left=True)  # of the iteration that began last
         self.lost: BoardClosedError | None = None
         self._communicator = communicator
         self._process = identify_process()
@@ -190,7 +190,7 @@ class Heartbeat:
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         activity = self.outside or self.inside
-        reached = self.reached  # before failed: who left by an error has noted that first
+        reached = self.progress.reached  # before failed: who left by an error has noted that first
         status = Status(
             process=self._process,
             beat=self._beats,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.liveness.status import LEFT, Activity, Reached
+from torch_distinput.cluster.liveness.status import Activity, IterationProgress
 from torch_distinput.cluster.liveness.store_board import store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
@@ -37,8 +37,7 @@ class PeerMonitor:
         self._topic = topic
         self._timeout = timeout
         self._next_look = 0.0
-        self._reached: Reached = (number, 0)
-        heartbeat.reached = self._reached
+        self._progress = heartbeat.progress = IterationProgress(number)
 
     def enter(self, step: int) -> None:
         """Main thread, before each step; waits if another worker asked to stop."""
@@ -49,11 +48,7 @@ class PeerMonitor:
     def leave(self, step: int) -> None:
         """Main thread, after each step."""
         self._stop.delivered += 1
-        number, steps = self._reached
-        reached = (number, steps + 1)
-        if self.is_newest:
-            self._heartbeat.reached = reached
-        self._reached = reached
+        self._progress.delivered += 1
         now = time.monotonic()
         self._heartbeat.outside = Activity("training after", self._topic, step, now)
 
@@ -70,13 +65,12 @@ class PeerMonitor:
 
     def close(self) -> None:
         """Any thread: the loop was left, so nobody needs to wait for this worker at its end."""
-        if self.is_newest:
-            self._heartbeat.reached = (self._reached[0], LEFT)
+        self._progress.is_left = True
 
     @property
     def is_newest(self) -> bool:
         """Whether the loop is open, and no iteration has begun here since."""
-        return self._heartbeat.reached is self._reached
+        return self._heartbeat.progress is self._progress and not self._progress.is_left
 
     def reading(self, step: int) -> None:
         """Whoever pulls steps: about to enter the source."""

@@ -15,6 +15,29 @@ LEFT = 1 << 62
 """As many steps as that, of an iteration whose loop was left."""
 
 
+class IterationProgress:
+    """How far this worker is in one iteration.
+
+    Main counts, and the thread in which the collector finds an iterator may say that its loop was
+    left. Each writes an attribute of its own, so neither can undo what the other wrote.
+
+    Attributes:
+        delivered: how many steps of it.
+        is_left: whether its loop was left: nobody needs to wait for more of its steps.
+    """
+
+    def __init__(self, number: int, *, is_left: bool = False) -> None:
+        """Begin the iteration of that number."""
+        self._number = number
+        self.delivered = 0
+        self.is_left = is_left
+
+    @property
+    def reached(self) -> Reached:
+        """As it is told to others."""
+        return self._number, LEFT if self.is_left else self.delivered
+
+
 class Activity(NamedTuple):
     """What a worker is doing, since when, and how long it would wait for others there."""
 

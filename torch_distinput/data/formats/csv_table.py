@@ -32,6 +32,8 @@ _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 
 _LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{18,})\s*")
 """As many digits as the first integer that int64 does not hold, or more."""
+_PADDED_INTEGER = re.compile(r"^\s*[+-]?0\d", re.MULTILINE)
+"""A code of fixed length, as zip codes are, rather than a number."""
 
 _Row = tuple[int, list[str]]
 """The number of the line on which a row ends, and its fields."""
@@ -49,8 +51,8 @@ class CSV(Reader):
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
     An empty field is text, no number; so is a whole number that int64 does not hold,
-    and one that float64 has only infinity for. A column that is text because of empty fields alone
-    is logged.
+    and one that float64 has only infinity for. Logged are a column that is text because of empty
+    fields alone, and one of integers that begin with zeros (``01234``), which int64 does not keep.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -202,6 +204,11 @@ class _Table:
             if 0 < len(filled) < len(texts) and _infer(filled) is not str:
                 line = next(line for line, row in head if not row[number].strip())
                 _warn_of_blank(self._file.path, line, name)
+        elif found is torch.int64 and _PADDED_INTEGER.search("\n".join(texts)):
+            line, text = next(
+                (line, row[number]) for line, row in head if _PADDED_INTEGER.match(row[number])
+            )
+            _warn_of_zeros(self._file.path, line, name, text)
         return found
 
     def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:
@@ -238,6 +245,20 @@ def _warn_of_blank(path: str, line: int, name: str) -> None:
         path,
         line,
         name,
+        name,
+    )
+
+
+@functools.cache
+def _warn_of_zeros(path: str, line: int, name: str, text: str) -> None:
+    _log.warning(
+        "%s, line %d: column %r becomes int64, which does not keep the zeros in front of %r. If "
+        "these are codes, pass columns={%r: str}, with the other columns; else give the type, "
+        "torch.int64. (Logged once.)",
+        path,
+        line,
+        name,
+        text.strip(),
         name,
     )
 
