@@ -175,3 +175,54 @@ def test_an_iteration_that_is_closed_late_leaves_the_next_one_as_it_is():
     second.leave(1)
     assert not second.is_newest
     assert (1, LEFT) == heart.progress.reached
+
+
+LEFT_LOOP = {"reached": [0, LEFT]}
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [
+        ({**LEFT_LOOP, "steps": 2}, True),
+        ({**LEFT_LOOP, "steps": 3}, True),  # in this step, before it came to the collective
+        ({"reached": [1, 0], "steps": 2}, True),
+        ({"has_left": True, "steps": 2}, True),
+        ({**LEFT_LOOP, "steps": 4}, False),  # it was ahead
+        ({"reached": [0, 2], "steps": 2}, False),  # it is slow
+    ],
+)
+def test_who_stays_in_a_step_that_others_do_not_come_to_is_told_why(
+    monkeypatch, caplog, said, is_told
+):
+    """A break on one worker leaves the others in the collectives of a training step."""
+    now = [100.0]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    board = Notes()
+    heart = Heartbeat(board)
+    monitor = PeerMonitor(heart, "iteration 0", 0, timeout=1.0)
+    for step in range(3):
+        monitor.leave(step)
+    heart._beat(board)
+    board.notes[1] = json.dumps({**json.loads(board.notes[0]), "beat": 9, **said})
+    for now[0] in (100.0 + heartbeat._ALONE_SECONDS - 1, 200.0, 300.0):
+        heart._beat(board)
+        assert is_told == bool(caplog.messages) or now[0] < 200.0
+    if is_told:
+        (words,) = caplog.messages
+        assert "worker 0 has been training after step 2 of iteration 0 for 100 s" in words
+        assert "(worker 1: " in words
+        assert "leave a loop at the same step" in words
+
+
+def test_who_has_left_its_loop_itself_is_not_told(monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    board = Notes()
+    heart = Heartbeat(board)
+    monitor = PeerMonitor(heart, "iteration 0", 0, timeout=1.0)
+    monitor.leave(0)
+    monitor.close()
+    for now[0] in (101.0, 200.0):
+        heart._beat(board)
+        board.notes[1] = board.notes[0]
+    assert not caplog.messages

@@ -4,13 +4,13 @@ One thread for each strategy, started by its first ``iter()``. It alone talks to
 each attribute has one writer, and what is written is replaced as a whole, never changed in place.
 
     thread      writes                                      reads
-    heartbeat   peers, lost, _beats, _warned, _watch;       outside, inside, failed, _is_closed
-                sets _fresh
-    main        outside, failed, reached                    peers, lost; waits for _fresh
+    heartbeat   peers, lost, _beats, _warned, _said_alone,  outside, inside, failed, _is_closed
+                _watch; sets _fresh
+    main        outside, failed, progress                   peers, lost; waits for _fresh
     puller      inside, failed: whoever pulls steps, the    peers, lost
                 main thread or one that reads ahead
     any         _is_closed and a word into the queue _wake, also in a signal handler or a finalizer;
-                reached, where it closes an iterator
+                what is in progress, where it closes an iterator
 
 What a worker posts is its :class:`Status`: how many it has posted, how many steps it has delivered,
 its activity, its vote on a stop, its failure, and how far it is in the newest iteration. A
@@ -32,7 +32,7 @@ from torch_distinput.cluster.liveness import watch
 from torch_distinput.cluster.liveness.coordinated_stop import CoordinatedStop
 from torch_distinput.cluster.liveness.peers import Peers
 from torch_distinput.cluster.liveness.process_identity import identify_process
-from torch_distinput.cluster.liveness.status import Activity, IterationProgress, Status
+from torch_distinput.cluster.liveness.status import TRAINING, Activity, IterationProgress, Status
 from torch_distinput.communicator import Board, BoardClosedError, Meeting
 from torch_distinput.threads import Thread, new_event, start_thread
 
@@ -53,6 +53,8 @@ _LEAVE_SECONDS = 0.5
 _FIRST_SECONDS = 1.0
 """Until the first status is there: it takes milliseconds, if the store is well."""
 _LONGEST_TEXT = 4000
+_ALONE_SECONDS = 30.0
+"""In a step that others will not come to, before it is said: a step may take long without them."""
 
 
 class Heartbeat:
@@ -81,6 +83,7 @@ class Heartbeat:
         self._thread: Thread | None = None
         self._is_closed = False
         self._warned: Activity | None = None
+        self._said_alone = -1  # the last iteration of which it was said
         # A queue, because putting into it is allowed in a signal handler and in a finalizer.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
@@ -186,7 +189,9 @@ class Heartbeat:
             self.stop.hear(self._watch.hear())
         self._post(board)
         self._fresh.set()
-        self._warn(time.monotonic())
+        now = time.monotonic()
+        self._warn_of_late(now)
+        self._warn_of_leavers(now)
 
     def _post(self, board: Board, *, has_left: bool = False) -> None:
         activity = self.outside or self.inside
@@ -207,7 +212,7 @@ class Heartbeat:
         if self._watch is not None:
             self._watch.tell(status)
 
-    def _warn(self, now: float) -> None:
+    def _warn_of_late(self, now: float) -> None:
         """Once for each wait: after a quarter of the timeout, not before some seconds."""
         activity = self.outside or self.inside
         bound = max(activity.limit / 4, min(3.0, activity.limit / 2))
@@ -224,4 +229,24 @@ class Heartbeat:
                 waited,
                 activity.limit,
                 self.peers.describe(late),
+            )
+
+    def _warn_of_leavers(self, now: float) -> None:
+        """Once an iteration: main may wait in a collective for who has left its loop."""
+        activity, progress = self.outside, self.progress
+        if activity is None or activity.verb != TRAINING or progress.is_left:
+            return
+        waited = now - activity.since
+        if waited < _ALONE_SECONDS or progress.number == self._said_alone:
+            return
+        if leavers := self.peers.find_leavers(progress, self.stop.delivered):
+            self._said_alone = progress.number
+            _log.warning(
+                "worker %d has been %s for %.0f s, and meanwhile others have left this loop (%s). "
+                "If it waits for them, as in a collective of DDP, they will not come: all workers "
+                "must leave a loop at the same step.",
+                self._communicator.rank,
+                activity.words,
+                waited,
+                self.peers.describe(leavers),
             )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
-from torch_distinput.cluster.liveness.status import Activity, IterationProgress
+from torch_distinput.cluster.liveness.status import TRAINING, Activity, IterationProgress
 from torch_distinput.cluster.liveness.store_board import store_lost
 from torch_distinput.cluster.liveness.wait_limit import WaitLimit
 from torch_distinput.communicator import check_company, named_workers
@@ -50,7 +50,7 @@ class PeerMonitor:
         self._stop.delivered += 1
         self._progress.delivered += 1
         now = time.monotonic()
-        self._heartbeat.outside = Activity("training after", self._topic, step, now)
+        self._heartbeat.outside = Activity(TRAINING, self._topic, step, now)
 
     def end(self, ending: BaseException) -> None:
         """Main thread: there are no more steps; an error is told."""

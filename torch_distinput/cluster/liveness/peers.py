@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from torch_distinput.cluster.liveness.heard import Heard
 from torch_distinput.cluster.liveness.process_identity import ProcessIdentity, has_died
-from torch_distinput.cluster.liveness.status import Activity, Status
+from torch_distinput.cluster.liveness.status import LEFT, Activity, IterationProgress, Status
 from torch_distinput.cluster.liveness.summary import is_of_peer
 from torch_distinput.communicator import named_workers
 
@@ -164,6 +164,22 @@ class Peers:
         return tuple(
             w for w, status in statuses.items() if status is None or status.activity != place.words
         )
+
+    def find_leavers(self, progress: IterationProgress, steps: int) -> list[int]:
+        """The workers that will not come to this one's step: they have left its iteration.
+
+        ``steps``: those that this one has delivered, over all iterators; who has delivered more
+        may be ahead.
+        """
+        end = (progress.number, LEFT)
+        statuses = {worker: self.status(worker) for worker in self.in_view}
+        return [
+            worker
+            for worker, status in statuses.items()
+            if status
+            and (status.has_left or status.reached >= end)
+            and status.steps <= steps
+        ]
 
     def describe(self, workers: Iterable[int]) -> str:
         """What was heard of workers last."""

@@ -13,6 +13,8 @@ Reached = tuple[int, int]
 """The number of an iteration, and how many of its steps were delivered; never goes back."""
 LEFT = 1 << 62
 """As many steps as that, of an iteration whose loop was left."""
+TRAINING = "training after"
+"""What a worker does between two steps."""
 
 
 class IterationProgress:
@@ -22,20 +24,21 @@ class IterationProgress:
     left. Each writes an attribute of its own, so neither can undo what the other wrote.
 
     Attributes:
+        number: the iteration's.
         delivered: how many steps of it.
         is_left: whether its loop was left: nobody needs to wait for more of its steps.
     """
 
     def __init__(self, number: int, *, is_left: bool = False) -> None:
         """Begin the iteration of that number."""
-        self._number = number
+        self.number = number
         self.delivered = 0
         self.is_left = is_left
 
     @property
     def reached(self) -> Reached:
         """As it is told to others."""
-        return self._number, LEFT if self.is_left else self.delivered
+        return self.number, LEFT if self.is_left else self.delivered
 
 
 class Activity(NamedTuple):
