@@ -8,6 +8,8 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -129,6 +131,46 @@ def leave_a_group_and_fork(strategy):
 def test_a_child_does_not_collect_a_process_group_that_it_inherits_as_garbage():
     """It would wait for gloo's threads, which were not forked."""
     assert [0, 0] == run_ranks(leave_a_group_and_fork, 2)
+
+
+def test_no_hook_of_others_collects_garbage_in_a_child_before_ours():
+    """They may allocate, as the one of threading does, which comes first."""
+    script = """
+import gc, os, sys
+
+class Circle:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        found.append(os.getpid())
+
+found = []
+os.register_at_fork(after_in_child=lambda: [[] for _ in range(10_000)])
+from torch_distinput import threads
+threads.num_forks()  # registers
+gc.collect()
+Circle()
+child = os.fork()
+if not child:
+    early = list(found)
+    [[] for _ in range(10_000)]
+    os._exit(bool(early) + 2 * (not gc.isenabled()) + 4 * bool(found))
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+sys.exit(status + 8 * (not gc.isenabled()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=SECONDS, check=False)
+    assert 0 == done.returncode
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_fork_leaves_the_collector_as_it_was(is_on):
+    (gc.enable if is_on else gc.disable)()
+    try:
+        assert int(is_on) == forked(lambda: int(gc.isenabled()))
+        assert is_on == gc.isenabled()
+    finally:
+        gc.enable()
 
 
 class Header:

@@ -16,7 +16,8 @@ an import leaves no trace. Its own tables need no lock, which a child could inhe
 change is one operation on a dict or list, which CPython does not interrupt.
 
     when                 runs                what
-    before a fork        ``_count_fork``     counts it
+    before a fork        ``_begin_fork``     counts it; no garbage is collected from here on
+    after it             ``_end_fork``       garbage is collected again
     in a forked child    ``_begin_as_child`` forgets threads, makes locks anew, keeps their owners,
                                              and the garbage
     at exit              ``_end_all``        stops threads, waits, frees those that wait for others
@@ -81,6 +82,8 @@ _started: dict[threading.Thread, _Way | None] = {}
 """Threads that may still be alive; None for one that has done its work and only has to end."""
 _releases: list[Callable[[], None]] = []
 _named_locks: dict[str, threading.Lock] = {}
+_pauses: dict[int, bool] = {}
+"""By thread that is forking: whether garbage was collected before."""
 _inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 _kept: list[Any] = []
 """In a child: what the parent owned. Were it collected, it would wait for the parent's threads."""
@@ -233,16 +236,31 @@ def _register() -> None:
     """Register with the process, once."""
     atexit.register(_end_all)
     if hasattr(os, "register_at_fork"):  # Windows never forks
-        os.register_at_fork(before=_count_fork, after_in_child=_begin_as_child)
+        os.register_at_fork(
+            before=_begin_fork, after_in_parent=_end_fork, after_in_child=_begin_as_child
+        )
 
 
-def _count_fork() -> None:
+def _begin_fork() -> None:
     _process.num_forks += 1
+    # In the child the hooks of others come first, and what they allocate may start a collection.
+    _pauses[threading.get_ident()] = gc.isenabled()
+    gc.disable()
+
+
+def _end_fork() -> None:
+    me = threading.get_ident()
+    if _pauses[me]:  # else the user has none, or another thread is forking, which starts it again
+        gc.enable()
+    _pauses.pop(me)
 
 
 def _begin_as_child() -> None:
     """Runs in the one thread that was forked; nobody else is there."""
     gc.freeze()  # the parent frees it; here its memory is shared until somebody writes to it
+    if any(_pauses.values()):
+        gc.enable()
+    _pauses.clear()
     _process.is_loader, _forking.loaders = _forking.loaders, False
     _started.clear()
     _releases.clear()

@@ -9,14 +9,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.utilities import CombinedLoader
 
 import torch_distinput as tdi
 from tests.integrations.lightning_runs import (
     SOURCES,
     Model,
     Saver,
-    Stream,
     Validating,
     data,
     examples,
@@ -134,27 +132,6 @@ def test_a_state_that_comes_after_the_loader_was_asked_for(source, size, tmp_pat
         assert whole_epochs(0, 1) == examples(model.trained[:count] + second.trained)
 
 
-class Both(DataModule):
-    """Two training loaders, of 3 and 5 steps."""
-
-    def __init__(self, mode, source="indexed"):
-        super().__init__()
-        self.mode, self.source = mode, source
-
-    def train_dataloader(self):
-        short = Loader(self.trainer, torch.arange(6.0), global_batch_size=2, shuffle=True)
-        long = Loader(self.trainer, SOURCES[self.source](), global_batch_size=2)
-        return CombinedLoader({"short": short, "long": long}, self.mode)
-
-
-class TrainingOnBoth(Model):
-    def training_step(self, batch, batch_idx):
-        parts = {name: part for name, part in batch.items() if part is not None}
-        self.trained.append({name: part.long().tolist() for name, part in parts.items()})
-        loaders = self.trainer.train_dataloader
-        return sum(loaders[name].average_loss(part * self.weight) for name, part in parts.items())
-
-
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_limit_at_the_end_of_the_data_leaves_nothing_out(source, tmp_path, caplog):
     """Of a stream, too, whose end is known when its last step is in use."""
@@ -167,56 +144,6 @@ def test_a_limit_at_the_end_of_the_data_leaves_nothing_out(source, tmp_path, cap
         second = Model()
         fit(second, data(source, 4), ckpt_path=file, limit_train_batches=3, max_epochs=2)
         assert model.trained == model.trained[:count] + second.trained
-
-
-@pytest.mark.parametrize(
-    ("mode", "source", "num_steps"),
-    [
-        *[("max_size_cycle", "indexed", 5), ("min_size", "indexed", 3)],
-        *[("max_size", "indexed", 5), ("max_size", "stream", 5), ("min_size", "stream", 3)],
-    ],
-)
-@pytest.mark.parametrize("limit", [1.0, 9])
-def test_several_training_loaders(mode, source, num_steps, limit, tmp_path):
-    """Each goes on from its own step; one that is shorter is played again in another order."""
-    saver, model = Saver(tmp_path, ["on_train_batch_end", "on_train_epoch_end"]), TrainingOnBoth()
-    limits = {"max_epochs": 2, "limit_train_batches": limit}
-    fit(model, Both(mode, source), callbacks=[saver], **limits)
-    assert 2 * num_steps == len(model.trained)
-    longs = [step["long"] for step in model.trained]
-    if mode != "min_size":
-        assert whole_epochs(0, 1) == examples(longs)
-    shorts = [step.get("short", []) for step in model.trained]
-    assert {0: 1, 1: 1, 2: 1, 3: 1, 4: 1, 5: 1} == examples(shorts[:3])
-    for _, count, file in saver.saved:
-        second = TrainingOnBoth()
-        fit(second, Both(mode, source), ckpt_path=file, **limits)
-        assert model.trained == model.trained[:count] + second.trained
-
-
-@pytest.mark.parametrize(("mode", "num_updates"), [("min_size", 2), ("max_size", 3)])
-def test_the_last_steps_of_several_loaders_reach_the_optimizer(mode, num_updates):
-    """Of both that are streams, though there is a limit that neither of them reaches."""
-
-    class Streams(Both):
-        def train_dataloader(self):
-            sources = {"short": lambda: map(torch.tensor, (0.0, 1.0, 2.0)), "long": Stream()}
-            loaders = {
-                name: Loader(self.trainer, source, global_batch_size=1 + (name == "long"))
-                for name, source in sources.items()
-            }
-            return CombinedLoader(loaders, self.mode)
-
-    limits = {"max_epochs": 2, "limit_train_batches": 9, "accumulate_grad_batches": 2}
-    assert 2 * num_updates == fit(TrainingOnBoth(), Streams(mode), **limits).global_step
-
-
-def test_loaders_that_end_nobody_knows_when_are_not_played_over_and_over():
-    """Lightning reads over the end of one before its last step is in use, and forgets the end."""
-    model = TrainingOnBoth()
-    with pytest.raises(tdi.ConfigurationError, match=r"got number\(s\) 1 \(from 0\).*min_size"):
-        fit(model, Both("max_size_cycle", "stream"), max_epochs=1)
-    assert [] == model.trained
 
 
 class Bar(TQDMProgressBar):
@@ -272,9 +199,11 @@ class WithItsOwn(Model):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_module_with_loaders_of_its_own(source, tmp_path):
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_module_with_loaders_of_its_own(source, is_first, tmp_path):
     saver, model = Saver(tmp_path), WithItsOwn(source)
-    fit(model, None, callbacks=[InputState(), saver], max_epochs=2)
+    callbacks = [InputState(), saver] if is_first else [saver, InputState()]
+    fit(model, None, callbacks=callbacks, max_epochs=2)
     assert whole_epochs(0, 1) == examples(model.trained)
     for _, count, file in saver.saved:
         second = WithItsOwn(source, size=5)

@@ -9,6 +9,7 @@ import itertools
 import math
 import warnings
 
+import lightning.pytorch as pl
 import pytest
 import torch
 
@@ -92,6 +93,38 @@ def test_also_where_it_was_saved_behind_the_training(tmp_path, source, after):
     trainer.save_checkpoint(file)
     fit(second, data(source, after), ckpt_path=file, max_epochs=3)
     assert whole_epochs(0, 1, 2) == examples(first.trained + second.trained)
+
+
+class Stopper(pl.Callback):
+    """Asks for a stop behind a step, as Lightning's Timer does."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def on_train_batch_end(self, trainer, model, *_):
+        trainer.should_stop = trainer.should_stop or len(model.trained) == self.count
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"val_check_interval": 2},
+        {"val_check_interval": 3},
+        {"val_check_interval": 5, "check_val_every_n_epoch": None},
+    ],
+)
+def test_it_was_saved_in_the_validation_of_a_stop(tmp_path, source, count, settings):
+    """Which comes at once, also behind the last step of an epoch, of which there are three."""
+    saver, first = Saver(tmp_path, ["on_validation_end"]), Validating()
+    settings = {"max_epochs": 3, **settings}
+    fit(first, data(source, 4, val=range(3)), callbacks=[Stopper(count), saver], **settings)
+    for _, saved_after, file in saver.saved:
+        second = Validating()
+        fit(second, data(source, 4, val=range(3)), ckpt_path=file, **settings)
+        trained = first.trained[:saved_after] + second.trained
+        assert whole_epochs(0, 1, 2) == examples(trained), saved_after
 
 
 @pytest.mark.parametrize("source", SOURCES)

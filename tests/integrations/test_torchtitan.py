@@ -192,6 +192,29 @@ def test_data_repeats_unless_it_is_to_end():
     assert [rank[1] for rank in ranks] == [rank[2] for rank in ranks]
 
 
+@pytest.mark.parametrize("before", [1, 2])
+def test_steps_of_data_that_repeats_do_not_depend_on_the_degree(before, tmp_path):
+    """Each ends with its epoch: 12, 12, 12 and 5 rows."""
+    config = config_of(infinite=True)
+    for number, (num_ranks, num_steps) in enumerate([(before, 3), (3 - before, 6)]):
+        ranks = run_ranks(partial(leg, config, ROWS, tmp_path, number, num_steps), num_ranks)
+        found = [row for rows in ranks for row in rows]
+        expected = [*range(1, 37)] if not number else [*range(37, 42), *range(1, 42), *range(1, 13)]
+        assert sorted(expected) == sorted(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.bool, torch.int8])
+def test_labels_without_a_sign_can_be_ignored(dtype):
+    def read(*_):
+        rows = torch.ones(3, LENGTH, dtype=torch.int64)
+        return {"input": rows, "labels": rows.to(dtype)}
+
+    batches = list(build(config_of(source_fn=read, global_batch_size=4), ROWS))
+    labels = torch.stack([labels for _, labels in batches])
+    assert {torch.int8 if dtype.is_signed else torch.int64} == {labels.dtype}
+    assert [[1, 1], [1, IGNORE_INDEX]] == labels[:, :, 0].tolist()
+
+
 def validate(shape, field, _):
     """A Validator copies its config, builds a loader for each validation, and may leave it."""
     own = config_of(source_fn=partial(read_columns, count=5), infinite=None, global_batch_size=-1)

@@ -96,6 +96,21 @@ def test_a_checkpoint_is_resumed(kind, accumulation, checkpoints, tmp_path):
             assert train_alone(groups) == pytest.approx(weights, abs=1e-12)
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_stream_of_one_shard_is_resumed(before, after, tmp_path):
+    """One process has its shard dealt out, two read it whole: an epoch ends as it began."""
+    groups = updates(4) * 2
+    kind, until = "datasets stream", {"max_steps": len(groups)}
+    saved = {"save_strategy": "steps", "save_steps": 1, **until}
+    train_ranks(before, tmp_path, kind, per_device_train_batch_size=4 // before, **saved)
+    checkpoints, per_device = [2, 6, 9], {"per_device_train_batch_size": 4 // after}
+    results = train_ranks(after, tmp_path, kind, checkpoints, **per_device, **until)
+    for number, (seen, steps, weights) in zip(checkpoints, results, strict=True):
+        assert list(chain(*groups[number:])) == seen
+        assert len(groups) == steps
+        assert train_alone(groups) == pytest.approx(weights, abs=1e-12)
+
+
 @pytest.mark.parametrize(("num_workers", "size", "accumulation"), [(3, 1, 1), (2, 5, 2), (1, 1, 3)])
 def test_a_checkpoint_is_resumed_in_other_batches(num_workers, size, accumulation, tmp_path):
     """In the first epoch and in the second: no example is lost, and none comes twice."""

@@ -3,9 +3,10 @@
     config.dataloader = DistributedDataLoader.Config(source_fn=read_rows, global_batch_size=512)
 
 The Trainer takes the micro-batches of one optimizer step and then trains on them. Where data ends
-inside a step it gives the step up, with the micro-batches that it has taken. So the last step is
-filled up with micro-batches whose labels are ignored: they add nothing to the loss, which
-torchtitan divides by the valid labels of all ranks.
+inside a step it gives the step up, with the micro-batches that it has taken. So the last step of an
+epoch is filled up with micro-batches whose labels are ignored: they add nothing to the loss, which
+torchtitan divides by the valid labels of all ranks. Data that repeats is no exception: a step of
+two epochs would have other rows on another number of ranks.
 
     optimizer step         0        1        2
     micro-batch            0  1  2  3  4  5  6  -  -      3 for each step
@@ -72,7 +73,7 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
                 ``Strategy.distribute_dataset`` takes.
             global_batch_size: examples of an optimizer step over all ranks, as torchtitan's
                 ``training.global_batch_size``, -1 included; for a Validator, of a validation
-                step. Needed where data ends, so that the last step can be filled up.
+                step. Needed where data ends, so that the last step of an epoch can be filled up.
             shuffle: whether each epoch has an order of its own.
             seed: of the orders.
             num_workers: loader processes on each rank.
@@ -127,10 +128,8 @@ class DistributedDataLoader(BaseDataLoader):  # type: ignore[misc] # torchtitan 
         """Play the rest of a loaded epoch, or the next one, from the first ``next()`` on."""
         self.close()
         self._run = run = _Run()
-        group_size = 1 if self._is_endless else self._group_size
-        assert group_size is not None, "checked at the beginning"
         play = _repeat if self._is_endless else _play
-        run.micro_batches = _fill(play(self._dataset, self._shape), group_size, run)
+        run.micro_batches = play(self._dataset, self._shape, self._group_size or 1, run)
         return run.micro_batches
 
     def state_dict(self) -> dict[str, Any]:
@@ -257,7 +256,8 @@ def _inputs_and_labels(batch: Any) -> MicroBatch:
         labels = inputs.pop("labels", None) if labels is None else labels
         is_integer = isinstance(labels, torch.Tensor) and not labels.is_floating_point()
         if "input" in inputs and is_integer:
-            return inputs, labels
+            # Where there is no sign, a label to be ignored would be one that counts.
+            return inputs, labels if labels.dtype.is_signed else labels.long()
     found = sorted(map(str, inputs)) if isinstance(inputs, dict) else type(inputs).__name__
     kind = getattr(labels, "dtype", type(labels).__name__)
     msg = (
@@ -268,40 +268,34 @@ def _inputs_and_labels(batch: Any) -> MicroBatch:
     raise tdi.ConfigurationError(msg)
 
 
-def _play(dataset: tdi.DistributedDataset, shape: _Shape) -> Generator[MicroBatch, None, None]:
-    """One epoch, or the rest of it."""
+def _play(
+    dataset: tdi.DistributedDataset, shape: _Shape, group_size: int, run: _Run
+) -> Generator[MicroBatch, None, None]:
+    """One epoch, or the rest of it; it ends with a whole group."""
     with closing(dataset.steps()) as steps:
         for step in steps:
-            yield shape.micro_batch(step)
-
-
-def _repeat(dataset: tdi.DistributedDataset, shape: _Shape) -> Generator[MicroBatch, None, None]:
-    """One epoch after another; the first may be the empty rest of one that was saved at its end."""
-    yield from _play(dataset, shape)
-    while True:
-        is_empty = True
-        for micro_batch in _play(dataset, shape):
-            is_empty = False
-            yield micro_batch
-        if is_empty:
-            msg = (
-                f"Expected data to repeat, but epoch {dataset.epoch - 1} of {dataset} has no "
-                "example. Check what source_fn returns."
-            )
-            raise tdi.ConfigurationError(msg)
-
-
-def _fill(
-    micro_batches: Generator[MicroBatch, None, None], group_size: int, run: _Run
-) -> Generator[MicroBatch, None, None]:
-    """Count what is given, and end with a whole group."""
-    with closing(micro_batches):
-        for inputs, labels in micro_batches:
+            inputs, labels = shape.micro_batch(step)
             run.num_given += 1
             yield dict(inputs), labels
     while run.num_given % group_size:
         run.num_given += 1
         yield dict(inputs), torch.full_like(labels, IGNORE_INDEX)
+
+
+def _repeat(
+    dataset: tdi.DistributedDataset, shape: _Shape, group_size: int, run: _Run
+) -> Generator[MicroBatch, None, None]:
+    """One epoch after another; the first may be the empty rest of one that was saved at its end."""
+    yield from _play(dataset, shape, group_size, run)
+    while True:
+        before = run.num_given
+        yield from _play(dataset, shape, group_size, run)
+        if run.num_given == before:
+            msg = (
+                f"Expected data to repeat, but epoch {dataset.epoch - 1} of {dataset} has no "
+                "example. Check what source_fn returns."
+            )
+            raise tdi.ConfigurationError(msg)
 
 
 def _group_size(

@@ -67,8 +67,7 @@ class DataModule(framework.pytorch.LightningDataModule):  # type: ignore[misc] #
             return
         self.input_progress.follow(trainer)
         if self._signals not in trainer.callbacks:
-            # The first, so that a checkpoint of another callback knows of the step it is saved at.
-            trainer.callbacks = [self._signals, *trainer.callbacks]
+            trainer.callbacks = [*trainer.callbacks, self._signals]
 
     @property
     def input_progress(self) -> Any:

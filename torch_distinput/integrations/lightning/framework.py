@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import math
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import torch_distinput as tdi
 from torch_distinput.integrations.versions import check_names, check_version
@@ -91,38 +90,28 @@ def loaders_in_use(trainer: Any, index: int = 0) -> list[Any]:
     return [loaders[index]] if combined._mode == "sequential" else loaders  # noqa: SLF001
 
 
-def check_cycle(trainer: Any) -> None:
-    """Refuse to play loaders over and over of which nobody knows when they end.
-
-    Lightning reads ahead over the end of such a loader, and does not save which have ended.
-    """
-    loop = trainer._active_loop  # noqa: SLF001 - as above
-    combined = None if loop is None else loop._combined_loader  # noqa: SLF001
-    if combined is None or combined._mode != "max_size_cycle":  # noqa: SLF001
-        return
-    loaders = list(combined.flattened)
-    unknown = [number for number, loader in enumerate(loaders) if not _has_length(loader)]
-    if unknown and len(loaders) > 1:
-        msg = (
-            f"Expected {len(loaders)} loaders whose numbers of steps are known, got number(s) "
-            f"{', '.join(map(str, unknown))} (from 0) without: Lightning plays those again that "
-            "end before others, and does not know after a restart which have ended, so examples "
-            'would come twice. Return CombinedLoader(loaders, "min_size"), or "max_size".'
-        )
-        raise tdi.ConfigurationError(msg)
-
-
-def _has_length(loader: Any) -> bool:
-    try:
-        len(loader)
-    except (TypeError, NotImplementedError):  # both are what Lightning takes for no length
-        return False
-    return True
+def ends_with_the_shortest(trainer: Any) -> bool:
+    """Whether an epoch ends with the first of its loaders that ends."""
+    combined = trainer.fit_loop._combined_loader  # noqa: SLF001 - as above
+    return combined is not None and bool(combined._mode == "min_size")  # noqa: SLF001
 
 
 def waits_for_the_longest(trainer: Any) -> bool:
     """Whether loaders that end before others have nothing in the rest of an epoch."""
     return bool(trainer.fit_loop._combined_loader._mode == "max_size")  # noqa: SLF001 - as above
+
+
+def has_only_to_end(trainer: Any) -> bool:
+    """Whether a trainer that goes on from a checkpoint has trained the last step of its epoch.
+
+    It may ask for another one, where it was saved in a validation that a stop had caused there.
+    """
+    loop = trainer.fit_loop
+    steps, epochs = loop.epoch_loop.batch_progress.total, loop.epoch_progress.total
+    is_last = loop.epoch_loop.batch_progress.is_last_batch
+    is_behind = steps.ready == steps.processed == steps.completed
+    is_inside = epochs.started > epochs.processed
+    return bool(loop.epoch_loop.restarting and is_last and is_behind and is_inside)
 
 
 def show_epoch(trainer: Any, pl_module: Any) -> None:
@@ -231,9 +220,12 @@ def takes_no_more(trainer: Any) -> bool:
     return bool(is_last or is_at_limit(trainer))
 
 
-def trusts_limit(trainer: Any) -> bool:
-    """Whether it takes ``limit_train_batches`` for the length of loaders that do not know it."""
-    return isinstance(trainer.limit_train_batches, int)
+def has_length(trainer: Any) -> bool:
+    """Whether it takes a number for the length of an epoch, though a loader may end before.
+
+    That is ``limit_train_batches``, or of several loaders the length of one that knows it.
+    """
+    return not math.isinf(trainer.num_training_batches)
 
 
 def is_at_limit(trainer: Any) -> bool:
@@ -248,9 +240,9 @@ def note_ends(trainer: Any, ends: list[bool]) -> None:
     ``ends``: of each of our loaders, whether none of its steps is known to follow.
     """
     combined = trainer.fit_loop._combined_loader  # noqa: SLF001 - as above
-    is_shortest = combined._mode == "min_size"  # noqa: SLF001 - as above
-    is_end = any(ends) if is_shortest else all(ends) and len(ends) == len(combined.flattened)
-    if is_end and trusts_limit(trainer):
+    is_whole = all(ends) and len(ends) == len(combined.flattened)
+    is_end = any(ends) if ends_with_the_shortest(trainer) else is_whole
+    if is_end and has_length(trainer):
         trainer.fit_loop.epoch_loop.batch_progress.is_last_batch = True
 
 
@@ -267,59 +259,3 @@ def steps_of_epoch(trainer: Any, num_steps: int | None) -> int | float:
     # It counts them when it has asked for the loader; until then it has the number of the last one.
     is_counted = num_steps is not None or isinstance(trainer.limit_train_batches, int)
     return trainer.num_training_batches if is_counted else math.inf
-
-
-def check_limits(trainer: Any, dataset: object, *, is_training: bool) -> None:
-    """Refuse a fraction of an epoch whose length is not known, with its cure."""
-    if is_training:
-        name = "limit_train_batches"
-    elif trainer.testing:
-        name = "limit_test_batches"
-    else:
-        name = "limit_predict_batches" if trainer.predicting else "limit_val_batches"
-    for argument in (name, "val_check_interval") if is_training else (name,):
-        value = getattr(trainer, argument)
-        if isinstance(value, float) and value != 1.0:
-            msg = (
-                f"Expected Trainer({argument}=...) to be a number of steps (an int) or 1.0, got "
-                f"{value}: {dataset!r} does not know how many steps it has before it is read, so "
-                f"nobody knows how many that is. Pass {argument}=100, for example, for 100 steps."
-            )
-            raise tdi.ConfigurationError(msg)
-
-
-def check_steps(pl_module: Any) -> None:
-    """Refuse a model that takes steps from an iterator: nobody would know which is in use."""
-    for name in ("training_step", "validation_step", "test_step", "predict_step"):
-        if "dataloader_iter" in inspect.signature(getattr(pl_module, name)).parameters:
-            msg = (
-                f"Expected {name}(self, batch, batch_idx), got one with dataloader_iter, which "
-                "reads as far ahead as it likes: losses and checkpoints could be of other steps "
-                "than those in use. Take the batch; it is read ahead of use anyway."
-            )
-            raise tdi.UsageError(msg)
-
-
-def check_num_steps(trainer: Any, num_steps: int) -> None:
-    """Refuse to play an epoch of which the trainer would leave out the last steps, by mistake."""
-    limit = trainer.limit_train_batches  # 1 is one batch, 1.0 is all of them
-    takes_all = isinstance(limit, float) and limit == 1.0 and len(training_loaders(trainer)) == 1
-    if takes_all and trainer.num_training_batches < num_steps:
-        msg = (
-            f"Expected Lightning to take all {num_steps} steps of the epoch, got a trainer that "
-            f"takes {trainer.num_training_batches}: it has counted the steps of another one. "
-            "Call trainer.fit() with a new Trainer, and report this."
-        )
-        raise tdi.UsageError(msg)
-
-
-def refuse_a_lost_state(trainer: Any, dataset: object) -> NoReturn:
-    """Refuse a checkpoint from the middle of an epoch that does not tell where its input stood."""
-    msg = (
-        f"Expected a checkpoint that tells where {dataset!r} stands, got one that was saved "
-        f"{steps_done(trainer)} steps into its epoch and does not: by another loader, by a "
-        "DataModule with another class name, or without InputState among the callbacks. "
-        "Examples would come twice. Resume from a checkpoint of the end of an epoch, or with "
-        "the DataModule and the callbacks that wrote this one."
-    )
-    raise tdi.ConfigurationError(msg)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
-from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.delivered_steps import (
     DeliveredStep,
     LossWeights,
@@ -26,7 +26,7 @@ from torch_distinput.integrations.lightning.delivered_steps import (
 from torch_distinput.integrations.lightning.training_progress import (
     LoaderPosition,
     Trained,
-    TrainingProgress,
+    find_progress,
 )
 from torch_distinput.integrations.wrapping import refuse_item
 
@@ -59,7 +59,7 @@ class Loader:
     ) -> None:
         framework.check_lightning()
         self._trainer = trainer
-        self._progress = _find_progress(trainer)
+        self._progress = find_progress(trainer)
         self._weights, self._source, self._arguments = weights, source, arguments
         self._dataset: tdi.DistributedDataset | None = None
         self._delivered: deque[DeliveredStep] = deque()  # and not in use yet
@@ -79,18 +79,18 @@ class Loader:
             TypeError: where it is not known before the data is read.
             ConfigurationError: where it is not known and Lightning is to play a fraction of it.
         """
+        trained = self._trained
         if not self._is_under_way:
             self._aim()
-            self._num_steps = self._count_steps()
-            trained = self._trained
+            self._num_steps = self.count_steps()
             if self._num_steps is not None and trained is not None and self._is_at_its_end(trained):
-                assert trained.last.loaded is not None
-                self._num_steps, self._is_resumed = trained.last.loaded["steps"], True
-        if self._num_steps is None:
-            is_training = self._trained is not None
-            framework.check_limits(self._trainer, self.dataset, is_training=is_training)
-            raise TypeError("The number of steps is not known before the data is read.")
-        return self._num_steps
+                self._num_steps, self._is_resumed = trained.last.num_steps, True
+        unknown = self._find_unknown()
+        if self._num_steps is not None and unknown is None:
+            return self._num_steps
+        dataset = self.dataset if unknown is None else unknown.dataset
+        checks.check_limits(self._trainer, dataset, is_training=trained is not None)
+        raise TypeError("The number of steps is not known before the data is read.")
 
     def __iter__(self) -> Iterator[Any]:
         """Play an epoch; it begins when its first step is asked for."""
@@ -254,8 +254,7 @@ class Loader:
     @property
     def _trained(self) -> Trained | None:
         """How far it is as a training loader; None for one that evaluates."""
-        loaders = framework.training_loaders(self._trainer)
-        ours = [loader for loader in loaders if isinstance(loader, Loader)]
+        ours = self._training_loaders
         place = next((index for index, loader in enumerate(ours) if loader is self), None)
         return None if place is None else self._progress.trained(place, len(ours))
 
@@ -268,7 +267,7 @@ class Loader:
             return
         last, state = trained.last, trained.last.input_state
         if state is None and framework.steps_done(self._trainer):
-            framework.refuse_a_lost_state(self._trainer, self.dataset)
+            checks.refuse_a_lost_state(self._trainer, self.dataset)
         if last.loaded is not None and epoch <= last.epoch and not last.is_over:
             self.dataset.load_state_dict(last.loaded)
             self._is_resumed = True
@@ -285,6 +284,20 @@ class Loader:
         last, epoch = trained.last, framework.epoch_of(self._trainer)
         return last.loaded is not None and last.is_over and epoch <= last.epoch
 
+    def _find_unknown(self) -> Loader | None:
+        """A loader with which the epoch of this one may end, though nobody knows when; or None.
+
+        Lightning would take the length of this one for that of the epoch, and be surprised.
+        """
+        ours = self._training_loaders if framework.ends_with_the_shortest(self._trainer) else []
+        others = ours if self in ours else []
+        return next((loader for loader in others if loader.count_steps() is None), None)
+
+    @property
+    def _training_loaders(self) -> list[Loader]:
+        loaders = framework.training_loaders(self._trainer)
+        return [loader for loader in loaders if isinstance(loader, Loader)]
+
     def _num_done(self) -> int:
         """Steps that Lightning counts in the epoch under way; none where it begins one."""
         trained = self._trained
@@ -292,7 +305,8 @@ class Loader:
             return 0
         return framework.steps_done(self._trainer)
 
-    def _count_steps(self) -> int | None:
+    def count_steps(self) -> int | None:
+        """Steps of the next epoch; None where they are not known before the data is read."""
         try:
             return len(self.dataset)
         except TypeError:
@@ -300,20 +314,21 @@ class Loader:
 
     def _play(self) -> Iterator[Any]:
         """Deliver an epoch, or the rest of one; where nothing is left of it, the next one."""
-        trained = self._trained
-        is_over = trained is not None and self._is_at_its_end(trained)
-        if is_over and framework.waits_for_the_longest(self._trainer):
-            return
-        yield from self._deliver()
+        trained, trainer = self._trained, self._trainer
+        if trained is None or not (
+            framework.has_only_to_end(trainer)
+            or (self._is_at_its_end(trained) and framework.waits_for_the_longest(trainer))
+        ):
+            yield from self._deliver()
 
     def _deliver(self) -> Iterator[Any]:
         self._aim()
         self._delivered.clear()
         self._is_under_way, self._is_read = True, False
-        self._num_steps = self._count_steps()
-        framework.check_cycle(self._trainer)
+        self._num_steps = self.count_steps()
+        checks.check_mode(self._trainer)
         if self._trained is not None and self._num_steps is not None:
-            framework.check_num_steps(self._trainer, self._num_steps)
+            checks.check_num_steps(self._trainer, self._num_steps)
         with closing(self.dataset.steps()) as steps:
             for delivered in self._group(to_the_end(steps, self._num_steps)):
                 batch = delivered.step.batch
@@ -330,21 +345,5 @@ class Loader:
             done = self._num_done()
             room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
             found = grouped(steps, size, done=done, room=room, weights=self._weights)
-        is_training, is_known = self._trained is not None, self._num_steps is not None
-        looks_ahead = is_training and not is_known and framework.trusts_limit(self._trainer)
-        return note_last(found) if looks_ahead else found
-
-
-def _find_progress(trainer: Any) -> TrainingProgress:
-    """Where a trainer keeps how far its loaders are."""
-    for owner in (trainer.datamodule, *trainer.callbacks):
-        progress = getattr(owner, "input_progress", None)
-        if isinstance(progress, TrainingProgress):
-            return progress
-    msg = (
-        "Expected a trainer that keeps in its checkpoints where its loaders stand, got one with "
-        "neither a DataModule of torch_distinput nor InputState among its callbacks. Write "
-        "Trainer(callbacks=[InputState()]), or derive your DataModule from "
-        "torch_distinput.integrations.lightning.DataModule."
-    )
-    raise tdi.UsageError(msg)
+        is_unknown = self._trained is not None and self._num_steps is None
+        return note_last(found) if is_unknown and framework.has_length(self._trainer) else found

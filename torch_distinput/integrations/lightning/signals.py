@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from torch_distinput.integrations.lightning import framework
+from torch_distinput.integrations.lightning import checks, framework
 from torch_distinput.integrations.lightning.loader import Loader
 from torch_distinput.integrations.lightning.training_progress import TrainingProgress
 
@@ -26,10 +26,16 @@ class Signals(framework.pytorch.Callback):  # type: ignore[misc] # Lightning is 
         self._is_shown = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Lightning begins something; its processes are there."""
+        """Lightning begins something; its processes are there.
+
+        This comes first from now on, so that a checkpoint of another callback knows of the step it
+        is saved at.
+        """
         del stage
+        others = [callback for callback in trainer.callbacks if callback is not self]
+        trainer.callbacks = [self, *others]
         framework.check_trainer(trainer)
-        framework.check_steps(pl_module)
+        checks.check_steps(pl_module)
         self.input_progress.follow(trainer)
 
     def on_load_checkpoint(

@@ -154,3 +154,18 @@ class TrainingProgress:
         if self._trainer is not None:
             # estimated_stepping_batches may have asked for lengths and steps, which are others now
             framework.forget_loaders(self._trainer)
+
+
+def find_progress(trainer: Any) -> TrainingProgress:
+    """Where a trainer keeps how far its loaders are."""
+    for owner in (trainer.datamodule, *trainer.callbacks):
+        progress = getattr(owner, "input_progress", None)
+        if isinstance(progress, TrainingProgress):
+            return progress
+    msg = (
+        "Expected a trainer that keeps in its checkpoints where its loaders stand, got one with "
+        "neither a DataModule of torch_distinput nor InputState among its callbacks. Write "
+        "Trainer(callbacks=[InputState()]), or derive your DataModule from "
+        "torch_distinput.integrations.lightning.DataModule."
+    )
+    raise tdi.UsageError(msg)

@@ -30,6 +30,11 @@ class SavedPosition:
     global_step: int
     has_ended: bool
 
+    @property
+    def policy(self) -> Any:
+        """How the dataset was dealt out to the processes; None where the state does not say."""
+        return dict(self.state.get("recipe", ())).get("auto_shard_policy")
+
     def write(self, folder: Path) -> None:
         """Write it into the folder of a checkpoint, which need not be there yet."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,9 +53,14 @@ def count_examples(dataset: Any) -> int | None:
 
 
 def distribute(
-    dataset: Any, arguments: LoaderArguments, strategy: tdi.Strategy
+    dataset: Any,
+    arguments: LoaderArguments,
+    strategy: tdi.Strategy,
+    policy: Any = None,
 ) -> tdi.DistributedDataset:
     """Distribute a dataset of examples over the processes of a Trainer.
+
+    A stream's shards are dealt out by ``policy``; None: by the one for this number of processes.
 
     Raises:
         TypeError: for a DataLoader: Trainer's arguments say what it would.
@@ -77,8 +83,10 @@ def distribute(
         )
         return strategy.distribute_dataset(loader, seed=arguments.seed, options=arguments.options)
     options = arguments.options
-    if getattr(dataset, "num_shards", strategy.num_workers) < strategy.num_workers:
-        options = replace(options, auto_shard_policy="data")  # too few to deal out
+    if policy is None and getattr(dataset, "num_shards", math.inf) < max(2, strategy.num_workers):
+        policy = "data"  # too few to deal out; one is never enough for a restart on more processes
+    if policy is not None:
+        options = replace(options, auto_shard_policy=policy)
     return strategy.distribute_dataset(
         dataset,
         global_batch_size=arguments.global_batch_size,

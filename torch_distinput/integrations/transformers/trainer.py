@@ -90,18 +90,18 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
     ) -> TrainLoader | EvaluationLoader:
         """What Trainer's three ``get_..._dataloader`` call."""
         del dataloader_key  # evaluation is distributed anew each time
-        if not isinstance(dataset, tdi.DistributedDataset):
-            order = sampler_fn if is_training and has_index(dataset) else None
-            found = self._list_arguments(dataset, description, batch_size, order, is_training)
-            distributed = distribute(*found, self._find_strategy())
-        else:
+        if isinstance(dataset, tdi.DistributedDataset):
             check_processes(dataset.strategy, self.accelerator)
             claim(dataset, "Transformers")
-            distributed = dataset
-        num_examples = count_examples(dataset)
+            distributed, again = dataset, None
+        else:
+            order = sampler_fn if is_training and has_index(dataset) else None
+            found = self._list_arguments(dataset, description, batch_size, order, is_training)
+            again = partial(distribute, *found, self._find_strategy())
+            distributed = again()
         if is_training:
-            return TrainLoader(distributed, num_examples)
-        return EvaluationLoader(distributed, self.accelerator, num_examples)
+            return TrainLoader(distributed, count_examples(dataset), again)
+        return EvaluationLoader(distributed, self.accelerator, count_examples(dataset))
 
     def _list_arguments(
         self, dataset: Any, description: str, batch_size: int, sampler_fn: Any, is_training: bool

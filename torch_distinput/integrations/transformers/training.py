@@ -13,7 +13,7 @@ first, and cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from typing import Any, final
@@ -62,14 +62,36 @@ class TrainLoader:
 
     Not a DataLoader, which Accelerate would cut again; with the attributes of one that Accelerate's
     ``skip_first_batches`` asks for.
+
+    Args:
+        dataset: distributed for this number of processes.
+        num_examples: of it; None where nobody knows.
+        distribute: does it again by another policy; None where it was given as it is.
     """
 
-    def __init__(self, dataset: tdi.DistributedDataset, num_examples: int | None) -> None:
+    def __init__(
+        self,
+        dataset: tdi.DistributedDataset,
+        num_examples: int | None,
+        distribute: Callable[[Any], tdi.DistributedDataset] | None = None,
+    ) -> None:
         self.dataset = _Batches(dataset, num_examples)
+        self._own, self._distribute = dataset, distribute
         self.batch_size = None
         self.drop_last = False
         self.prefetch_factor = None
         self.collate_fn = _as_it_is
+
+    def choose(self, policy: Any) -> None:
+        """Play the epochs to come by a policy; None: by that for this number of processes.
+
+        Where that has too few shards to deal out, another number may have had enough, and an epoch
+        ends as it began.
+        """
+        self.dataset.distributed = self._own
+        is_another = policy not in (None, self._own.auto_shard_policy)
+        if is_another and self._distribute is not None:
+            self.dataset.distributed = self._distribute(policy)
 
     def __len__(self) -> int:
         """Steps of the epoch, of those before a loaded position and those after."""
@@ -97,7 +119,6 @@ class TrainRun:
         self.loader = loader
         self.resumed = resumed
         self.first_epoch = 0 if resumed is None else resumed.epoch + resumed.has_ended
-        self._dataset = loader.dataset.distributed
         self._start: SavedPosition | None = None  # of this epoch
         self.num_left: int | None = None
         self._num_steps: int | None = None
@@ -107,7 +128,12 @@ class TrainRun:
         self._trained: tdi.Step | None = None
         self._num_updates = 0
         if resumed is not None and not resumed.has_ended:
+            loader.choose(resumed.policy)
             self._dataset.load_state_dict(resumed.state)
+
+    @property
+    def _dataset(self) -> tdi.DistributedDataset:
+        return self.loader.dataset.distributed
 
     def count_left(self) -> int | None:
         """Steps to come of the epoch that it begins with; None where nobody knows."""
@@ -123,11 +149,14 @@ class TrainRun:
         They are those of as many updates as there were before in this epoch, whatever an update
         was then.
         """
-        dataset, resumed = self._dataset, self.resumed
-        dataset.set_epoch(epoch)
+        resumed = self.resumed
         if resumed is not None and not resumed.has_ended and resumed.epoch == epoch:
-            self._start = resumed
+            dataset, self._start = self._dataset, resumed
+            dataset.set_epoch(epoch)
         else:
+            self.loader.choose(None)
+            dataset = self._dataset
+            dataset.set_epoch(epoch)
             self._start = SavedPosition(
                 state=dataset.state_dict(),
                 epoch=epoch,
