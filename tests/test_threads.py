@@ -165,6 +165,7 @@ sys.exit(status + 8 * (not gc.isenabled()))
 
 @pytest.mark.parametrize("is_on", [True, False])
 def test_a_fork_leaves_the_collector_as_it_was(is_on):
+    threads.num_forks()  # registers
     (gc.enable if is_on else gc.disable)()
     try:
         assert int(is_on) == forked(lambda: int(gc.isenabled()))

@@ -11,11 +11,16 @@ from transformers import Trainer
 
 import torch_distinput as tdi
 from tests.integrations.accelerators import COUNT, train_alone, weights_of
-from tests.integrations.trainers import SOURCES, collate, trainer_on
+from tests.integrations.trainers import SOURCES, collate, in_two_shards, trainer_on
 from torch_distinput.integrations import versions
 from torch_distinput.integrations.claims import claim
 from torch_distinput.testing import run_ranks
 
+TWO_SHARDS = {
+    # processes, examples on each: before and after; updates left in the epoch and in the next one
+    "too few": ((2, 2), (3, 1), 7 + 8),
+    "enough": ((3, 1), (2, 2), 4 + 6),
+}
 STREAMS = {"torch stream", "datasets stream"}
 EPOCH = list(range(COUNT))
 
@@ -24,7 +29,7 @@ def train(strategy, folder, kind, checkpoints=(None,), **arguments):
     """From each checkpoint: the examples of each micro-step on this rank, steps, and weights."""
     results = []
     for number in checkpoints:
-        source = SOURCES[kind](COUNT)
+        source = {**SOURCES, "two shards": in_two_shards}[kind](COUNT)
         with trainer_on(strategy, folder, source=source, **arguments) as trainer:
             trainer.train(None if number is None else f"{folder}/checkpoint-{number}")
             model = trainer.model
@@ -109,6 +114,21 @@ def test_a_stream_of_one_shard_is_resumed(before, after, tmp_path):
         assert list(chain(*groups[number:])) == seen
         assert len(groups) == steps
         assert train_alone(groups) == pytest.approx(weights, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", TWO_SHARDS)
+def test_shards_that_are_too_few_for_a_restart_or_enough_again(case, tmp_path):
+    """What is dealt out to two processes is read whole by three, from the next epoch on."""
+    (num_before, size_before), (num_after, size_after), num_left = TWO_SHARDS[case]
+    saved = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    per_device = {"per_device_train_batch_size": size_before}
+    [(first, _, _)] = train_ranks(num_before, tmp_path, "two shards", **per_device, **saved)
+    arguments = {"per_device_train_batch_size": size_after, "max_steps": 2 + num_left}
+    [(seen, _, _)] = train_ranks(num_after, tmp_path, "two shards", [2], **arguments)
+    rest, following = seen[: COUNT - len(first)], seen[COUNT - len(first) :]
+    assert EPOCH == sorted(first + rest) == sorted(following)
+    assert (case == "too few") == (following == EPOCH)
+    assert (case == "enough") == (first + rest == EPOCH)
 
 
 @pytest.mark.parametrize(("num_workers", "size", "accumulation"), [(3, 1, 1), (2, 5, 2), (1, 1, 3)])

@@ -86,6 +86,17 @@ SOURCES = {
 }
 
 
+def halves(starts, count):
+    """A shard for each start."""
+    for start in starts:
+        yield from examples(count)[start : start + count // 2]
+
+
+def in_two_shards(count):
+    shards = {"starts": [0, count // 2], "count": count}
+    return IterableDataset.from_generator(halves, gen_kwargs=shards)
+
+
 @contextmanager
 def trainer_on(
     strategy,
