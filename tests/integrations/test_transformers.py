@@ -18,7 +18,7 @@ from torch_distinput.testing import run_ranks
 
 TWO_SHARDS = {
     # processes, examples on each: before and after; updates left in the epoch and in the next one
-    "too few": ((2, 2), (3, 1), 7 + 8),
+    "too few": ((2, 2), (3, 1), 8 + 8),
     "enough": ((3, 1), (2, 2), 4 + 6),
 }
 STREAMS = {"torch stream", "datasets stream"}
