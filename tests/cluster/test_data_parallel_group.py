@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch_distinput as tdi
 from tests.distribute.street import shown
 from tests.gloo.jobs import numbers
-from torch_distinput.cluster.data_parallel_group import _members
+from torch_distinput.cluster.data_parallel_group import _divide
 from torch_distinput.testing import run_ranks
 
 
@@ -20,11 +20,10 @@ def test_a_group_has_every_place_once(shape):
     """In the order of the places, whatever dimensions lie around that of the data."""
     outer, size, inner = shape
     places = [(at, size) for _ in range(outer) for at in range(size) for _ in range(inner)]
-    groups = [_members(places, rank) for rank in range(len(places))]
-    for rank, group in enumerate(groups):
-        assert rank in group
-        assert list(range(size)) == [places[other][0] for other in group]
-        assert [group] * size == [groups[other] for other in group]
+    groups = _divide(places, size)
+    assert list(range(len(places))) == sorted(itertools.chain(*groups))
+    for group in groups:
+        assert list(range(size)) == [places[rank][0] for rank in group]
 
 
 @pytest.mark.parametrize(
@@ -39,9 +38,9 @@ def test_a_group_has_every_place_once(shape):
     ],
 )
 def test_places_that_make_no_groups_are_refused_on_every_rank(places):
-    for rank in range(len(places)):
+    for _, size in places:
         with pytest.raises(tdi.ConfigurationError, match="Expected each of the . places"):
-            _members(places, rank)
+            _divide(places, size)
 
 
 def play(inner, _):
@@ -59,6 +58,27 @@ def test_ranks_of_one_place_read_alike():
     ranks = run_ranks(partial(play, 2), 4)
     first, second = [0, 1, 4, 5, 8], [2, 3, 6, 7]
     assert [(True, 0, 2, first)] * 2 + [(True, 1, 2, second)] * 2 == ranks
+
+
+def play_another(_):
+    """What the ranks of two groups hear, each of which reads other rows."""
+    place, beside = divmod(dist.get_rank(), 2)
+    group = tdi.form_data_parallel_group(place, 2)
+    strategy = tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=group)
+    source = [float(beside + at) for at in range(9)]
+    try:
+        list(strategy.distribute_dataset(source, global_batch_size=4))
+    except tdi.DistinputError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def test_ranks_of_one_place_that_read_other_rows_hear_of_it():
+    ranks = run_ranks(play_another, 4)
+    assert {"MismatchError", "PeerFailedError"} >= {kind for kind, _ in ranks}
+    words = [words for kind, words in ranks if kind == "MismatchError"]
+    pairs = ("rank 0 and rank 1", "rank 1 and rank 0", "rank 2 and rank 3", "rank 3 and rank 2")
+    assert any(pair in said for pair in pairs for said in words)
 
 
 def test_all_ranks_have_places_of_their_own():

@@ -25,6 +25,10 @@ _formed: weakref.WeakKeyDictionary[
     dist.ProcessGroup, dict[tuple[int, int], dist.ProcessGroup | None]
 ] = weakref.WeakKeyDictionary()
 """By default group, which ends with the job; None for the default group itself."""
+_all_formed: weakref.WeakKeyDictionary[dist.ProcessGroup, list[list[int]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By group: the ranks of it, and of those that were formed with it."""
 
 
 def form_data_parallel_group(
@@ -33,7 +37,8 @@ def form_data_parallel_group(
     """Form a process group in which this rank is number ``rank`` of ``size``.
 
     For ``MultiWorkerMirroredStrategy(process_group=...)``, where there is no ``DeviceMesh`` to ask.
-    Ranks that pass the same ``rank`` come into different groups, and read the same data there.
+    Ranks that pass the same ``rank`` come into different groups, and read the same data there: what
+    they read first is compared, so all of them make a strategy and play the same datasets.
     Collective over all ranks; asked again for the same numbers, it returns the same group.
 
     Args:
@@ -64,18 +69,24 @@ def form_data_parallel_group(
         workers = ProcessGroupCommunicator(world)
         text = json.dumps((rank, size))
         shown = exchange(workers, "data-parallel group", text, timeout=timeout)
-        members = _members([tuple(json.loads(text)) for text in shown], dist.get_rank())
-        is_whole = len(members) == len(shown)
-        # Its ranks alone, and named after them: a number would be that of other groups too.
-        formed[rank, size] = (
-            None if is_whole else dist.new_group(members, use_local_synchronization=True)
-        )
+        groups = _divide([tuple(json.loads(text)) for text in shown], size)
+        group = None
+        if len(groups) > 1:
+            own = next(members for members in groups if dist.get_rank() in members)
+            # Its ranks alone, and named after them: a number would be that of other groups too.
+            group = dist.new_group(own, use_local_synchronization=True)
+            _all_formed[group] = groups
+        formed[rank, size] = group
     return formed[rank, size] or world
 
 
-def _members(places: list[tuple[int, int]], own: int) -> list[int]:
-    """The ranks of the group of rank ``own``: for each place, the n-th rank that has it."""
-    size = places[own][1]
+def find_formed(group: dist.ProcessGroup | None) -> list[list[int]] | None:
+    """The ranks of a group from here, and of those formed with it; None for one from elsewhere."""
+    return None if group is None else _all_formed.get(group)
+
+
+def _divide(places: list[tuple[int, int]], size: int) -> list[list[int]]:
+    """The ranks of each group: the n-th has for each place the n-th rank that has it."""
     ranks = [
         [rank for rank, at in enumerate(places) if at == (place, size)] for place in range(size)
     ]
@@ -91,4 +102,4 @@ def _members(places: list[tuple[int, int]], own: int) -> list[int]:
             "mesh."
         )
         raise ConfigurationError(msg)
-    return next(members for members in groups if own in members)
+    return groups

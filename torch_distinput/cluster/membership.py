@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
+from torch_distinput.cluster.data_parallel_group import find_formed
 from torch_distinput.cluster.mesh import (
     DataDims,
     MeshDim,
@@ -69,7 +71,11 @@ def find_cluster(
         raise _outside("process_group")
     if process_group is None and dist.get_world_size() == 1:
         return Membership(communicator=Alone(on_purpose=False))
-    return Membership(communicator=ProcessGroupCommunicator(process_group))
+    communicator = ProcessGroupCommunicator(process_group)
+    partners, formed = None, find_formed(process_group)
+    if formed is not None:
+        partners = find_partners(torch.tensor(formed), dist.get_rank(), broadcasts=False)
+    return Membership(communicator=communicator, partners=partners)
 
 
 def _check_replicate_input(replicate_input: str, device_mesh: DeviceMesh | None) -> bool:

@@ -145,11 +145,11 @@ def compare_partners(
     other, expected = json.loads(show_first(json.dumps([own, first])))
     if first != expected:
         msg = (
-            f"Expected the same batches on {names[other]} and {names[own]}, which share data on "
-            "the mesh, got different ones at their first step. Is the data shuffled, made or "
-            "changed by random numbers, or does it depend on the rank? Then pass "
-            'replicate_input="broadcast", so that one of them reads for all; or seed it alike on '
-            "all ranks (the rng= of a map does)."
+            f"Expected the same batches on {names[other]} and {names[own]}, which share data, got "
+            "different ones at their first step. Is the data shuffled, made or changed by random "
+            "numbers, or does it depend on the rank? Then seed it alike on all ranks (the rng= of "
+            'a map does); or on a mesh pass replicate_input="broadcast", so that one of them reads '
+            "for all."
         )
         raise refer(MismatchError(msg), "docs/errors.md#the-data-differs-between-ranks")
 
