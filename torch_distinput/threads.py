@@ -250,9 +250,9 @@ def _begin_fork() -> None:
 
 def _end_fork() -> None:
     me = threading.get_ident()
-    if _pauses[me]:  # else the user has none, or another thread is forking, which starts it again
+    if _pauses.get(me):  # else the user wants none, or a thread that forks too starts it again
         gc.enable()
-    _pauses.pop(me)
+    _pauses.pop(me, None)  # a fork that was under way when this was registered has none
 
 
 def _begin_as_child() -> None:
