@@ -295,11 +295,13 @@ class StepIterator(Iterator[Any]):
 
     def get_next(self) -> Any:
         """Return the next step, as ``next`` does; StopIteration after the last one."""
-        return next(self)
+        return self.__next__()  # next() looks for signals when it has the step
 
     def get_next_as_optional(self) -> OptionalStep[Any]:
         """Return the next step, or an empty :class:`OptionalStep` after the last one."""
+        found: OptionalStep[Any] = OptionalStep(has_value=True)
         try:
-            return OptionalStep(has_value=True, value=next(self))
+            found._value = self.__next__()  # noqa: SLF001 - as above: nothing is called after it
         except StopIteration:
             return OptionalStep(has_value=False)
+        return found

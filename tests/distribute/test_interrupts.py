@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,28 @@ EXAMPLES = 12
 def interrupt(number, call):
     """Ctrl-C at that line of the package under a call; whether there are so many."""
     return interrupt_at(number, call, watches=lambda path: path.startswith(PACKAGE))
+
+
+def interrupt_at_call(number, call):
+    """The same, at a call of the package's."""
+    reached = 0
+
+    def profile(frame, event, _):
+        nonlocal reached
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            reached += 1
+            if reached == number:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return reached >= number
 
 
 @pytest.mark.parametrize("kind", ["columns", "list", "stream", "threads"])
@@ -42,6 +66,37 @@ def test_after_ctrl_c_at_any_line_a_loop_that_goes_on_has_all_examples(kind):
             assert number > 50
             return
     pytest.fail("next() has more lines than were tried")
+
+
+WAYS = {
+    "next": (iter, next, lambda batch: batch),
+    "steps": (tdi.DistributedDataset.steps, next, lambda step: step.batch),
+    "get_next": (iter, tdi.DistributedIterator.get_next, lambda batch: batch),
+    "optional": (
+        iter,
+        tdi.DistributedIterator.get_next_as_optional,
+        lambda found: found.get_value(),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_after_ctrl_c_tells_what_the_loop_has(way):
+    """Where Python looks for signals: when it enters a function, and after one of C."""
+    begin, take, batch_of = WAYS[way]
+    examples = list(range(EXAMPLES))
+    for number in itertools.count(1):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(examples, global_batch_size=4)
+        steps = begin(dataset)
+        taken = [take(steps)]
+        was_reached = interrupt_at_call(number, lambda: taken.append(take(steps)))  # noqa: B023
+        seen = [example for one in taken for example in batch_of(one).tolist()]
+        dataset.load_state_dict(dataset.state_dict())
+        seen += [example for step in dataset for example in step.tolist()]
+        assert examples == seen, number
+        if not was_reached:
+            assert number > 20
+            return
 
 
 def test_a_step_that_cannot_be_put_together_was_not_delivered():

@@ -43,7 +43,8 @@ class TestReduce:
 
     def test_structures_and_dtypes(self):
         """Leaf by leaf; a sum of floats keeps its dtype, a mean of integers is float32."""
-        out = one(2).reduce("sum", {"a": tdi.PerReplica([1, 2]), "b": [torch.ones(2)]})
+        ones = tdi.PerReplica([torch.ones(2)] * 2)
+        out = one(2).reduce("sum", {"a": tdi.PerReplica([1, 2]), "b": [ones]})
         assert 3 == out["a"]
         assert [2.0, 2.0] == out["b"][0].tolist()
         mean = one(1).reduce("mean", torch.tensor([1, 2], dtype=torch.int16), 0)
@@ -117,7 +118,7 @@ class TestReduce:
         """As torch.sum's are: nothing wraps around."""
         largest = 1 if dtype is torch.bool else torch.iinfo(dtype).max
         values = torch.full((10,), largest, dtype=dtype)
-        total = one(2).reduce("sum", values, axis=axis)
+        total = one(2).reduce("sum", tdi.PerReplica((values, values)), axis=axis)
         assert torch.int64 is total.dtype
         assert 20 * largest == total.sum()
 
@@ -209,3 +210,55 @@ class TestReduce:
             one(1).reduce("max", 1)
         with pytest.raises(TypeError, match="tensor or number at value"):
             one(1).reduce("sum", "text")
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda strategy, value: strategy.reduce("sum", value),
+        lambda strategy, value: strategy.reduce("sum", value, axis=0),
+        lambda strategy, value: strategy.gather(value),
+        lambda strategy, value: strategy.gather_in_order(torch.arange(2), value),
+    ],
+)
+def test_what_a_worker_has_once_does_not_count_for_each_replica(combine):
+    """Such as a total that a loop has added up: TensorFlow refuses it, too."""
+    total = torch.ones(2)
+    with pytest.raises(ValueError, match="with what each of the 2 local replicas has, got one"):
+        combine(one(2), total)
+    combine(one(1), total)
+
+
+def test_what_each_worker_has_once_is_added_up_by_its_mean():
+    def work(strategy):
+        total = torch.tensor(1.0 + strategy.worker_index)
+        return (strategy.reduce("mean", total) * strategy.num_workers).item()
+
+    assert [6.0] * 3 == simulate(work, num_workers=3, replicas_per_worker=2)
+
+
+def test_a_merge_call_adds_up_what_is_equal_on_the_replicas():
+    """By chance or not: it was made by each of them."""
+
+    def add_up(strategy, value):
+        return strategy.reduce("sum", value)
+
+    totals = one(2).run(lambda: tdi.get_replica_context().merge_call(add_up, args=(3,)))
+    assert 6 == totals  # one object for both
+    with pytest.raises(ValueError, match="got one int"):
+        one(2).reduce("sum", 3)
+
+
+@pytest.mark.parametrize(("op", "factor"), [("sum", 2), ("mean", 1)])
+def test_no_axis_is_no_axis(op, factor):
+    """To torch.sum an empty tuple is all of them."""
+    value = torch.arange(6.0).view(2, 3)
+    reduced = one(2).reduce(op, tdi.PerReplica((value, value)), axis=())
+    assert torch.equal(factor * value, reduced)
+
+
+def test_replicas_of_one_worker_have_one_dtype():
+    """As workers do: the sum of a half and a float was that of halves."""
+    values = tdi.PerReplica((torch.tensor(1.0, dtype=torch.float16), torch.tensor(1e6)))
+    with pytest.raises(ValueError, match="one shape and dtype"):
+        one(2).reduce("sum", values)

@@ -198,3 +198,22 @@ def in_a_new_thread(function):
     thread.start()
     thread.join()
     return found[0]
+
+
+def test_a_group_that_an_error_came_into_is_given_the_next_time():
+    """Its steps were taken already, and would never be trained."""
+    seen, is_broken = [], [True]
+
+    def weigh(batch):
+        seen.append(len(batch))
+        if len(seen) == 3 and is_broken.pop():
+            raise ArithmeticError
+        return torch.ones(len(batch))
+
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(torch.arange(10), global_batch_size=2)
+    groups = tdi.accumulate(dataset.steps(), 2, weights=weigh)
+    found = [next(groups)]
+    with pytest.raises(ArithmeticError):
+        next(groups)
+    found += groups
+    assert list(range(10)) == [x for group in found for step in group for x in step.batch.tolist()]

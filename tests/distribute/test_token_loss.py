@@ -20,6 +20,7 @@ from tests.distribute.token_losses import (
     make_documents,
     mean_of,
 )
+from torch_distinput.distribute.steps import averages
 from torch_distinput.testing import simulate
 
 CLUSTERS = [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)]
@@ -96,8 +97,8 @@ class TestMean:
                         args=(step.batch,),
                     )
                     sum(strategy.local_results(losses)).backward()
-                shared = weight.grad / cluster[1]  # of all local replicas
-                gradients.append(strategy.reduce("sum", shared).item())
+                mean = strategy.reduce("mean", weight.grad)  # the replicas share it
+                gradients.append(mean.item() * strategy.num_workers)
                 weight.grad = None
             return gradients
 
@@ -191,7 +192,8 @@ def test_groups_have_the_gradients_of_one_process(
                     step.average(losses, per="token").backward()
 
                 strategy.run(backward, args=(step.batch,))
-            gradients.append(strategy.reduce("sum", factor.grad / cluster[1]).item())
+            mean = strategy.reduce("mean", factor.grad)  # the replicas share it
+            gradients.append(mean.item() * strategy.num_workers)
             factor.grad = None
         return gradients
 
@@ -315,3 +317,26 @@ class TestCopies:
         ((step,), *_) = tdi.accumulate(steps, 1, weights=is_counted)
         copied = copy.deepcopy(step)
         assert mean_of(step.batch) == copied.average(losses_of(step.batch), per="token")
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "is_told"),
+    [
+        ((4, 3), {}, True),
+        ((4, 3), {"per": "example"}, True),
+        ((4,), {}, False),
+        ((4, 1), {}, False),
+        ((4, 3), {"weights": torch.ones(4, 3)}, False),
+    ],
+)
+def test_several_losses_of_an_example_are_told(shape, settings, is_told, caplog):
+    """Once: the mean over all of them is what most scripts want."""
+    averages._warn_of_sums.cache_clear()
+    strategy = tdi.OneDeviceStrategy("cpu")
+    (step,) = strategy.distribute_dataset(torch.arange(4.0), global_batch_size=4).steps()
+    for _ in range(2):
+        step.average(torch.ones(shape), **settings)
+        if not settings:
+            tdi.compute_average_loss(torch.ones(shape), num_examples=4)
+    assert is_told == ("several numbers for each example" in caplog.text)
+    assert is_told == len(caplog.messages)

@@ -115,16 +115,6 @@ def _bare(types: Json) -> Json:
     return "EagerTensor" if isinstance(types, str) else ["EagerTensor"]
 
 
-def _bare_value_is_everybodys(case: Json) -> Json:
-    """TensorFlow refuses to sum a value that is not per replica."""
-    replicas = facts.replicas_per_worker(case)
-    if case["kind"] != "reduce_plain" or case["reduce_op"] != "SUM" or replicas == 1:
-        return case
-    result = {**case["value"], "v": case["value"]["v"] * facts.num_in_sync(case)}
-    seen = {"num_replicas_in_sync": facts.num_in_sync(case), "result": result}
-    return {**case, "expected": [seen] * facts.num_workers(case)}
-
-
 def _integer_mean(case: Json) -> Json:
     def changed(seen: Json) -> Json:
         result = seen.get("result", {})
@@ -185,11 +175,6 @@ ROWS: tuple[tuple[str, str, Callable[[Json], Json]], ...] = (
         "bare for one replica",
         "with R = 1 a leaf is the bare value, for any W (Steps)",
         _bare_for_one_replica,
-    ),
-    (
-        "bare value is everybody's",
-        "a bare value stands for the same value on each replica (Steps)",
-        _bare_value_is_everybodys,
     ),
     ("integer mean", "integers average to float32 (Steps)", _integer_mean),
     (

@@ -97,13 +97,21 @@ class DistributedIterator(Distributed, StepIterator):
             SourceError: this rank's source raised; PeerFailedError on the other ranks.
             UsageError: inside ``Strategy.run``, under another strategy's scope, or when closed.
         """
+        return self._take(as_step=False)
+
+    def _next_step(self) -> Step:
+        """Return the next step as a value of its own."""
+        step: Step = self._take(as_step=True)
+        return step
+
+    def _take(self, *, as_step: bool) -> Any:
         context.check_may_iterate(self._session)
         if self._ending is not None:
             raise again(self._ending)
         asked = meter.now()
         try:
             self._run.monitor.enter(self._run.record.steps)
-            return self._hand_over(self._next(), asked)
+            return self._hand_over(self._next(), asked, as_step=as_step)
         except BaseException as error:  # noqa: BLE001 - raised again below
             ending = self._end(error)
             try:
@@ -111,8 +119,8 @@ class DistributedIterator(Distributed, StepIterator):
             finally:
                 del ending  # ending -> traceback -> this frame -> ending
 
-    def _hand_over(self, step: ReplicaLeaves, asked: float) -> Any:
-        """Put the batch together, then count it: a batch that cannot be made was not delivered."""
+    def _hand_over(self, step: ReplicaLeaves, asked: float, *, as_step: bool) -> Any:
+        """Make what is handed over, then count it: what cannot be made was not delivered."""
         info, structures, progress, trace, pull = step.note
         if trace is not NO_TRACE:
             self._totals.add(trace)
@@ -121,9 +129,11 @@ class DistributedIterator(Distributed, StepIterator):
         if self._run.log is not None:
             self._session.step_log = self._run.log
             self._run.log.add((info.index, info.num_examples, asked, had, pull))
-        batch = regroup_leaves(structures, step.leaves)
+        handed: Any = regroup_leaves(structures, step.leaves)
+        if as_step:
+            handed = self._make_step(handed, info, progress)
         self._count(info, progress)
-        return batch
+        return handed
 
     def _end(self, error: BaseException) -> BaseException:
         """Note how it ends. Asked again, it says the same: an error must not become an end.
@@ -266,13 +276,12 @@ class DistributedIterator(Distributed, StepIterator):
         """Close."""
         self.close()
 
-    def _make_step(self, batch: Any) -> Step:
-        """The step delivered last, with its batch."""
-        record = self._run.record
+    def _make_step(self, batch: Any, info: StepInfo, progress: Progress | int | None) -> Step:
+        """The step that is about to be delivered."""
         return Step(
             batch=batch,
-            info=self.last_step,
-            _end=record.step_end,
+            info=info,
+            _end=self._run.record.find_end(info.index, info.num_examples, progress),
             _recipe=self._run.recipe,
             _session=weakref.ref(self._session),  # a step that is kept keeps no process group
         )
@@ -287,7 +296,8 @@ class DistributedIterator(Distributed, StepIterator):
             self._num_tokens = info.num_tokens + (self._num_tokens or 0)
         self._run.monitor.leave(info.index)
         context.note_delivered(self._session, self._loss_steps, info)
-        # Last: a step that an interrupt keeps from the loop is still to come in a state.
+        # Last: a step that an interrupt keeps from the loop is still to come in a state. Python
+        # looks for signals where it calls something, so nothing is called from here to the loop.
         self._run.record.deliver(info.index, info.num_examples, progress)
 
 

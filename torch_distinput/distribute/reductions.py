@@ -66,7 +66,8 @@ def reduce_values(session: Session, value: Any, *, op: ReduceOp, axis: Axis) -> 
     """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        return _leaf_parts(session, value, partial(_part_of_sum, op=op, axis=axis))
+        part_of = partial(_part_of_sum, op=op, axis=axis)
+        return _leaf_parts(session, value, part_of, may_be_bare=op is ReduceOp.MEAN)
 
     def combine(part: _Part, count: int) -> torch.Tensor:
         total = session.communicator.all_reduce(part.value)
@@ -97,7 +98,7 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
     """
 
     def parts_of() -> tuple[list[_Part], Structure]:
-        own = read_indices(_values(index, len(session.devices)))
+        own = read_indices(_values("index", index, session))
 
         def part_of(name: str, values: Values) -> _Part:
             check_rows(name, values, own)
@@ -131,12 +132,16 @@ def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedSt
 
 
 def _leaf_parts(
-    session: Session, value: Any, part_of: Callable[[str, Values], _Part]
+    session: Session,
+    value: Any,
+    part_of: Callable[[str, Values], _Part],
+    *,
+    may_be_bare: bool = False,
 ) -> tuple[list[_Part], Structure]:
     leaves, structure = flatten(value)
-    names = leaf_names(structure, "value")
-    columns = (_values(leaf, len(session.devices)) for leaf in leaves)
-    return [part_of(*pair) for pair in zip(names, columns, strict=True)], structure
+    pairs = list(zip(leaf_names(structure, "value"), leaves, strict=True))
+    columns = (_values(name, leaf, session, may_be_bare=may_be_bare) for name, leaf in pairs)
+    return [part_of(name, own) for (name, _), own in zip(pairs, columns, strict=True)], structure
 
 
 def _compare(
@@ -187,6 +192,8 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     given = [_tensor(name, value) for value in values]
+    if any(tensor.dtype != given[0].dtype for tensor in given):
+        raise _make_shape_error(name, [_shape(tensor) for tensor in given])
     shown, is_number = given[0].dtype, all(map(_is_number, values, given))
     if is_number:
         given = [torch.as_tensor(value, dtype=torch.float64) for value in values]
@@ -252,9 +259,28 @@ def _part_of_packed(name: str, values: Sequence[PackedStrings], axis: int) -> _P
     return _Part(facts=(name, "gather", axis, f"packed {joined.dtype.__name__}"), value=joined)
 
 
-def _values(leaf: Any, num_replicas: int) -> Values:
-    """A bare value stands for the same value on each local replica."""
-    return leaf if isinstance(leaf, PerReplica) else (leaf,) * num_replicas
+def _values(
+    name: str, leaf: Any, session: Session, *, may_be_bare: bool = False
+) -> Values:
+    """The value of each local replica.
+
+    A bare one stands for the same on each of them: in a mean that changes nothing, and what a
+    ``merge_call`` got was the same on each. Else it may be the worker's own, and is refused, as by
+    TensorFlow.
+    """
+    if isinstance(leaf, PerReplica):
+        return leaf
+    num_replicas = len(session.devices)
+    if num_replicas > 1 and not may_be_bare and not session.is_merging:
+        msg = (
+            f"Expected a PerReplica at {name}, with what each of the {num_replicas} local replicas "
+            f"has, got one {type(leaf).__name__}, which would count {num_replicas} times. Let "
+            "strategy.run return what each replica has. For the sum of what each worker has once, "
+            'such as a gradient of strategy.replicate, multiply reduce("mean", value) by '
+            "strategy.num_workers."
+        )
+        raise ValueError(msg)
+    return (leaf,) * num_replicas
 
 
 def _tensor(name: str, value: Any) -> torch.Tensor:
@@ -288,7 +314,7 @@ def _sum_over(name: str, tensor: torch.Tensor, axes: tuple[int, ...]) -> tuple[t
     for axis in axes:
         _check_axis(name, tensor, axis, "Use axis=None to combine whole values.")
         count *= tensor.shape[axis]
-    return tensor.sum(dim=axes), count
+    return tensor.sum(dim=axes) if axes else tensor, count  # torch takes () for all axes
 
 
 def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
@@ -302,8 +328,8 @@ def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
 
 def _make_shape_error(name: str, shown: list[str]) -> ValueError:
     msg = (
-        f"Expected tensors of one shape at {name} on all replicas, got {', '.join(shown)}. "
-        "Reduce over axis=0 or gather where the numbers of rows differ."
+        f"Expected tensors of one shape and dtype at {name} on all replicas, got "
+        f"{', '.join(shown)}. Reduce over axis=0 or gather where the numbers of rows differ."
     )
     return ValueError(msg)
 

@@ -45,6 +45,7 @@ class Session:
         has_static_shapes: whether the devices are to see one shape in all steps.
         loss_steps: which steps a loss may belong to.
         ended_loops: where loops have ended, for what is combined afterwards.
+        is_merging: whether a ``merge_call`` is under way, whose arguments the replicas have made.
         step_log: of the iterator made last among those that measure their steps; None without one.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
@@ -70,6 +71,7 @@ class Session:
         self.has_static_shapes = has_static_shapes
         self.loss_steps = LossSteps()
         self.ended_loops = EndedLoops()
+        self.is_merging = False
         self.step_log: StepLog | None = None
         self.heartbeat = Heartbeat(self.communicator)
         if self.partners is not None:

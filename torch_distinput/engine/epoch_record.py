@@ -89,11 +89,18 @@ class EpochRecord:
         self._origin = origin
 
     def deliver(self, index: int, num_examples: int, progress: Progress | int | None) -> None:
-        """Note a step, and what tells the position after it if anybody asks."""
+        """Note a step, and what tells the position after it if anybody asks.
+
+        It calls something first, and then only assigns: what a signal raises comes before or after.
+        """
+        self.thread = get_ident()
         self.steps = index + 1
         self.examples += num_examples
         self._progress = progress
-        self.thread = get_ident()
+
+    def find_end(self, index: int, num_examples: int, progress: Progress | int | None) -> StepEnd:
+        """The end of a step that is about to be delivered."""
+        return StepEnd(self._origin, progress, index + 1, self.examples + num_examples)
 
     @property
     def position(self) -> Position:

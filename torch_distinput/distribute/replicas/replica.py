@@ -132,7 +132,12 @@ def _answer(session: Session, requests: Sequence[CollectiveCall]) -> list[Any]:
     first = requests[0]
     if first.call == "merge_call":
         args, kwargs = regroup_values([request.value for request in requests], is_common)
-        return split_arguments(first.settings(session.strategy, *args, **kwargs), len(requests))
+        session.is_merging = True
+        try:
+            merged = first.settings(session.strategy, *args, **kwargs)
+        finally:
+            session.is_merging = False
+        return split_arguments(merged, len(requests))
     value = regroup_values([request.value for request in requests])
     check_alone(session.communicator)
     if first.call == "all_reduce":

@@ -16,7 +16,8 @@ class ReplicatedModule(nn.Module):
 
     Inside ``Strategy.run`` the replica with index 0 uses ``module`` itself; the others use
     differentiable copies of its parameters, through which gradients flow back into the one set.
-    Buffers (such as batch-norm statistics) are updated by replica 0 alone.
+    Buffers (such as batch-norm statistics) are updated by replica 0 alone, which comes first: the
+    others compute with what it has left in them.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ from torch_distinput.values import PerReplica
 if TYPE_CHECKING:
     from torch_distinput.distribute.session import Session
 
+_log = logging.getLogger(__name__)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -39,6 +43,24 @@ def check_per_example(loss: object, call: str) -> None:
             'Use reduction="none" in the loss function.'
         )
         raise ValueError(msg)
+
+
+def warn_of_sums(loss: object) -> None:
+    """Say once that several losses of an example are added up: most want their mean."""
+    if torch.compiler.is_compiling() or not isinstance(loss, torch.Tensor) or loss.is_nested:
+        return
+    if math.prod(loss.shape[1:]) > 1:
+        _warn_of_sums()
+
+
+@functools.cache
+def _warn_of_sums() -> None:
+    _log.warning(
+        "A loss has several numbers for each example, shape (rows, k). They are added up, and the "
+        "sum is divided by examples alone: the gradient is k times that of "
+        'reduction="mean". Pass loss.flatten(1).mean(1) for their mean, weights= where only some '
+        "of them count, or loss.flatten(1).sum(1) if the sum is meant. (Logged once.)"
+    )
 
 
 def find_replica(num_replicas: int) -> int:

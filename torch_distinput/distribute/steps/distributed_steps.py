@@ -33,8 +33,7 @@ class DistributedSteps(Distributed, Iterator["Step"]):
             except StopIteration as error:  # of user code; raised from here it would be the end
                 msg = "Expected iter() of the dataset to begin, got StopIteration. Catch it there."
                 raise RuntimeError(msg) from error
-        iterator = self._iterator
-        step: Step = iterator._make_step(next(iterator))  # noqa: SLF001 - the iterator's own
+        step: Step = self._iterator._next_step()  # noqa: SLF001 - the iterator's own
         return step
 
     def report(self) -> RunReport:

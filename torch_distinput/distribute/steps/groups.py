@@ -103,7 +103,7 @@ class _Groups(Iterator[StepGroup]):
         """Take the steps of the next group; raises what they raise."""
         for step in islice(self._steps, self._num_steps - len(self._begun)):
             self._begun.append(step)
-        group, self._begun = StepGroup(self._begun), []
+        group = StepGroup(self._begun)
         if not group:
             raise StopIteration
         for step in group:
@@ -117,6 +117,7 @@ class _Groups(Iterator[StepGroup]):
         share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
         weights = self._weights
         shares = [share] * len(group) if weights is None else _weigh(group, share, weights)
+        self._begun = []
         return StepGroup(map(_in_group, group, shares))
 
 

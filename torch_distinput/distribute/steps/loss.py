@@ -14,6 +14,7 @@ from torch_distinput.distribute.steps.averages import (
     find_replica,
     mask_of,
     mask_rows,
+    warn_of_sums,
 )
 from torch_distinput.errors import UsageError, refer
 from torch_distinput.options import check_count
@@ -44,7 +45,8 @@ def compute_average_loss(
     global batch. The replicas add these up in one small all-reduce, so all of them pass weights.
 
     Args:
-        per_example_loss: shape ``(rows, ...)``: losses with ``reduction="none"``.
+        per_example_loss: shape ``(rows, ...)``: losses with ``reduction="none"``. Several of an
+            example are added up.
         num_examples: what to divide by; default: the examples in sync of the step delivered last
             to the current strategy. Pass it with several datasets at once and under gradient
             accumulation: ``iterator.last_step.num_examples``, or the total of the steps. Where
@@ -73,6 +75,7 @@ def compute_average_loss(
     if weights is not None:
         return _average_by_weight(per_example_loss, weights, mask, num_examples)
     check_per_example(per_example_loss, "compute_average_loss")
+    warn_of_sums(per_example_loss)
     if num_examples is None:
         if mask is not None:
             msg = (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 from torch_distinput.distribute import context
+from torch_distinput.distribute.steps.averages import warn_of_sums
 from torch_distinput.distribute.steps.step_loss import (
     average_step_by_weight,
     average_step_in_group,
@@ -142,7 +143,7 @@ class Step:
 
         Args:
             per_example_loss: shape ``(rows, ...)``: losses of this step's batch, with
-                ``reduction="none"``.
+                ``reduction="none"``. Several of an example are added up.
             per: ``"example"``, the default: divide by examples. ``"token"``: by the weights that
                 :func:`accumulate` was given; without them by ``num_tokens``, all tokens that the
                 source's lengths count, whether they have a loss or not. Where ``accumulate`` was
@@ -176,6 +177,7 @@ class Step:
             msg = f'Expected per="example" or per="token", got {per!r}. Pass one of them.'
             raise ValueError(msg)
         num_examples = self.num_examples if self._share is None else self._share.num_examples
+        warn_of_sums(per_example_loss)
         return average_step_loss(per_example_loss, self.info, num_examples)
 
     def _average_by_weight(self, loss: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
