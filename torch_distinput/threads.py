@@ -34,7 +34,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -64,10 +64,12 @@ class _Process:
     Attributes:
         num_forks: children of it that were forked, and of those that it was forked from.
         is_loader: whether it was forked to be a loader process.
+        stops_on_signal: whether it takes a signal for the wish to stop soon.
     """
 
     num_forks: int = 0
     is_loader: bool = False
+    stops_on_signal: bool = False
 
 
 class _Forking(threading.local):
@@ -225,6 +227,29 @@ def is_loader_process() -> bool:
     return _process.is_loader
 
 
+def stop_on_signals() -> None:
+    """From now on this process does not end with a signal at once, nor must its loader processes.
+
+    A launcher sends one to all processes of a group, as torchrun does.
+    """
+    _process.stops_on_signal = True
+
+
+def stops_on_signal() -> bool:
+    """Whether a signal is the wish that this process stops soon."""
+    return _process.stops_on_signal
+
+
+def leave_group() -> None:
+    """Let this loader process get no signal that is sent to a group: its parent ends it.
+
+    Or it ends by itself, when it finds that its parent has ended.
+    """
+    if hasattr(os, "setpgid"):
+        with suppress(OSError):  # it has a session of its own
+            os.setpgid(0, 0)
+
+
 def num_forks() -> int:
     """How often this process was forked since it was asked first, and those before it."""
     _register()
@@ -244,7 +269,7 @@ def _register() -> None:
 def _begin_fork() -> None:
     _process.num_forks += 1
     # In the child the hooks of others come first, and what they allocate may start a collection.
-    _pauses[threading.get_ident()] = gc.isenabled()
+    _pauses.setdefault(threading.get_ident(), gc.isenabled())  # an interrupt may have left one
     gc.disable()
 
 
@@ -252,7 +277,7 @@ def _end_fork() -> None:
     me = threading.get_ident()
     if _pauses.get(me):  # else the user wants none, or a thread that forks too starts it again
         gc.enable()
-    _pauses.pop(me, None)  # a fork that was under way when this was registered has none
+    _pauses.pop(me, None)  # none where this was registered, or interrupted, during a fork
 
 
 def _begin_as_child() -> None:

@@ -60,17 +60,22 @@ def test_a_signal_stops_all_ranks_at_one_step(known, coupled):
 
 
 SCRIPT = """
+    import multiprocessing, sys
     import torch
     import torch_distinput as tdi
 
     tdi.init_distributed(timeout=100)
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"])
     strategy.stop_on_signal()
-    train = strategy.distribute_dataset(range(10_000_000), global_batch_size=4)
+    num_workers = int(sys.argv[1])
+    train = strategy.distribute_dataset(
+        range(10_000_000), global_batch_size=4, num_workers=num_workers
+    )
     for step, batch in enumerate(train):
         torch.distributed.all_reduce(torch.zeros(8))
         if step == 5 and strategy.worker_index == 0:
             print("under way", flush=True)
+            assert num_workers == len(multiprocessing.active_children())
         if strategy.stop_requested:
             print(f"saved at {step}", flush=True)
             break
@@ -78,13 +83,18 @@ SCRIPT = """
 """
 
 
-def test_torchrun_passes_the_signal_on(tmp_path):
-    """As a scheduler sends it: all ranks save at one step."""
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_torchrun_passes_the_signal_on(tmp_path, num_workers):
+    """As a scheduler sends it: all ranks save at one step.
+
+    It sends it to their process groups, in which loader processes would end at once.
+    """
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += [str(path), str(num_workers)]
     with subprocess.Popen(
-        [*command, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert "under way\n" == process.stdout.readline()

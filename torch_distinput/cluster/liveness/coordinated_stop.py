@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection
 from types import FrameType
 
 from torch_distinput.errors import UsageError
-from torch_distinput.threads import is_loader_process, new_event
+from torch_distinput.threads import is_loader_process, new_event, stop_on_signals
 
 
 class CoordinatedStop:
@@ -116,3 +116,4 @@ def handle_signal(signum: int, request: Callable[[], None]) -> None:
             before(number, frame)
 
     signal.signal(signum, handle)
+    stop_on_signals()

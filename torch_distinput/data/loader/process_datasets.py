@@ -21,6 +21,7 @@ from torch_distinput.data.loader.shared_memory import Parcel, Sender
 from torch_distinput.data.user_sources.epochs import tell_epoch
 from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import SourceError
+from torch_distinput.threads import leave_group, stops_on_signal
 
 T = TypeVar("T")
 Task = TypeVar("Task")
@@ -79,9 +80,12 @@ class ProcessInit:
     def __init__(self, options: LoaderOptions) -> None:
         self._dataset = options.dataset
         self._init_fn = options.init_fn
+        self._leaves_group = stops_on_signal()
 
     def __call__(self, process: int) -> None:
         """Prepare this process, whose number torch passes; an error waits for the first result."""
+        if self._leaves_group:
+            leave_group()
         info: Any = get_worker_info()
         ours = info.dataset
         if self._dataset is not None:
