@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from itertools import count, islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,3 +278,20 @@ def test_processes_end_with_the_main_process(end, code, init_fn):
     )  # fmt: skip
     assert code == ended.returncode
     assert b"Exception ignored" not in ended.stderr
+
+
+def learned(task):
+    """A result that travels torch's way, which keeps a file open for it."""
+    return torch.full((1000,), float(task), requires_grad=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="files are listed there")
+def test_what_was_left_unopened_does_not_stay_with_the_processes():
+    """Persistent ones would run out of files, or the machine of shared memory."""
+    loader = processes(learned, persistent=True)
+    counts = []
+    for _ in range(12):
+        assert [0.0, 1.0] == [x[0].item() for x in islice(loader.run(iter(range(20))), 2)]
+        folders = [Path(f"/proc/{one.pid}/fd") for one in multiprocessing.active_children()]
+        counts.append(sum(len(list(folder.iterdir())) for folder in folders))
+    assert max(counts[6:]) <= max(counts[:6]) + 4

@@ -268,6 +268,22 @@ def test_without_shared_memory(monkeypatch, caplog):
     assert not sender._slots
 
 
+def test_torch_leaves_no_file_where_there_was_no_memory(monkeypatch, tmp_path):
+    """It has made the file before it finds that there is no room in it."""
+
+    def leave_a_file(_):
+        (tmp_path / "torch_1_22_0").touch()
+        msg = "unable to allocate shared memory(shm) for file </torch_1_22_0>: No space left"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", leave_a_file)
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    sender = Sender(0)
+    for _ in range(2):
+        assert [1.0] == Receiver().open(sender.pack(torch.ones(1))).tolist()
+        assert not list(tmp_path.iterdir())
+
+
 def test_shared_memory_comes_back(monkeypatch):
     """What could not be laid out the first time is, and is told, the next."""
     sender, receiver = Sender(0), Receiver()

@@ -23,6 +23,7 @@ from torch_distinput.data.storage.file_listing import FileInfo
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.stream.bad_records import ReadLog
 from torch_distinput.data.stream.chunk import Chunk, Cursor
+from torch_distinput.data.user_sources.source_error import source_error
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.plan.assignment.sharding import assign_items
 
@@ -158,6 +159,8 @@ class UnitSource:
             parts = tuple(self.dataset.reader.parts(file))
         except Exception as error:
             if _is_no_damage(error):
+                if isinstance(error, (OSError, *_UNREACHABLE)):
+                    raise source_error(error, file.path) from error
                 raise
             file.bad("the beginning or the end", error)
             return ()

@@ -143,7 +143,7 @@ class LoaderProcesses:
             raise make_system_error(f"num_workers={options.num_workers}", "select.poll", cure)
         count, keywords = options.num_workers, options.keywords
         self._limits = Limits.of(keywords)
-        self._receiver = Receiver()
+        self._receiver = Receiver(count)
         self._num_runs = 0
         self._running: weakref.ref[Generator[Any, None, None]] | None = None
         pairs = [Pipe() for _ in range(count)]

@@ -22,9 +22,13 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import re
 import weakref
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -53,6 +57,8 @@ _MOST_LAYOUTS = 64
 """More come of sizes that always change: those results are pickled."""
 _NO_MEMORY = "shared memory"
 """What is in the words of torch where there is none left."""
+_FOLDER = Path("/dev/shm")  # noqa: S108 - where Linux has it
+_FILE_NAME = re.compile(r"</(torch_\w+)>")
 _FULL = (
     "Results of a loader process are copied through a pipe, which is slower: %s. Give this machine "
     "or container more shared memory (/dev/shm; docker run --shm-size=8g)."
@@ -102,6 +108,7 @@ class Sender:
         except RuntimeError as error:  # torch reserves memory before it is written to
             if _NO_MEMORY not in str(error):
                 raise
+            _remove_left_file(str(error))
             if not self._was_full:
                 self._was_full = True
                 _log.warning(_FULL, error)
@@ -178,14 +185,44 @@ class Sender:
         return free[0], memory
 
 
+def _remove_left_file(words: str) -> None:
+    """Remove the file for which there was no memory: torch leaves it, one for each result."""
+    named = _FILE_NAME.search(words)
+    if named is not None:
+        with suppress(OSError):
+            (_FOLDER / named[1]).unlink()
+
+
 @final
 class Receiver:
-    """The end in the main process."""
+    """The end in the main process.
 
-    def __init__(self) -> None:
+    Attributes:
+        inboxes: what has come from each process and was not taken out.
+    """
+
+    def __init__(self, num_processes: int = 1) -> None:
         """Know no slot yet."""
+        self.inboxes: list[deque[Parcel]] = [deque() for _ in range(num_processes)]
         self._slots: dict[int, NDArray[np.uint8]] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
+
+    def begin(self) -> None:
+        """Drop what came for a run that was left.
+
+        Not when it is left: its processes, which would have to answer, may be about to end.
+        """
+        for inbox in self.inboxes:
+            while inbox:
+                self.drop(inbox.popleft())
+
+    def drop(self, parcel: Parcel) -> None:
+        """Open what was sent torch's way: its process keeps files and memory until then."""
+        _, text, places, _ = parcel
+        if isinstance(text, bytes) and b"multiprocessing" in text:
+            buffers = [bytearray(stop - start) for start, stop in places]
+            with suppress(Exception):  # what it is made of may be gone
+                pickle.loads(text, buffers=buffers)  # noqa: S301 - our own process wrote it
 
     def num_bytes(self, parcel: Parcel) -> int:
         """Memory that a result takes; 0 where it has nothing in a slot."""

@@ -12,7 +12,6 @@ and in groups, for each message wakes a process.
 from __future__ import annotations
 
 import pickle
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -75,11 +74,11 @@ class TaskRun:
         self._may_grow = grouped and limits.may_grow
         self._most = limits.ahead * len(channels)  # asked, and not taken
         self._largest = self._num_asked = self._num_taken = 0
-        inboxes: list[deque[Parcel]] = [deque() for _ in channels]
-        self._turns = cycle(zip(channels, inboxes, strict=True))
+        self._inboxes = receiver.inboxes
 
     def begin(self) -> None:
         """Ask for the first results, one by one: tasks may take long to come."""
+        self._receiver.begin()
         for _ in range(self._most):
             self._ask(1)
 
@@ -90,7 +89,7 @@ class TaskRun:
             ChannelClosed: if a process has ended.
             RuntimeError: if it does not answer in time.
         """
-        for channel, inbox in self._turns:
+        for channel, inbox in cycle(zip(self._channels, self._inboxes, strict=True)):
             if self._num_taken == self._num_asked:
                 return
             while not inbox:
@@ -128,4 +127,8 @@ class TaskRun:
             msg = f"DataLoader timed out after {self._limits.timeout:g} seconds"
             raise RuntimeError(msg) from None
         run, parcels = pickle.loads(message)  # noqa: S301 - our own process wrote it
-        return parcels if run == self._run[0] else ()
+        if run == self._run[0]:
+            return parcels  # type: ignore[no-any-return]
+        for parcel in parcels:
+            self._receiver.drop(parcel)
+        return ()
