@@ -28,6 +28,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import multiprocessing
 import os
 import sys
 import threading
@@ -228,7 +229,7 @@ def is_loader_process() -> bool:
 
 
 def stop_on_signals() -> None:
-    """From now on this process does not end with a signal at once, nor must its loader processes.
+    """Note that this process takes signals for a wish to stop; its loader processes are to survive.
 
     A launcher sends one to all processes of a group, as torchrun does.
     """
@@ -243,11 +244,19 @@ def stops_on_signal() -> bool:
 def leave_group() -> None:
     """Let this loader process get no signal that is sent to a group: its parent ends it.
 
-    Or it ends by itself, when it finds that its parent has ended.
+    Nor what kills the group of its parent: so it ends with that, wherever it is stuck.
     """
     if hasattr(os, "setpgid"):
         with suppress(OSError):  # it has a session of its own
             os.setpgid(0, 0)
+        start_thread(_end_with_parent, name="orphan", stop=lambda: None)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def num_forks() -> int:
@@ -269,7 +278,8 @@ def _register() -> None:
 def _begin_fork() -> None:
     _process.num_forks += 1
     # In the child the hooks of others come first, and what they allocate may start a collection.
-    _pauses.setdefault(threading.get_ident(), gc.isenabled())  # an interrupt may have left one
+    # An entry may be left of a fork that was interrupted.
+    _pauses.setdefault(threading.get_ident(), gc.isenabled())
     gc.disable()
 
 

@@ -185,7 +185,8 @@ LEFT_LOOP = {"reached": [0, LEFT]}
     [
         ({**LEFT_LOOP, "steps": 2}, True),
         ({**LEFT_LOOP, "steps": 3}, True),  # in this step, before it came to the collective
-        ({"reached": [1, 0], "steps": 2}, True),
+        ({"reached": [1, 0], "steps": 2}, False),  # in a loop inside of this one, perhaps
+        ({**LEFT_LOOP, "activity": "waiting for the others at iteration 1", "steps": 2}, False),
         ({"has_left": True, "steps": 2}, True),
         ({**LEFT_LOOP, "steps": 4}, False),  # it was ahead
         ({"reached": [0, 2], "steps": 2}, False),  # it is slow

@@ -63,7 +63,7 @@ def test_ranks_of_one_place_read_alike():
 def play_another(_):
     """What the ranks of two groups hear, each of which reads other rows."""
     place, beside = divmod(dist.get_rank(), 2)
-    group = tdi.form_data_parallel_group(place, 2)
+    group = tdi.form_data_parallel_group(place, 2, compares=True)
     strategy = tdi.MultiWorkerMirroredStrategy(["cpu"], process_group=group)
     source = [float(beside + at) for at in range(9)]
     try:

@@ -292,6 +292,7 @@ def test_what_was_left_unopened_does_not_stay_with_the_processes():
     counts = []
     for _ in range(12):
         assert [0.0, 1.0] == [x[0].item() for x in islice(loader.run(iter(range(20))), 2)]
-        folders = [Path(f"/proc/{one.pid}/fd") for one in multiprocessing.active_children()]
+        workers = loader._kept._torchs._workers
+        folders = [Path(f"/proc/{worker.pid}/fd") for worker in workers]
         counts.append(sum(len(list(folder.iterdir())) for folder in folders))
     assert max(counts[6:]) <= max(counts[:6]) + 4

@@ -229,12 +229,14 @@ def test_what_a_worker_has_once_does_not_count_for_each_replica(combine):
     combine(one(1), total)
 
 
-def test_what_each_worker_has_once_is_added_up_by_its_mean():
-    def work(strategy):
-        total = torch.tensor(1.0 + strategy.worker_index)
-        return (strategy.reduce("mean", total) * strategy.num_workers).item()
+def test_what_each_worker_has_once_is_added_up_beside_zeros():
+    """Exactly, as the mean of whole numbers would not be."""
 
-    assert [6.0] * 3 == simulate(work, num_workers=3, replicas_per_worker=2)
+    def work(strategy):
+        total = 2**24 + torch.tensor(strategy.worker_index)
+        return strategy.reduce("sum", tdi.PerReplica((total, 0 * total))).item()
+
+    assert [3 * 2**24 + 3] * 3 == simulate(work, num_workers=3, replicas_per_worker=2)
 
 
 def test_a_merge_call_adds_up_what_is_equal_on_the_replicas():
@@ -260,5 +262,8 @@ def test_no_axis_is_no_axis(op, factor):
 def test_replicas_of_one_worker_have_one_dtype():
     """As workers do: the sum of a half and a float was that of halves."""
     values = tdi.PerReplica((torch.tensor(1.0, dtype=torch.float16), torch.tensor(1e6)))
-    with pytest.raises(ValueError, match="one shape and dtype"):
+    with pytest.raises(ValueError, match="tensors of one dtype"):
         one(2).reduce("sum", values)
+    for pair in ((torch.tensor(0.5), 0), (0, torch.tensor(0.5))):  # a loss, and none
+        total = one(2).reduce("sum", tdi.PerReplica(pair))
+        assert (torch.float32, 0.5) == (total.dtype, total.item())

@@ -37,6 +37,15 @@ class TestRun:
         shared = (object(), torch.ones(1), tdi.ReduceOp.SUM)
         assert all(a is b for a, b in zip(shared, one(2).run(lambda: shared), strict=True))
 
+    def test_a_tensor_that_the_replicas_share_counts_for_each(self):
+        """Such as the loss that all return for a batch of zero rows."""
+        strategy, shared = one(2), torch.ones(1)
+        found = strategy.run(lambda: shared)
+        assert 2 == strategy.reduce("sum", found)
+        assert [1, 1] == strategy.gather(found).tolist()
+        with pytest.raises(ValueError, match="got one Tensor"):
+            strategy.reduce("sum", found + 0)
+
     def test_shapes_are_values(self):
         """A torch.Size holds sizes, and no PerReplica; beside one it comes as it was passed."""
         strategy, x = one(2), tdi.PerReplica([torch.ones(3), torch.ones(2)])

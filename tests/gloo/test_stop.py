@@ -121,3 +121,34 @@ def counted(how, _):
 def test_all_ranks_of_a_mesh_count_steps_from_one_number(how):
     """Or a stop would be taken for another step."""
     assert 1 == len(set(run_ranks(partial(counted, how), 4)))
+
+
+ORPHAN = """
+    import os, signal, sys, time
+    import torch_distinput as tdi
+
+
+    class Stuck:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            print(os.getpgid(0) == os.getpid(), flush=True)
+            time.sleep(1000)
+
+
+    strategy = tdi.OneDeviceStrategy("cpu")
+    strategy.stop_on_signal()
+    next(iter(strategy.distribute_dataset(Stuck(), global_batch_size=4, num_workers=1)))
+"""
+
+
+def test_a_loader_process_outside_of_the_group_ends_with_its_parent():
+    """What kills the group does not reach it, and it may be stuck in the user's code."""
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(ORPHAN)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        leads = process.stdout.readline()
+        process.kill()
+        out, _ = process.communicate(timeout=60)  # until the child has closed it, too
+    assert ("True\n", "") == (leads, out)

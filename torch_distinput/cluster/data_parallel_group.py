@@ -22,28 +22,30 @@ from torch_distinput.errors import ConfigurationError, UsageError
 from torch_distinput.options import TIMEOUT, check_count
 
 _formed: weakref.WeakKeyDictionary[
-    dist.ProcessGroup, dict[tuple[int, int], dist.ProcessGroup | None]
+    dist.ProcessGroup, dict[tuple[int, int, bool], dist.ProcessGroup | None]
 ] = weakref.WeakKeyDictionary()
 """By default group, which ends with the job; None for the default group itself."""
 _all_formed: weakref.WeakKeyDictionary[dist.ProcessGroup, list[list[int]]] = (
     weakref.WeakKeyDictionary()
 )
-"""By group: the ranks of it, and of those that were formed with it."""
+"""By group whose ranks compare: the ranks of it, and of those that were formed with it."""
 
 
 def form_data_parallel_group(
-    rank: int, size: int, *, timeout: float = TIMEOUT
+    rank: int, size: int, *, compares: bool = False, timeout: float = TIMEOUT
 ) -> dist.ProcessGroup | None:
     """Form a process group in which this rank is number ``rank`` of ``size``.
 
     For ``MultiWorkerMirroredStrategy(process_group=...)``, where there is no ``DeviceMesh`` to ask.
-    Ranks that pass the same ``rank`` come into different groups, and read the same data there: what
-    they read first is compared, so all of them make a strategy and play the same datasets.
+    Ranks that pass the same ``rank`` come into different groups, and read the same data there.
     Collective over all ranks; asked again for the same numbers, it returns the same group.
 
     Args:
         rank: this rank's place in data parallelism, from 0.
         size: how many places there are, the same on all ranks.
+        compares: whether ranks of one place compare what they read first, and hear of each other's
+            failures, as on a ``DeviceMesh``. Then each of them makes a strategy of its group, and
+            plays the same datasets.
         timeout: seconds to wait for the other ranks.
 
     Returns:
@@ -65,7 +67,7 @@ def form_data_parallel_group(
             raise UsageError(msg)
         return None
     formed = _formed.setdefault(world, {})
-    if (rank, size) not in formed:
+    if (rank, size, compares) not in formed:
         workers = ProcessGroupCommunicator(world)
         text = json.dumps((rank, size))
         shown = exchange(workers, "data-parallel group", text, timeout=timeout)
@@ -75,13 +77,14 @@ def form_data_parallel_group(
             own = next(members for members in groups if dist.get_rank() in members)
             # Its ranks alone, and named after them: a number would be that of other groups too.
             group = dist.new_group(own, use_local_synchronization=True)
-            _all_formed[group] = groups
-        formed[rank, size] = group
-    return formed[rank, size] or world
+            if compares:
+                _all_formed[group] = groups
+        formed[rank, size, compares] = group
+    return formed[rank, size, compares] or world
 
 
 def find_formed(group: dist.ProcessGroup | None) -> list[list[int]] | None:
-    """The ranks of a group from here, and of those formed with it; None for one from elsewhere."""
+    """The ranks of a group, and of those formed with it; None where there is nothing to compare."""
     return None if group is None else _all_formed.get(group)
 
 

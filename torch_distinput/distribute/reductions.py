@@ -192,8 +192,7 @@ def _check_alike(shown: list[Any]) -> None:
 
 def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     given = [_tensor(name, value) for value in values]
-    if any(tensor.dtype != given[0].dtype for tensor in given):
-        raise _make_shape_error(name, [_shape(tensor) for tensor in given])
+    given = _with_one_dtype(name, values, given)
     shown, is_number = given[0].dtype, all(map(_is_number, values, given))
     if is_number:
         given = [torch.as_tensor(value, dtype=torch.float64) for value in values]
@@ -208,6 +207,17 @@ def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
     dtype = given[0].dtype
     facts = (name, op.value, axis, str(shown), tuple(local.shape))
     return _Part(facts=facts, value=local, count=count, dtype=dtype, is_number=is_number)
+
+
+def _with_one_dtype(name: str, values: Values, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Numbers of Python beside tensors take theirs; what differs then is refused."""
+    pairs = zip(values, given, strict=True)
+    dtypes = {tensor.dtype for value, tensor in pairs if not isinstance(value, (int, float))}
+    if len(dtypes) > 1:
+        shown = ", ".join(map(_shape, given))
+        msg = f"Expected tensors of one dtype at {name} on all replicas, got {shown}. Convert them."
+        raise ValueError(msg)
+    return [tensor.to(dtype) for tensor in given for dtype in dtypes] or given
 
 
 def _is_number(value: Any, tensor: torch.Tensor) -> bool:
@@ -265,19 +275,20 @@ def _values(
     """The value of each local replica.
 
     A bare one stands for the same on each of them: in a mean that changes nothing, and what a
-    ``merge_call`` got was the same on each. Else it may be the worker's own, and is refused, as by
-    TensorFlow.
+    ``merge_call`` got, or ``run`` returned, was the same on each. Else it may be the worker's own,
+    and is refused, as by TensorFlow.
     """
     if isinstance(leaf, PerReplica):
         return leaf
     num_replicas = len(session.devices)
-    if num_replicas > 1 and not may_be_bare and not session.is_merging:
+    is_common = may_be_bare or session.is_merging or leaf in session.of_each_replica
+    if num_replicas > 1 and not is_common:
         msg = (
             f"Expected a PerReplica at {name}, with what each of the {num_replicas} local replicas "
-            f"has, got one {type(leaf).__name__}, which would count {num_replicas} times. Let "
-            "strategy.run return what each replica has. For the sum of what each worker has once, "
-            'such as a gradient of strategy.replicate, multiply reduce("mean", value) by '
-            "strategy.num_workers."
+            f"has, got one {type(leaf).__name__}, which would count {num_replicas} times. Pass "
+            "what strategy.run returns. For what the worker has once, such as a gradient of "
+            "strategy.replicate, pass PerReplica((value, *rest)), where the rest are zeros, or "
+            "have no rows."
         )
         raise ValueError(msg)
     return (leaf,) * num_replicas
@@ -328,8 +339,8 @@ def _check_axis(name: str, tensor: torch.Tensor, axis: int, cure: str) -> None:
 
 def _make_shape_error(name: str, shown: list[str]) -> ValueError:
     msg = (
-        f"Expected tensors of one shape and dtype at {name} on all replicas, got "
-        f"{', '.join(shown)}. Reduce over axis=0 or gather where the numbers of rows differ."
+        f"Expected tensors of one shape at {name} on all replicas, got {', '.join(shown)}. "
+        "Reduce over axis=0 or gather where the numbers of rows differ."
     )
     return ValueError(msg)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_distinput.cluster.liveness.heartbeat import Heartbeat
 from torch_distinput.cluster.membership import Membership, join_group
@@ -46,6 +47,7 @@ class Session:
         loss_steps: which steps a loss may belong to.
         ended_loops: where loops have ended, for what is combined afterwards.
         is_merging: whether a ``merge_call`` is under way, whose arguments the replicas have made.
+        of_each_replica: tensors of which each local replica has returned the same one.
         step_log: of the iterator made last among those that measure their steps; None without one.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
@@ -72,6 +74,7 @@ class Session:
         self.loss_steps = LossSteps()
         self.ended_loops = EndedLoops()
         self.is_merging = False
+        self.of_each_replica = WeakIdKeyDictionary()
         self.step_log: StepLog | None = None
         self.heartbeat = Heartbeat(self.communicator)
         if self.partners is not None:

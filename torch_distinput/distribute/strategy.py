@@ -216,8 +216,8 @@ class Strategy(ABC):
 
         Args:
             reduce_op: ``"sum"`` or ``"mean"``.
-            value: a structure of tensors or numbers, PerReplica with several local replicas. One
-                that is not is the same on each of them, which a sum refuses.
+            value: a structure of tensors or numbers, PerReplica with several local replicas. A
+                value that is none is that of each replica; ``"sum"`` refuses it.
             axis: None combines whole values of one shape. Otherwise each replica's tensor is first
                 reduced over these axes, and the mean is weighted by what they held: partial and
                 zero-row batches count right.

@@ -323,7 +323,7 @@ def _strategy(
     config: DistributedDataLoader.Config, dp_rank: int, dp_world_size: int
 ) -> tdi.Strategy:
     """The strategy of this rank's data-parallel group, made once."""
-    group = tdi.form_data_parallel_group(dp_rank, dp_world_size)
+    group = tdi.form_data_parallel_group(dp_rank, dp_world_size, compares=True)
     if group is None:
         return tdi.OneDeviceStrategy("cpu")
     made = config._strategies  # noqa: SLF001 - a field that torchtitan neither shows nor saves

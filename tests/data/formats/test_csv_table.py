@@ -208,7 +208,7 @@ def test_what_is_written_is_read(rows):
 
 
 def test_a_column_that_is_text_for_an_empty_field_alone_is_told(caplog):
-    csv_table._warn_of_blank.cache_clear()
+    csv_table._told.clear()
     for _ in range(2):
         batch, _ = read("a,b,c,d\n1,,x,1\n, ,,2\n3,,,3\n")
         assert batch["a"] == ["1", "", "3"]
@@ -224,7 +224,7 @@ def test_text_that_was_asked_for_is_not_told(caplog):
 
 
 def test_zeros_that_integers_do_not_keep_are_told(caplog):
-    csv_table._warn_of_zeros.cache_clear()
+    csv_table._told.clear()
     for _ in range(2):
         batch, _ = read("zip,n,share,name\n90210,0,00.5,007x\n 01234,-1,0.25,01\n")
         assert batch["zip"].tolist() == [90210, 1234]

@@ -239,7 +239,7 @@ class Heartbeat:
         waited = now - activity.since
         if waited < _ALONE_SECONDS or progress.number == self._said_alone:
             return
-        if leavers := self.peers.find_leavers(progress, self.stop.delivered):
+        if leavers := self.peers.find_leavers(progress, activity.topic, self.stop.delivered):
             self._said_alone = progress.number
             _log.warning(
                 "worker %d has been %s for %.0f s, and meanwhile others have left this loop (%s). "

@@ -165,11 +165,16 @@ class Peers:
             w for w, status in statuses.items() if status is None or status.activity != place.words
         )
 
-    def find_leavers(self, progress: IterationProgress, steps: int) -> list[int]:
+    def find_leavers(self, progress: IterationProgress, topic: str, steps: int) -> list[int]:
         """The workers that will not come to this one's step: they have left its iteration.
 
-        ``steps``: those that this one has delivered, over all iterators; who has delivered more
-        may be ahead.
+        Not who has begun another one: it may lie inside of this one, where this worker is late.
+
+        Args:
+            progress: in the iteration of this worker.
+            topic: its name.
+            steps: those that this one has delivered, over all iterators; who has delivered more
+                may be ahead.
         """
         end = (progress.number, LEFT)
         statuses = {worker: self.status(worker) for worker in self.in_view}
@@ -177,8 +182,10 @@ class Peers:
             worker
             for worker, status in statuses.items()
             if status
-            and (status.has_left or status.reached >= end)
             and status.steps <= steps
+            and (
+                status.has_left or (status.reached == end and status.activity.endswith(f" {topic}"))
+            )
         ]
 
     def describe(self, workers: Iterable[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import logging
 import re
@@ -236,8 +235,19 @@ class _Table:
         return True
 
 
-@functools.cache
+_told: set[tuple[str, str]] = set()
+
+
+def _is_new(what: str, name: str) -> bool:
+    """Whether this was not said of a column yet: thousands of files may have it."""
+    is_new = (what, name) not in _told
+    _told.add((what, name))
+    return is_new
+
+
 def _warn_of_blank(path: str, line: int, name: str) -> None:
+    if not _is_new("blank", name):
+        return
     _log.warning(
         "%s, line %d: column %r has an empty field, which makes it text, though all others are "
         "numbers. Write nan there for floats; or pass columns={%r: str}, with the other columns; "
@@ -249,8 +259,9 @@ def _warn_of_blank(path: str, line: int, name: str) -> None:
     )
 
 
-@functools.cache
 def _warn_of_zeros(path: str, line: int, name: str, text: str) -> None:
+    if not _is_new("zeros", name):
+        return
     _log.warning(
         "%s, line %d: column %r becomes int64, which does not keep the zeros in front of %r. If "
         "these are codes, pass columns={%r: str}, with the other columns; else give the type, "

@@ -162,7 +162,14 @@ def run_replicas(
         if len(calls) == 1:
             return run_one(session, calls[0])[0]
         results = run_in_turns(session, calls)
-    return regroup_values(results, is_shared)
+
+    def keep(*leaf: Any) -> bool:
+        is_kept = is_shared(*leaf)
+        if is_kept and isinstance(leaf[0], torch.Tensor):
+            session.of_each_replica[leaf[0]] = None  # a sum counts it for each of them
+        return is_kept
+
+    return regroup_values(results, keep)
 
 
 def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:

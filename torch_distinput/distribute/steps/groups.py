@@ -117,8 +117,9 @@ class _Groups(Iterator[StepGroup]):
         share = GroupShare(num_examples=group.num_examples, num_tokens=group.num_tokens)
         weights = self._weights
         shares = [share] * len(group) if weights is None else _weigh(group, share, weights)
+        made = StepGroup(map(_in_group, group, shares))
         self._begun = []
-        return StepGroup(map(_in_group, group, shares))
+        return made
 
 
 def _in_group(step: Step, share: GroupShare) -> Step:

@@ -36,7 +36,7 @@ def check_mode(trainer: Any) -> None:
     else:
         return
     loaders = list(combined.flattened)
-    unknown = [number for number, loader in enumerate(loaders) if not _has_length(loader)]
+    unknown = [number for number, loader in enumerate(loaders) if not knows_length(loader)]
     if unknown:
         msg = (
             f"Expected {len(loaders)} loaders whose numbers of steps are known, got number(s) "
@@ -45,7 +45,8 @@ def check_mode(trainer: Any) -> None:
         raise tdi.ConfigurationError(msg)
 
 
-def _has_length(loader: Any) -> bool:
+def knows_length(loader: Any) -> bool:
+    """Whether a loader knows how many steps it has."""
     if hasattr(loader, "count_steps"):  # ours; its len() also asks those beside it
         return loader.count_steps() is not None
     try:

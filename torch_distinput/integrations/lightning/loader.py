@@ -284,14 +284,15 @@ class Loader:
         last, epoch = trained.last, framework.epoch_of(self._trainer)
         return last.loaded is not None and last.is_over and epoch <= last.epoch
 
-    def _find_unknown(self) -> Loader | None:
+    def _find_unknown(self) -> Any:
         """A loader with which the epoch of this one may end, though nobody knows when; or None.
 
-        Lightning would take the length of this one for that of the epoch, and be surprised.
+        Lightning would take the length of this one for that of the epoch, and not validate there.
         """
-        ours = self._training_loaders if framework.ends_with_the_shortest(self._trainer) else []
-        others = ours if self in ours else []
-        return next((loader for loader in others if loader.count_steps() is None), None)
+        is_shortest = framework.ends_with_the_shortest(self._trainer)
+        loaders = framework.training_loaders(self._trainer) if is_shortest else []
+        others = loaders if any(loader is self for loader in loaders) else []
+        return next((loader for loader in others if not checks.knows_length(loader)), None)
 
     @property
     def _training_loaders(self) -> list[Loader]:
