@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 import torch_distinput as tdi
 from torch_distinput.inspect.progress import plain_bar
@@ -228,6 +229,15 @@ def test_a_rank_whose_bar_nobody_reads_trains_on(num_lines, with_tqdm, monkeypat
     monkeypatch.setenv("TQDM_MININTERVAL", "0")
     monkeypatch.setattr(sys, "stderr", BrokenPipe(num_lines))
     assert 4 == len(list(tdi.progress(make_dataset())))
+    other = threading.Thread(target=draw_a_bar, daemon=True)
+    other.start()
+    other.join(60)
+    assert not other.is_alive()
+
+
+def draw_a_bar():
+    """Of another library's, in its own thread."""
+    list(tqdm(range(3), file=io.StringIO()))
 
 
 def test_a_bar_of_tqdm_has_no_thread(monkeypatch):

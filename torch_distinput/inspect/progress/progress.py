@@ -141,7 +141,6 @@ class ProgressIterator(Distributed, StepIterator):
     def __init__(self, iterator: DistributedIterator, bar: _Bar | None) -> None:
         """Called by ``iter()``."""
         self._iterator = iterator
-        self._next = iterator.__next__
         self._bar = bar
         # A loop that is left drops this, and the line of the bar must end; at exit too, since
         # tqdm would draw its last line when the modules it needs are gone.
@@ -153,8 +152,15 @@ class ProgressIterator(Distributed, StepIterator):
 
     def __next__(self) -> Any:
         """Return the next step, as the iterator does, and move the bar."""
+        return self._move(self._iterator.__next__)
+
+    def _next_step(self) -> Any:
+        """The same, for ``steps()``."""
+        return self._move(self._iterator._next_step)  # noqa: SLF001 - as of an iterator
+
+    def _move(self, take: Callable[[], Any]) -> Any:
         try:
-            step = self._next()
+            step = take()
         except BaseException:
             self.close_bar()
             raise

@@ -24,6 +24,17 @@ class _ReadingBar(tqdm):  # type: ignore[misc] # tqdm has no types
         self._reading = reading
         super().__init__(**arguments)
 
+    def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
+        """Draw as tqdm does, whose own keeps the lock of all bars where drawing raises.
+
+        That is so when nobody reads the terminal any more; bars of other threads would wait for
+        ever.
+        """
+        if nolock or lock_args:
+            return super().refresh(nolock, lock_args)
+        with self._lock:
+            return super().refresh(nolock=True)
+
     @property
     def format_dict(self) -> dict[str, Any]:
         """What tqdm draws; a total that was too low grows, for which tqdm would drop the bar."""
