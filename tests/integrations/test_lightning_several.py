@@ -118,3 +118,29 @@ def test_loaders_that_end_nobody_knows_when_are_not_played_over_and_over():
     with pytest.raises(tdi.ConfigurationError, match=r"got number\(s\) 1 \(from 0\).*min_size"):
         fit(model, Both("max_size_cycle", "stream"), max_epochs=1)
     assert [] == model.trained
+
+
+class Plain:
+    """An iterable of somebody else's, without a length and without a dataset."""
+
+    def __iter__(self):
+        return iter([torch.zeros(1)] * 3)
+
+
+class BesideAnother(Both):
+    def train_dataloader(self):
+        long = Loader(self.trainer, SOURCES["indexed"](), global_batch_size=2)
+        return CombinedLoader({"other": Plain(), "long": long}, "min_size")
+
+
+class TrainingOnLong(Validating):
+    def training_step(self, batch, batch_idx):
+        self.trained.append(batch["long"].long().tolist())
+        return self.trainer.train_dataloader["long"].average_loss(batch["long"] * self.weight)
+
+
+def test_an_epoch_ends_with_an_iterable_of_somebody_else():
+    module, model = BesideAnother("min_size"), TrainingOnLong()
+    module.val, module._arguments = torch.arange(2.0), {"global_batch_size": 2}
+    fit(model, module, max_epochs=2)
+    assert [(3, [0, 1]), (6, [0, 1])] == model.validated

@@ -25,10 +25,10 @@ _formed: weakref.WeakKeyDictionary[
     dist.ProcessGroup, dict[tuple[int, int, bool], dist.ProcessGroup | None]
 ] = weakref.WeakKeyDictionary()
 """By default group, which ends with the job; None for the default group itself."""
-_all_formed: weakref.WeakKeyDictionary[dist.ProcessGroup, list[list[int]]] = (
+_compared: weakref.WeakKeyDictionary[dist.ProcessGroup, list[list[int]]] = (
     weakref.WeakKeyDictionary()
 )
-"""By group whose ranks compare: the ranks of it, and of those that were formed with it."""
+"""By a group of ranks that compare what they read: all groups that were formed with it."""
 
 
 def form_data_parallel_group(
@@ -78,14 +78,14 @@ def form_data_parallel_group(
             # Its ranks alone, and named after them: a number would be that of other groups too.
             group = dist.new_group(own, use_local_synchronization=True)
             if compares:
-                _all_formed[group] = groups
+                _compared[group] = groups
         formed[rank, size, compares] = group
     return formed[rank, size, compares] or world
 
 
-def find_formed(group: dist.ProcessGroup | None) -> list[list[int]] | None:
-    """The ranks of a group, and of those formed with it; None where there is nothing to compare."""
-    return None if group is None else _all_formed.get(group)
+def find_compared(group: dist.ProcessGroup | None) -> list[list[int]] | None:
+    """All groups formed with one, by their ranks; None if ranks of one place do not compare."""
+    return None if group is None else _compared.get(group)
 
 
 def _divide(places: list[tuple[int, int]], size: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from torch_distinput.cluster.data_parallel_group import find_formed
+from torch_distinput.cluster.data_parallel_group import find_compared
 from torch_distinput.cluster.mesh import (
     DataDims,
     MeshDim,
@@ -72,9 +72,9 @@ def find_cluster(
     if process_group is None and dist.get_world_size() == 1:
         return Membership(communicator=Alone(on_purpose=False))
     communicator = ProcessGroupCommunicator(process_group)
-    partners, formed = None, find_formed(process_group)
-    if formed is not None:
-        partners = find_partners(torch.tensor(formed), dist.get_rank(), broadcasts=False)
+    partners, groups_beside = None, find_compared(process_group)
+    if groups_beside is not None:
+        partners = find_partners(torch.tensor(groups_beside), dist.get_rank(), broadcasts=False)
     return Membership(communicator=communicator, partners=partners)
 
 

@@ -281,8 +281,8 @@ def _values(
     if isinstance(leaf, PerReplica):
         return leaf
     num_replicas = len(session.devices)
-    is_common = may_be_bare or session.is_merging or leaf in session.of_each_replica
-    if num_replicas > 1 and not is_common:
+    is_own = num_replicas > 1 and not (may_be_bare or session.is_merging)
+    if is_own and leaf not in session.of_each_replica:
         msg = (
             f"Expected a PerReplica at {name}, with what each of the {num_replicas} local replicas "
             f"has, got one {type(leaf).__name__}, which would count {num_replicas} times. Pass "

@@ -4,7 +4,7 @@ One thread for each strategy, started by its first ``iter()``. It alone talks to
 each attribute has one writer, and what is written is replaced as a whole, never changed in place.
 
     thread      writes                                      reads
-    heartbeat   peers, lost, _beats, _warned, _said_alone,  outside, inside, failed, _is_closed
+    heartbeat   peers, lost, _beats, _warned, _told_alone,  outside, inside, failed, _is_closed
                 _watch; sets _fresh
     main        outside, failed, progress                   peers, lost; waits for _fresh
     puller      inside, failed: whoever pulls steps, the    peers, lost
@@ -83,7 +83,7 @@ class Heartbeat:
         self._thread: Thread | None = None
         self._is_closed = False
         self._warned: Activity | None = None
-        self._said_alone = -1  # the last iteration of which it was said
+        self._told_alone = -1  # the last iteration of which it was said
         # A queue, because putting into it is allowed in a signal handler and in a finalizer.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._beats = 0
@@ -237,10 +237,10 @@ class Heartbeat:
         if activity is None or activity.verb != TRAINING or progress.is_left:
             return
         waited = now - activity.since
-        if waited < _ALONE_SECONDS or progress.number == self._said_alone:
+        if waited < _ALONE_SECONDS or progress.number == self._told_alone:
             return
         if leavers := self.peers.find_leavers(progress, activity.topic, self.stop.delivered):
-            self._said_alone = progress.number
+            self._told_alone = progress.number
             _log.warning(
                 "worker %d has been %s for %.0f s, and meanwhile others have left this loop (%s). "
                 "If it waits for them, as in a collective of DDP, they will not come: all workers "

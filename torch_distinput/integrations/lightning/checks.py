@@ -1,4 +1,4 @@
-"""What is refused at the border to Lightning, with its cure."""
+"""What Lightning would play wrongly: refused, with what to do instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_mode(trainer: Any) -> None:
     not save which have ended. Where all end with the shortest, a loader that is further in the data
     than others would average a loss over steps that are not trained.
     """
-    loop = trainer._active_loop  # noqa: SLF001 - as above
+    loop = trainer._active_loop  # noqa: SLF001 - as in framework.py
     combined = None if loop is None else loop._combined_loader  # noqa: SLF001
     if combined is None or len(combined.flattened) == 1:
         return

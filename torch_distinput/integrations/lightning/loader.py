@@ -88,7 +88,7 @@ class Loader:
         unknown = self._find_unknown()
         if self._num_steps is not None and unknown is None:
             return self._num_steps
-        dataset = self.dataset if unknown is None else unknown.dataset
+        dataset = self.dataset if unknown is None else getattr(unknown, "dataset", unknown)
         checks.check_limits(self._trainer, dataset, is_training=trained is not None)
         raise TypeError("The number of steps is not known before the data is read.")
 

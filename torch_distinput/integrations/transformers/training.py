@@ -82,7 +82,7 @@ class TrainLoader:
         self.prefetch_factor = None
         self.collate_fn = _as_it_is
 
-    def choose(self, policy: Any) -> None:
+    def choose_policy(self, policy: Any) -> None:
         """Play the epochs to come by a policy; None: by that for this number of processes.
 
         Where that has too few shards to deal out, another number may have had enough, and an epoch
@@ -128,7 +128,7 @@ class TrainRun:
         self._trained: tdi.Step | None = None
         self._num_updates = 0
         if resumed is not None and not resumed.has_ended:
-            loader.choose(resumed.policy)
+            loader.choose_policy(resumed.policy)
             self._dataset.load_state_dict(resumed.state)
 
     @property
@@ -149,15 +149,15 @@ class TrainRun:
         They are those of as many updates as there were before in this epoch, whatever an update
         was then.
         """
-        resumed = self.resumed
-        if resumed is not None and not resumed.has_ended and resumed.epoch == epoch:
-            dataset, self._start = self._dataset, resumed
-            dataset.set_epoch(epoch)
-        else:
-            self.loader.choose(None)
-            dataset = self._dataset
-            dataset.set_epoch(epoch)
-            self._start = SavedPosition(
+        start = self.resumed
+        if start is not None and (start.has_ended or start.epoch != epoch):
+            start = None
+        if start is None:
+            self.loader.choose_policy(None)
+        dataset = self._dataset
+        dataset.set_epoch(epoch)
+        if start is None:
+            start = SavedPosition(
                 state=dataset.state_dict(),
                 epoch=epoch,
                 delivered=0,
@@ -165,9 +165,10 @@ class TrainRun:
                 global_step=0,
                 has_ended=False,
             )
-        self._fetched, self._trained, self._num_updates = (), None, self._start.update_steps
+        self._start = start
+        self._fetched, self._trained, self._num_updates = (), None, start.update_steps
         self._num_steps, self._is_exhausted = count_steps(dataset), False
-        self.num_left = None if self._num_steps is None else self._num_steps - self._start.delivered
+        self.num_left = None if self._num_steps is None else self._num_steps - start.delivered
         self.loader.dataset.num_placeholders = skipped = self._num_updates * accumulation
         return skipped
 
