@@ -24,7 +24,7 @@ class PlainBar:
         self._is_open = True
         self._draw()
 
-    def update(self) -> None:
+    def show_steps(self) -> None:
         """Draw again if it is time to."""
         if time.perf_counter() >= self._due:
             self._draw()

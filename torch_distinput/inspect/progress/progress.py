@@ -66,7 +66,7 @@ def progress(
 
 
 class _Bar(Protocol):
-    def update(self) -> object: ...
+    def show_steps(self) -> object: ...
 
     def close(self) -> None: ...
 
@@ -151,7 +151,7 @@ class ProgressIterator(Distributed, StepIterator):
         return self
 
     def __next__(self) -> Any:
-        """Return the next step, as the iterator does, and move the bar."""
+        """Move the bar by the step that the loop comes back from, and return the next."""
         return self._move(self._iterator.__next__)
 
     def _next_step(self) -> Any:
@@ -159,20 +159,17 @@ class ProgressIterator(Distributed, StepIterator):
         return self._move(self._iterator._next_step)  # noqa: SLF001 - as of an iterator
 
     def _move(self, take: Callable[[], Any]) -> Any:
+        """Show the steps so far, then take the next: Ctrl-C in a bar must not lose a step."""
+        if self._bar is not None:
+            try:
+                self._bar.show_steps()
+            except _GONE:  # the other ranks would wait for one that stops because of its bar
+                self._bar = None
         try:
-            step = take()
+            return take()
         except BaseException:
             self.close_bar()
             raise
-        if self._bar is not None:
-            try:
-                self._bar.update()
-            except _GONE:  # the other ranks would wait for one that stops because of its bar
-                self._bar = None
-            except BaseException:  # Ctrl-C: the step is lost, so none may follow
-                self.close()
-                raise
-        return step
 
     def __getattr__(self, name: str) -> Any:
         """What the iterator has: ``last_step``, ``stats()``, ``state_dict()``, ..."""

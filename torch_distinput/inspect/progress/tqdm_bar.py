@@ -24,6 +24,15 @@ class _ReadingBar(tqdm):  # type: ignore[misc] # tqdm has no types
         self._reading = reading
         super().__init__(**arguments)
 
+    def show_steps(self) -> None:
+        """Move to the step that the iterator is at."""
+        self.update(self._reading.steps - self.n)
+
+    def close(self) -> None:
+        """Draw for the last time: the step that the loop was left in was delivered, too."""
+        self.n = self._reading.steps
+        super().close()
+
     def refresh(self, nolock: bool = False, lock_args: Any = None) -> Any:
         """Draw as tqdm does, whose own keeps the lock of all bars where drawing raises.
 
