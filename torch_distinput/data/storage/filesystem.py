@@ -1,4 +1,4 @@
-"""List and open files wherever they lie: the only file that knows fsspec.
+"""List and open files wherever they lie: with the walk of globs, all that knows fsspec.
 
 File systems are found anew wherever a file is listed or opened, so none is ever carried into a
 loader process.
@@ -27,8 +27,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_distinput.data.storage.compression import Decompressed, decompressor
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
+from torch_distinput.data.storage.glob_walk import find_matches
 from torch_distinput.data.storage.input_file import InputFile
-from torch_distinput.data.storage.local_folder import leads_back, store_local_folder
+from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
 from torch_distinput.data.storage.retries import Retries, attempt
 from torch_distinput.data.storage.shared_listing import share_listing
@@ -115,7 +116,7 @@ def load_file(url: str, storage_options: Options) -> bytes | None:
     """Return the content of a small file; None if there is none."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     try:
-        return cast("bytes", system.cat_file(inner))
+        return attempt(lambda: cast("bytes", system.cat_file(inner)), Retries())
     except FileNotFoundError:
         return None
 
@@ -268,16 +269,13 @@ def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
 def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
     system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
     if not has_magic(inner) or ("*" not in inner and system.exists(inner)):
-        info = system.info(inner)
+        info = attempt(lambda: system.info(inner), Retries())
         if info["type"] == "directory":
             msg = f"Expected a file or a glob, got the directory {pattern!r}. Append '/*'."
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
     behind_cache = system.fs if isinstance(system, CachingFileSystem) else system
-    if isinstance(behind_cache, LocalFileSystem):
-        matches = _LinkedFolders().glob(inner, detail=True, ways_back="**" not in inner)
-    else:
-        matches = system.glob(inner, detail=True)
+    matches = find_matches(behind_cache, inner)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {
         name: behind_cache.info(name) if info.get("islink") else info
@@ -292,20 +290,6 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
         msg = f"No file matches {pattern!r}. Check the pattern and the working directory."
         raise FileNotFoundError(msg)
     return files
-
-
-class _LinkedFolders(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Local files for globs, which enter links to folders as those of Python do."""
-
-    def ls(
-        self, path: str, detail: bool = False, *, ways_back: bool = True, **kwargs: Any
-    ) -> list[Any]:
-        listed: list[Any] = super().ls(path, detail=detail, **kwargs)
-        for number, info in enumerate(listed if detail else ()):
-            link = info["name"] if info.get("islink") else ""
-            if link and os.path.isdir(link) and (ways_back or not leads_back(link)):
-                listed[number] = self.info(link)
-        return listed
 
 
 def _in_chain(pattern: str, found: str) -> str:

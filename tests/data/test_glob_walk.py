@@ -1,0 +1,108 @@
+"""Folders of a glob that cannot be listed: fsspec takes them for empty ones."""
+
+from __future__ import annotations
+
+import errno
+import logging
+
+import fsspec
+import pytest
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from torch_distinput.data.storage import filesystem, retries
+
+FILES = ["a/1.txt", "b/2.txt"]
+
+
+class Tree(AsyncFileSystem):
+    """A network storage of two folders with a file in each."""
+
+    protocol = "tree"
+
+    async def _ls(self, path, detail=True, **kwargs):
+        path = self._strip_protocol(path).rstrip("/")
+        if path in ("root/a", "root/b"):
+            names = {f"root/{name}": "file" for name in FILES if f"root/{name}".startswith(path)}
+        elif path == "root":
+            names = {"root/a": "directory", "root/b": "directory"}
+        else:
+            raise FileNotFoundError(path)
+        return [{"name": name, "type": kind, "size": 2} for name, kind in names.items()]
+
+    async def _info(self, path, **kwargs):
+        found = await self._ls(path.rpartition("/")[0])
+        return next(info for info in found if info["name"] == path)
+
+
+@pytest.fixture(params=["local", "network"])
+def fails(request, tmp_path, monkeypatch):
+    """The glob, and how to make the listings of b fail, with these errors one after another."""
+    monkeypatch.setattr(retries, "_FIRST_PAUSE", 0)
+    for name in FILES:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("x\n")
+    is_local = request.param == "local"
+    system, name = (LocalFileSystem, "ls") if is_local else (Tree, "_ls")
+    fsspec.register_implementation("tree", Tree, clobber=True)
+    listed = getattr(system, name)
+
+    def fail(errors):
+        left = iter(errors)
+
+        def list_or_fail(self, path, *args, **kwargs):
+            if str(path).rstrip("/").endswith("/b") and (error := next(left, None)):
+                raise error
+            return listed(self, path, *args, **kwargs)
+
+        async def list_later(self, path, *args, **kwargs):
+            return await list_or_fail(self, path, *args, **kwargs)
+
+        monkeypatch.setattr(system, name, list_or_fail if is_local else list_later)
+
+    root = str(tmp_path) if is_local else "tree://root"
+    return root, fail
+
+
+def found(root, pattern="*/*.txt"):
+    """The files of a glob below the root."""
+    paths = [info.path for info in filesystem.list_files([f"{root}/{pattern}"], {})]
+    return [path[-len(FILES[0]) :] for path in paths]
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "**/*.txt"])
+def test_a_failure_that_passes_loses_no_file(fails, pattern):
+    root, fail = fails
+    fail([OSError(errno.EIO, "busy"), ConnectionResetError("reset")])
+    assert FILES == found(root, pattern)
+
+
+def test_a_failure_that_stays_is_an_error(fails):
+    root, fail = fails
+    fail([OSError(errno.EIO, "broken disk")] * 20)
+    with pytest.raises(OSError, match="broken disk.*after 5 attempts"):
+        found(root)
+
+
+def test_a_folder_that_may_not_be_listed_is_left_out_and_told(fails, caplog):
+    """As of a shell; lost+found is one."""
+    root, fail = fails
+    fail([PermissionError(errno.EACCES, "not yours")] * 20)
+    with caplog.at_level(logging.WARNING):
+        assert FILES[:1] == found(root)
+    assert "1 folders are left out" in caplog.text
+    assert "not yours" in caplog.text
+
+
+def test_a_folder_that_has_gone_is_empty(fails, caplog):
+    root, fail = fails
+    fail([FileNotFoundError("gone")] * 20)
+    assert FILES[:1] == found(root)
+    assert not caplog.records
+
+
+def test_the_file_systems_of_others_are_not_watched(fails):
+    root, _ = fails
+    found(root)
+    system, _ = fsspec.core.url_to_fs(root)
+    assert ("_ls" if isinstance(system, Tree) else "ls") not in vars(system)
