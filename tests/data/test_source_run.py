@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from torch.utils.data import IterableDataset
 
+from tests.distribute.stateful_sources import Shuffled, order_of
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.states import make_place, next_epoch
 
@@ -80,3 +81,19 @@ def test_what_is_played_from_a_start(start, epoch, expected, is_new):
     source, _ = half_an_epoch()
     run = SourceRun(Count() if is_new else source, start, epoch=epoch)
     assert expected == list(run.items)
+
+
+@pytest.mark.parametrize(
+    "is_left", [True, False, None], ids=["left", "its state is loaded", "distributed once more"]
+)
+def test_an_epoch_begins_again_that_went_on_here_and_was_read_to_its_end(is_left):
+    """The source was never at its beginning in this process, and is behind its end now."""
+    run = SourceRun(Shuffled(), epoch=0)
+    for _ in range(4):
+        next(run.items)
+    saved, beginning = run.place(example=4), run.beginning(example=0)
+    source = Shuffled()
+    assert order_of(0)[4:] == list(SourceRun(source, saved, epoch=0).items)
+    left = next_epoch(saved, 0, ended=False)
+    again = {True: left, False: beginning, None: None}[is_left]
+    assert order_of(0) == list(SourceRun(source, again, epoch=0).items)

@@ -64,6 +64,7 @@ class _History:
     """What this process knows of a source that was started in it.
 
     Attributes:
+        is_new: it was not started here before, so it begins by itself where it began elsewhere.
         first_state: its state when it was started first, if it keeps it itself.
         began_from: the words from which the last run began.
         last_states: the last states in that run.
@@ -73,6 +74,7 @@ class _History:
             where it is itself, and may go on as the newest only.
     """
 
+    is_new: bool = True
     first_state: str | None = None
     began_from: str | None = None
     last_states: deque[str] = field(default_factory=lambda: deque(maxlen=2))
@@ -210,6 +212,8 @@ class SourceRun:
             return iterator
         epochs, place = read_after(words)
         if not epochs:
+            if self._history.first_state is None and self._epoch_start is not None:
+                self._history.first_state = read_new(self._epoch_start)
             return self._iterate_from(words)
         if known is None or not known.is_followed_by(words):
             # Play what came before to its end, for what that changes in the source.
@@ -224,11 +228,11 @@ class SourceRun:
 
     def _start_at_first(self, words: str, state: str) -> Iterator[Any]:
         """Start it where it was at its first beginning of all."""
-        if self._history.first_state is None:  # in a new process it is there by itself,
+        if self._history.is_new:  # it is there by itself,
             iterator = self._start_anew(is_first=True)
             if self._history.first_state == state:
                 return iterator
-            self._history.first_state = state  # unless it has drawn another seed
+        self._history.first_state = state  # unless it has drawn another seed
         if hears_epochs(self._source):  # what it said may be of another epoch than it is told
             return self._restart(words)
         return self._iterate_from(state)
@@ -237,7 +241,7 @@ class SourceRun:
         """Start another epoch in place of one that began there, and may have been left half-way."""
         self._epoch_start = begin
         state = read_new(begin)
-        if state is not None and self._history.first_state is None:
+        if state is not None and self._history.is_new:
             return self._start_anew(is_first=True)
         states = split_states(begin if state is None else state)
         # A loader would take the words for those of its next epoch.
@@ -263,6 +267,7 @@ class SourceRun:
 
     def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
         source = self._source
+        self._history.is_new = False
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
         states = split_states(state)
