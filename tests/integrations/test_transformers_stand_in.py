@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+import torch
 from transformers import Trainer
 
-from tests.integrations.trainers import examples, trainer_on
+from tests.integrations.trainers import Regression, examples, trainer_on
 from torch_distinput.integrations.transformers import DistributedInputMixin
 from torch_distinput.testing import run_ranks
 
@@ -47,3 +49,81 @@ def test_a_batch_that_stands_in_is_told(tmp_path):
         trained = [[("loss", fact), ("train", fact, fact, fact)] for fact in stands_in]
         evaluated = [[("predict", fact), ("loss", fact)] for fact in stands_in]
         assert [call for calls in trained + evaluated for call in calls] == told
+
+
+class MeanOfTokens(torch.nn.Module):
+    """It divides by the tokens of an example: NaN where there are none."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, tokens, mask, labels=None):
+        logits = self.scale * (tokens * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": (logits[:, 0] - labels).square().mean(), "logits": logits}
+
+
+def texts(count):
+    return [
+        {"tokens": [float(number)] * 3, "mask": [1.0] * 3, "labels": 2.0 * number}
+        for number in range(count)
+    ]
+
+
+def resume(strategy, folder):
+    """Five examples: the first step has two for each rank, the second one none for the last."""
+    arguments = {"num_train_epochs": 1, "save_strategy": "steps", "save_steps": 1, "seed": 1}
+    arguments |= {"learning_rate": 0.01, "per_device_eval_batch_size": 2}
+    found = []
+    for checkpoint in (None, str(folder / "checkpoint-1")):
+        made = {"model": MeanOfTokens(), "source": texts(5), "evaluated": texts(1)}
+        with trainer_on(strategy, folder, **made, **arguments) as trainer:
+            trainer.train(resume_from_checkpoint=checkpoint)
+            found.append((float(trainer.model.scale.detach()), trainer.evaluate()["eval_loss"]))
+    return found
+
+
+def test_a_rank_without_rows_in_its_first_step_runs_a_batch_of_another_one(tmp_path):
+    """After a restart, and in an evaluation; one made up of zeros had a loss that is NaN."""
+    (first, again), other = run_ranks(partial(resume, folder=tmp_path), 2, timeout=120)
+    assert [first, again] == other
+    assert 1 < first[0]
+    assert 0 == first[1]
+    assert first == again
+
+
+def predict_after_training(strategy, folder):
+    arguments = {"per_device_eval_batch_size": 2, "num_train_epochs": 1}
+    with trainer_on(strategy, folder, source=examples(4), **arguments) as trainer:
+        trainer.train()
+        output = trainer.predict([{"numbers": 3.0}])
+        return output.predictions.shape, output.label_ids, output.metrics.get("test_loss")
+
+
+def test_what_stands_in_is_of_the_same_data(tmp_path):
+    """A rank without rows does not take a batch that it has trained, which has labels."""
+    results = run_ranks(partial(predict_after_training, folder=tmp_path), 2, timeout=120)
+    assert [((1, 1), None, None)] * 2 == results
+
+
+class TwoRows(Regression):
+    """It gives two rows for each example."""
+
+    def forward(self, numbers, labels=None):
+        output = super().forward(numbers, labels)
+        return {**output, "logits": output["logits"].repeat(2, 1)}
+
+
+def predict_two_rows(strategy, folder):
+    arguments = {"model": TwoRows(), "per_device_eval_batch_size": 3}
+    with trainer_on(strategy, folder, **arguments) as trainer:
+        with pytest.raises(ValueError, match=r"Expected 3 rows.*got a tensor of shape \(6, 1\)"):
+            trainer.predict(examples(6))
+        return True
+
+
+def test_a_model_with_more_rows_than_examples_is_refused(tmp_path):
+    """Half of its rows would be left out."""
+    assert all(run_ranks(partial(predict_two_rows, folder=tmp_path), 2, timeout=120))

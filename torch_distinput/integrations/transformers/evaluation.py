@@ -18,6 +18,7 @@ from accelerate.utils import recursively_apply
 
 import torch_distinput as tdi
 from torch_distinput.integrations.accelerate import DistributedLoader
+from torch_distinput.integrations.transformers.stand_in import StandIn
 
 
 @final
@@ -36,12 +37,17 @@ class EvaluationLoader:
     """What ``get_eval_dataloader`` and ``get_test_dataloader`` return: this process's batches.
 
     Each ``iter()`` plays the dataset from its beginning, as epoch 0.
+
+    Attributes:
+        dataset: knows how many examples there were.
+        stand_in: for this process where it has no rows.
     """
 
     def __init__(
         self, dataset: tdi.DistributedDataset, accelerator: Accelerator, num_examples: int | None
     ) -> None:
         self.dataset = _Evaluated(num_examples or 0)
+        self.stand_in = StandIn()
         self._loader = DistributedLoader(dataset, accelerator)
 
     def __len__(self) -> int:
@@ -54,6 +60,7 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Any]:
         self._loader.set_epoch(0)
         self.dataset.num_examples = 0
+        self.stand_in = StandIn()
         for batch in self._loader:
             self.dataset.num_examples += self.step.num_examples
             yield batch
@@ -71,10 +78,19 @@ class EvaluationLoader:
 
 @final
 class RowGatherer:
-    """Gathers the rows of the step in use, as Trainer's ``gather_function``."""
+    """Gathers the rows of the step in use, as Trainer's ``gather_function``.
 
-    def __init__(self, loader: EvaluationLoader, accelerator: Accelerator) -> None:
+    Args:
+        loader: of this evaluation.
+        accelerator: of the Trainer.
+        num_repeats: as often Trainer repeats a loss before it gathers it.
+    """
+
+    def __init__(
+        self, loader: EvaluationLoader, accelerator: Accelerator, *, num_repeats: int
+    ) -> None:
         self._loader = loader
+        self._num_repeats = num_repeats
         self._accelerator = accelerator
         self._step: tdi.Step | None = None
         self._own_rows = self._most_rows = 0
@@ -96,14 +112,16 @@ class RowGatherer:
         self._real = (places < counts[:, None]).flatten()
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        if len(tensor) < self._own_rows:
+        num_rows, expected = len(tensor), self._own_rows
+        is_loss = tensor.ndim == 1 and num_rows == self._num_repeats and num_rows >= expected
+        if num_rows != expected and not is_loss and expected:  # without rows it is a stand-in's
             msg = (
-                f"Expected at least {self._own_rows} rows, one for each example of the batch, got "
-                f"{len(tensor)}. Let the model return a row for each example, and "
+                f"Expected {expected} rows, one for each example of the batch, got a tensor of "
+                f"shape {tuple(tensor.shape)}. Let the model return a row for each example, and "
                 "per_device_eval_batch_size be the rows of a batch."
             )
             raise ValueError(msg)
-        own = tensor[: self._own_rows]  # a loss comes repeated for a whole batch
+        own = tensor[:expected]
         missing = own.new_zeros((self._most_rows - len(own), *own.shape[1:]))
         gathered: torch.Tensor = self._accelerator.gather(torch.cat([own, missing]))
         return gathered[self._real.to(gathered.device)] if self._real is not None else gathered

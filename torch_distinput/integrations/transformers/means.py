@@ -30,6 +30,28 @@ def count_items(batch: Any, num_rows: int, shifts_labels: bool) -> torch.Tensor:
     return labels.ne(-100).sum().double()
 
 
+def average_loss(
+    trainer: Any, loss: torch.Tensor, batch: Any, num_rows: int, *, is_scaled: bool
+) -> torch.Tensor:
+    """The mean over all examples of a step of evaluation; processes may have none.
+
+    Args:
+        trainer: on all processes.
+        loss: of this process.
+        batch: what it was to be the loss of.
+        num_rows: the examples of that.
+        is_scaled: it is divided by the labels of all processes, if there are any.
+    """
+    has_labels = isinstance(batch, Mapping) and "labels" in batch
+    shifts_labels = trainer._loss_shifts_labels  # noqa: SLF001 - as the mixin asks for it
+    items = count_items(batch, num_rows, shifts_labels).to(loss.device)
+    weight = torch.ones_like(items) if is_scaled and has_labels else items
+    share = torch.where(items == 0, 0, loss.double()) * weight
+    sums = trainer.accelerator.gather(torch.stack([share, weight])[None]).sum(0)
+    average: torch.Tensor = (sums[0] / sums[1]).to(loss.dtype)
+    return average
+
+
 def try_losses(trainer: Any, batch: Any) -> torch.Tensor:
     """The loss as one of 1 item, and of 2; a model that divides by them halves it."""
     training, losses = trainer.model.training, []

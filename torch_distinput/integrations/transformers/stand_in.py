@@ -2,30 +2,56 @@
 
 Many models of Transformers raise for a batch of zero rows (``mask.view(len(mask), -1)``), and DDP
 waits for every process. So such a process runs the batch that it had before, and its loss is
-divided by infinity: exactly 0, and so are its gradients.
+divided by infinity: exactly 0, and so are its gradients. In the first step there was none before,
+and it runs the batch of another process: one that we make up might be data that no model expects,
+and a loss that is NaN is NaN also when it is divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, send_to_device
 
 
 @final
 class StandIn:
-    """The last batch of this process that had rows."""
+    """The last batch of this process that had rows; until there is one, that of another process.
+
+    Of one run over one dataset: batches of another one may have other columns.
+    """
 
     def __init__(self) -> None:
         self._last: Any = None
+        self._has_begun = False
+
+    def begin(self, batch: Any, num_rows: int, accelerator: Accelerator) -> None:
+        """In the first step, on all processes: who has no rows gets the batch of one that has.
+
+        Each step has rows on some process.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        device = accelerator.device
+        counts = accelerator.gather(torch.tensor([num_rows], device=device)).tolist()
+        if all(counts):
+            return
+        giver = next(process for process, own in enumerate(counts) if own)
+        is_giver = giver == accelerator.process_index
+        given = [send_to_device(batch, "cpu") if is_giver else None]
+        broadcast_object_list(given, from_process=giver)
+        if not num_rows:
+            self._last = send_to_device(given[0], device)
 
     def fill(self, batch: Any, num_rows: int) -> Any:
         """The batch itself; one that stands in for it if it has no rows."""
         if num_rows:
             self._last = batch
-            return batch
-        return _map_tensors(_one_row, batch) if self._last is None else self._last
+        return self._last
 
 
 @final
@@ -49,16 +75,21 @@ class FilledBatches(list[Any]):
 
 def without_rows(batch: Any) -> Any:
     """A batch of the same structure with no rows."""
-    return _map_tensors(lambda tensor: tensor.new_empty((0, *tensor.shape[1:])), batch)
-
-
-def _one_row(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.new_zeros((1, *tensor.shape[1:]))
-
-
-def _map_tensors(change: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
     if isinstance(batch, Mapping):
-        return {key: _map_tensors(change, value) for key, value in batch.items()}
+        return {key: without_rows(value) for key, value in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_map_tensors(change, value) for value in batch)
-    return change(batch) if isinstance(batch, torch.Tensor) else batch[:0]
+        return tuple(map(without_rows, batch))
+    is_tensor = isinstance(batch, torch.Tensor)
+    return batch.new_empty((0, *batch.shape[1:])) if is_tensor else batch[:0]
+
+
+def ignore_labels(batch: Any) -> Any:
+    """The batch with labels that Trainer does not count."""
+    if not isinstance(batch, Mapping):
+        return batch
+    ignored = {
+        name: torch.full_like(batch[name], -100)
+        for name in ("labels", "shift_labels")
+        if isinstance(batch.get(name), torch.Tensor)
+    }
+    return {**batch, **ignored}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -25,14 +25,19 @@ from torch_distinput.integrations.transformers.checks import (
     check_wrapped,
 )
 from torch_distinput.integrations.transformers.evaluation import EvaluationLoader, RowGatherer
-from torch_distinput.integrations.transformers.means import count_items, try_losses, warn_of_mean
+from torch_distinput.integrations.transformers.means import (
+    average_loss,
+    count_items,
+    try_losses,
+    warn_of_mean,
+)
 from torch_distinput.integrations.transformers.sources import (
     LoaderArguments,
     count_examples,
     distribute,
     has_index,
 )
-from torch_distinput.integrations.transformers.stand_in import FilledBatches, StandIn
+from torch_distinput.integrations.transformers.stand_in import FilledBatches, StandIn, ignore_labels
 from torch_distinput.integrations.transformers.training import TrainLoader, TrainRun
 from torch_distinput.integrations.versions import check_names
 
@@ -157,6 +162,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             folder = get_last_checkpoint(self.args.output_dir)
         is_read = folder and not self.args.ignore_data_skip
         self._resumed = SavedPosition.read(Path(str(folder))) if is_read else None
+        self._stand_in = StandIn()
         try:
             return super().train(resume_from_checkpoint, **kwargs)
         finally:
@@ -219,6 +225,8 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if not batches:
             self.control.should_epoch_stop = True
         rows = [*run.num_rows, *[0] * (len(batches) - len(run.num_rows))]
+        if batches:
+            self._stand_in.begin(batches[0], rows[0], self.accelerator)
         self._given = given = FilledBatches(map(self._stand_in.fill, batches, rows), rows)
         if given:
             self._check_loss(given[0], rows[0])
@@ -311,7 +319,8 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         check_gathering(self.args)
         before: Any = self.gather_function
         self._evaluated = dataloader
-        self.gather_function = RowGatherer(dataloader, self.accelerator)
+        repeats = self.args.eval_batch_size
+        self.gather_function = RowGatherer(dataloader, self.accelerator, num_repeats=repeats)
         try:
             return super().evaluation_loop(dataloader, *args, **kwargs)
         finally:
@@ -323,28 +332,15 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         """As of Trainer; the loss is that of the step on all processes."""
         if self._evaluated is None:
             return tuple(super().prediction_step(model, inputs, *args, **kwargs))
-        given = self._stand_in.fill(inputs, self._evaluated.num_rows)
-        self._check_loss(given, self._evaluated.num_rows)
-        if given is not inputs and isinstance(given, Mapping) and "labels" in given:
-            given = {**given, "labels": torch.full_like(given["labels"], -100)}  # not to be counted
+        stand_in, num_rows = self._evaluated.stand_in, self._evaluated.num_rows
+        stand_in.begin(inputs, num_rows, self.accelerator)
+        given = stand_in.fill(inputs, num_rows)
+        self._check_loss(given, num_rows)
+        counts_labels = self.model_accepts_loss_kwargs or self.compute_loss_func is not None
+        if counts_labels and not num_rows:
+            given = ignore_labels(given)
         loss, logits, labels = super().prediction_step(model, given, *args, **kwargs)
         if loss is not None:
-            loss = self._average_loss(loss, inputs)
+            is_scaled = counts_labels and self.args.average_tokens_across_devices
+            loss = average_loss(self, loss, inputs, num_rows, is_scaled=is_scaled)
         return loss, logits, labels
-
-    def _average_loss(self, loss: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """The mean over all examples of the step; processes may have none."""
-        assert self._evaluated is not None
-        args, has_labels = self.args, isinstance(inputs, Mapping) and "labels" in inputs
-        is_scaled = (
-            args.average_tokens_across_devices
-            and has_labels
-            and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None)
-        )
-        num_rows = self._evaluated.num_rows
-        items = count_items(inputs, num_rows, self._loss_shifts_labels).to(loss.device)
-        weight = torch.ones_like(items) if is_scaled else items
-        share = torch.where(items == 0, 0, loss.double()) * weight
-        sums = self.accelerator.gather(torch.stack([share, weight])[None]).sum(0)
-        average: torch.Tensor = (sums[0] / sums[1]).to(loss.dtype)
-        return average
