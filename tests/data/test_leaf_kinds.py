@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -72,3 +75,11 @@ def test_a_long_list_is_measured_by_some_of_its_rows():
         rows = ["x" * 10_000, *["x"] * (number - 1)] * (512 // number)
         assert leaf_kinds.LIST.num_bytes(rows) == pytest.approx(512 // number * 10_000, rel=0.2)
     assert 0 == leaf_kinds.LIST.num_bytes([])
+
+
+@pytest.mark.parametrize("name", ["numpy.ma", "torch_distinput.data.files.dataset"])
+def test_a_module_that_another_thread_is_about_to_import(name, monkeypatch):
+    """It is there, and what it defines is not there yet."""
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset([1, 2, 3], global_batch_size=2)
+    assert [[1, 2], [3]] == [step.tolist() for step in dataset]

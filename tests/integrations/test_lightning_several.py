@@ -65,6 +65,27 @@ def test_several_training_loaders(mode, source, num_steps, limit, tmp_path):
         assert model.trained == model.trained[:count] + second.trained
 
 
+@pytest.mark.parametrize(
+    ("mode", "accumulated", "is_refused"),
+    [
+        *[("max_size_cycle", 2, True), ("max_size_cycle", 3, False), ("max_size_cycle", 4, True)],
+        *[("max_size", 2, False), ("min_size", 2, False)],
+    ],
+)
+def test_a_loader_is_not_played_again_in_the_midst_of_an_optimizer_step(
+    mode, accumulated, is_refused
+):
+    """The mean over the examples of that step would be two means, added up."""
+    model, limits = TrainingOnBoth(), {"max_epochs": 2, "accumulate_grad_batches": accumulated}
+    if is_refused:
+        with pytest.raises(tdi.ConfigurationError, match="got one of 3 steps behind 0"):
+            fit(model, Both(mode), **limits)
+        assert [] == model.trained
+    else:
+        fit(model, Both(mode), **limits)
+        assert len(model.trained) == (6 if mode == "min_size" else 10)
+
+
 class Streams(Both):
     """The short one is a stream; the long one too, unless ``source`` is another."""
 

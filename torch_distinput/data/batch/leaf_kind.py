@@ -134,9 +134,12 @@ def unsound_layout(tensor: torch.Tensor) -> TypeError:
 
 
 def is_masked(kind: type) -> bool:
-    """Whether it is NumPy's array with a mask; who has one has imported its module."""
-    module = sys.modules.get("numpy.ma")
-    return module is not None and issubclass(kind, module.MaskedArray)
+    """Whether it is NumPy's array with a mask; who has one has imported its module.
+
+    Another thread may be about to import it: then the class is not there yet.
+    """
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return masked is not None and issubclass(kind, masked)
 
 
 def masked_array(name: str) -> TypeError:

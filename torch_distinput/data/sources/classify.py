@@ -154,9 +154,12 @@ def _is_buckets(source: Any) -> bool:
 
 
 def _is_file_dataset(source: Any) -> bool:
-    """Who has one has imported it; the others need no files, and no fsspec."""
+    """Who has one has imported it; the others need no files, and no fsspec.
+
+    Another thread may be about to import it: then the class is not there yet.
+    """
     module = sys.modules.get("torch_distinput.data.files.dataset")
-    return module is not None and isinstance(source, module.FileDataset)
+    return isinstance(source, getattr(module, "FileDataset", ()))
 
 
 def _is_distributed(source: Any) -> bool:

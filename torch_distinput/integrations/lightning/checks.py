@@ -1,12 +1,22 @@
-"""What Lightning would play wrongly: refused, with what to do instead."""
+"""What Lightning would play wrongly, refused with what to do instead; and what it leaves, told."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, NoReturn
+import logging
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch_distinput as tdi
-from torch_distinput.integrations.lightning.framework import steps_done, training_loaders
+from torch_distinput.integrations.lightning.framework import (
+    repeats_the_shorter,
+    steps_done,
+    training_loaders,
+)
+
+if TYPE_CHECKING:
+    from torch_distinput.integrations.lightning.training_progress import LoaderPosition
+
+_log = logging.getLogger(__name__)
 
 
 def check_mode(trainer: Any) -> None:
@@ -43,6 +53,43 @@ def check_mode(trainer: Any) -> None:
             f"{', '.join(map(str, unknown))} (from 0) without: {why}"
         )
         raise tdi.ConfigurationError(msg)
+
+
+def check_groups(trainer: Any, size: int, *, done: int, left: int, room: float) -> None:
+    """Refuse a loader that is played again in the midst of a step of the optimizer.
+
+    Its steps before that, and those after, would each be averaged for themselves.
+
+    Args:
+        trainer: accumulates ``size`` batches.
+        size: ``accumulate_grad_batches``.
+        done: steps that it counts in this epoch before the first one of the loader.
+        left: steps of the loader until it is played again.
+        room: steps that the trainer takes until then, or until the epoch ends.
+    """
+    if left < room and (done + left) % size and repeats_the_shorter(trainer):
+        msg = (
+            f"Expected a loader that ends with a step of the optimizer, got one of {left} steps "
+            f"behind {done}, with accumulate_grad_batches={size} and a longer loader beside it: "
+            "Lightning plays it again in the midst of a step, whose loss would not be the mean "
+            'over its examples. Return CombinedLoader(loaders, "max_size"), repeat its source in '
+            "the dataset (a sampler, an endless stream), or accumulate nothing."
+        )
+        raise tdi.ConfigurationError(msg)
+
+
+def warn_of_rest(last: LoaderPosition, num_steps: int | None, source: Any) -> None:
+    """Say that Lightning goes on to the next epoch without the rest of this one."""
+    _log.warning(
+        "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
+        "reason). What else there is of its source (%s) is not trained in this epoch. "
+        "The next one starts from the beginning of the source: in another order with "
+        "shuffle=True, otherwise with the same examples again. (Logged once.)",
+        last.epoch,
+        last.num_steps,
+        "" if num_steps is None else f" of {num_steps}",
+        getattr(source, "__name__", type(source).__name__),
+    )
 
 
 def knows_length(loader: Any) -> bool:

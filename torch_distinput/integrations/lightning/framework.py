@@ -96,6 +96,11 @@ def ends_with_the_shortest(trainer: Any) -> bool:
     return combined is not None and bool(combined._mode == "min_size")  # noqa: SLF001
 
 
+def repeats_the_shorter(trainer: Any) -> bool:
+    """Whether loaders that end before others are played again in the same epoch."""
+    return bool(trainer.fit_loop._combined_loader._mode == "max_size_cycle")  # noqa: SLF001
+
+
 def waits_for_the_longest(trainer: Any) -> bool:
     """Whether loaders that end before others have nothing in the rest of an epoch."""
     return bool(trainer.fit_loop._combined_loader._mode == "max_size")  # noqa: SLF001 - as above

@@ -6,7 +6,6 @@ to have a look: an epoch begins when its first step is asked for.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,8 +31,6 @@ from torch_distinput.integrations.wrapping import refuse_item
 
 if TYPE_CHECKING:
     import torch
-
-_log = logging.getLogger(__name__)
 
 
 @final
@@ -229,17 +226,7 @@ class Loader:
         if self._was_cut_short or not self._trainer.is_global_zero:
             return
         self._was_cut_short = True
-        known = "" if self._num_steps is None else f" of {self._num_steps}"
-        _log.warning(
-            "The trainer has ended epoch %d after %d%s steps (limit_train_batches or another "
-            "reason). What else there is of its source (%s) is not trained in this epoch. "
-            "The next one starts from the beginning of the source: in another order with "
-            "shuffle=True, otherwise with the same examples again. (Logged once.)",
-            trained.last.epoch,
-            trained.last.num_steps,
-            known,
-            getattr(self._source, "__name__", type(self._source).__name__),
-        )
+        checks.warn_of_rest(trained.last, self._num_steps, self._source)
 
     @property
     def _used(self) -> DeliveredStep:
@@ -345,6 +332,10 @@ class Loader:
         else:
             done = self._num_done()
             room = framework.steps_of_epoch(self._trainer, self._num_steps) - done
+            if self._trained is not None and self._num_steps is not None:
+                before = self._trained.last.num_steps if self._is_resumed else 0
+                left = self._num_steps - before
+                checks.check_groups(self._trainer, size, done=done, left=left, room=room)
             found = grouped(steps, size, done=done, room=room, weights=self._weights)
         is_unknown = self._trained is not None and self._num_steps is None
         return note_last(found) if is_unknown and framework.has_length(self._trainer) else found
