@@ -233,3 +233,13 @@ def test_few_objects_of_a_batch_are_looked_into():
     for digest, some in zip(digests, (images, others), strict=True):
         digest.add(some)
     assert digests[0].taken() != digests[1].taken()
+
+
+def test_bytes_that_mean_nothing_do_not_count():
+    """A long double has some, which are as they were in memory before."""
+    one, other = np.zeros(2, np.longdouble), np.empty(2, np.longdouble)
+    other.view(np.uint8)[:] = 0xFF
+    other[:] = 0
+    assert fingerprint(one) == fingerprint(other)
+    other[1] = np.longdouble(1) / 3
+    assert fingerprint(one) != fingerprint(other)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import IterableDataset
 
 from tests.distribute.stateful_sources import Shuffled, order_of
 from torch_distinput.data.user_sources.run import SourceRun
-from torch_distinput.data.user_sources.states import make_place, next_epoch
+from torch_distinput.data.user_sources.states import (
+    make_place,
+    next_epoch,
+    pack_state,
+    unpack_state,
+)
 
 
 def place(number, *words):
@@ -97,3 +106,36 @@ def test_an_epoch_begins_again_that_went_on_here_and_was_read_to_its_end(is_left
     left = next_epoch(saved, 0, ended=False)
     again = {True: left, False: beginning, None: None}[is_left]
     assert order_of(0) == list(SourceRun(source, again, epoch=0).items)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"at": 3},
+        {"at": (1, 2), 3: float("inf")},
+        {"seen": {1, 2}, "bytes": b"a"},
+        {"at": np.int64(3), "of": [np.float32(0.5), np.bool_(True)]},
+        np.random.RandomState(1).get_state(),
+        np.random.Generator(np.random.MT19937(1)).bit_generator.state,
+        np.random.default_rng(1).bit_generator.state,
+        torch.Generator().manual_seed(1).get_state(),
+        {"names": np.array(["a", "bc"]), "at": np.datetime64("2020-01-01")},
+    ],
+)
+def test_a_state_of_a_source_is_read_as_it_was_written(state):
+    same = unpack_state(pack_state(state))
+    if isinstance(state, torch.Tensor):
+        assert torch.equal(same, state)
+    else:
+        np.testing.assert_equal(same, state)
+    assert type(same) is type(state)
+    if isinstance(state, dict):
+        assert list(map(type, state.values())) == list(map(type, same.values()))
+
+
+@pytest.mark.parametrize(
+    "value", [deque([1]), Count, np.array([None]), np.random.default_rng(1)], ids=str
+)
+def test_a_state_that_could_not_be_read_again_is_refused_when_it_is_written(value):
+    with pytest.raises(TypeError, match="plain values, tensors and NumPy's arrays"):
+        pack_state({"at": [value]})

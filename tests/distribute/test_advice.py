@@ -67,6 +67,10 @@ def test_one_rank_leaves_its_loop():
         (torch.zeros(9, 2), 0),
         ((torch.zeros(9), torch.zeros(9)), 0),
         ([torch.zeros(()), torch.zeros(())], 0),
+        (([1.0] * 9, [2.0] * 9), 1),
+        (([1.0] * 2, [2.0] * 2), 0),
+        (([1.0] * 9, [2.0] * 8), 0),
+        ([[1.0] * 9, [2.0] * 9], 0),
     ],
 )
 def test_columns_in_a_list(caplog, source, expected):
@@ -76,7 +80,7 @@ def test_columns_in_a_list(caplog, source, expected):
             lambda strategy: strategy.distribute_dataset(source, global_batch_size=2),
             num_workers=2,
         )
-    assert expected == caplog.text.count("If they are columns, pass a tuple")
+    assert expected == caplog.text.count("If they are columns, ")
 
 
 def test_datasets_of_one_class_are_told_apart(caplog):

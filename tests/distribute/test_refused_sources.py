@@ -114,6 +114,11 @@ class TestRefused:
         with pytest.raises(TypeError, match=words):
             one().distribute_dataset(Series({2: 10.0, 0: 20.0}), global_batch_size=size)
 
+    def test_lists_in_a_dict(self):
+        """It may be of columns; it is no list of examples."""
+        with pytest.raises(TypeError, match=r"Got dict; its columns are to be tensors"):
+            one().distribute_dataset({"x": [1, 2], "y": [3, 4]}, global_batch_size=2)
+
     def test_distributed_twice(self):
         """A distributed dataset is no source."""
         dataset = one().distribute_dataset(range(4), global_batch_size=2)

@@ -248,6 +248,7 @@ class Digest:
             self._tensor(tensor, depth)
 
     def _array(self, value: np.ndarray[Any, Any], depth: int) -> None:
+        value = value.astype(str) if value.dtype.char in "gG" else value  # they have padding
         label = (_name_of(value.dtype), *value.shape)
         if value.dtype.hasobject:
             self._words.append(label)

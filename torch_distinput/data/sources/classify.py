@@ -137,6 +137,8 @@ def not_a_source(source: Any) -> TypeError:
         hint = "; pass its columns: {name: frame[name].to_numpy() for name in frame.columns}"
     elif _is_series(source):
         hint = ", whose [i] is the value with the label i; pass its values: series.to_numpy()"
+    elif isinstance(source, Mapping):
+        hint = "; its columns are to be tensors, arrays or PackedStrings: torch.tensor(column)"
     expected = "; ".join(kind.value for kind in SourceKind)
     return TypeError(f"Expected a source: {expected}. Got {type(source).__name__}{hint}.")
 

@@ -43,19 +43,30 @@ def _warn_of_counting(source: Any, num_workers: int) -> None:
 
 
 def _warn_of_listed_columns(source: Any) -> None:
-    """A list holds examples, however much those look like columns: they would be stacked."""
-    if type(source) is not list or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
+    """A list holds examples, however much those look like columns: they would be stacked.
+
+    So does a tuple of lists.
+    """
+    if type(source) not in (list, tuple) or not 2 <= len(source) <= _MOST_LISTED_COLUMNS:
         return
-    if not all(isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source):
-        return
-    num_rows = {len(item) for item in source}
+    if type(source) is list:
+        what, cure = "list", "pass a tuple or a dict of them"
+        are_columns = all(
+            isinstance(item, (torch.Tensor, np.ndarray)) and item.ndim for item in source
+        )
+    else:
+        what, cure = "tuple of lists", "make tensors or arrays of them"
+        are_columns = all(type(item) is list for item in source)
+    num_rows = {len(item) for item in source} if are_columns else set()
     if len(num_rows) == 1 and max(num_rows) > len(source):
         _log.warning(
-            "A list holds examples, got one of %d tensors or arrays with %d rows each, which "
-            "count as %d examples. If they are columns, pass a tuple or a dict of them.",
+            "A %s holds examples, got one of %d with %d rows each, which count as %d examples. "
+            "If they are columns, %s.",
+            what,
             len(source),
             *num_rows,
             len(source),
+            cure,
         )
 
 

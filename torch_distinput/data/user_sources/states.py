@@ -29,9 +29,11 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
@@ -47,6 +49,8 @@ _BOTH = "both:"
 _AFTER = "after "
 _LEFT = "left:"
 _NEW = "new:"
+_NUMPY = "torch_distinput.numpy"
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor)
 
 
 def has_state(source: Any) -> bool:
@@ -208,7 +212,11 @@ def split_states(state: str | None) -> list[str]:
 
 
 def pack_state(state: Any) -> str:
-    """JSON where that keeps the state as it is, else what ``torch.load`` reads safely."""
+    """JSON where that keeps the state as it is, else what ``torch.load`` reads safely.
+
+    Raises:
+        TypeError: if it could not be read again.
+    """
     try:
         text = json.dumps(state)
         if json.loads(text) == state:
@@ -216,8 +224,22 @@ def pack_state(state: Any) -> str:
     except (TypeError, ValueError, RuntimeError):
         pass
     content = io.BytesIO()
-    torch.save(state, content)
-    return _PACKED + base64.b64encode(content.getvalue()).decode()
+    plain = _without_numpy(state)
+    torch.save(plain, content)
+    text = _PACKED + base64.b64encode(content.getvalue()).decode()
+    if not _is_plain(plain):  # now, as a restart would be too late
+        try:
+            unpack_state(text)
+        except pickle.UnpicklingError as error:
+            content.seek(0)
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(content)
+            msg = (
+                "Expected a state_dict() of plain values, tensors and NumPy's arrays and numbers, "
+                f"got one with {', '.join(names) or 'something else'}, which is not read from a "
+                "file, as it might run code. Return what it is made of, such as a str or a dict."
+            )
+            raise TypeError(msg) from error
+    return text
 
 
 def unpack_state(text: str) -> Any:
@@ -225,4 +247,39 @@ def unpack_state(text: str) -> Any:
     if not text.startswith(_PACKED):
         return json.loads(text)
     content = base64.b64decode(text.removeprefix(_PACKED))
-    return torch.load(io.BytesIO(content), weights_only=True)
+    return _with_numpy(torch.load(io.BytesIO(content), weights_only=True))
+
+
+def _without_numpy(state: Any) -> Any:
+    """NumPy's arrays and numbers as the content of a file, since torch takes them for unsafe."""
+    if isinstance(state, (np.ndarray, np.generic)) and not state.dtype.hasobject:
+        file = io.BytesIO()
+        np.save(file, state)
+        return {_NUMPY: (file.getvalue(), isinstance(state, np.generic))}
+    return _map_items(_without_numpy, state)
+
+
+def _with_numpy(state: Any) -> Any:
+    """The same back again."""
+    if type(state) is dict and _NUMPY in state:
+        content, is_number = state[_NUMPY]
+        array = np.load(io.BytesIO(content))
+        return array[()] if is_number else array
+    return _map_items(_with_numpy, state)
+
+
+def _map_items(change: Callable[[Any], Any], state: Any) -> Any:
+    kind = type(state)
+    if kind is dict:
+        return {key: change(value) for key, value in state.items()}
+    return kind(map(change, state)) if kind in (list, tuple) else state
+
+
+def _is_plain(state: Any) -> bool:
+    """Whether it surely can be read again; to try it would take as long as to save it."""
+    kind = type(state)
+    if kind is dict:
+        return all(_is_plain(key) and _is_plain(value) for key, value in state.items())
+    if kind in (list, tuple):
+        return all(map(_is_plain, state))
+    return kind in _PLAIN
