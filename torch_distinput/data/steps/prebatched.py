@@ -30,7 +30,7 @@ from torch_distinput.plan.progress.position import ResumePoint
 from torch_distinput.plan.progress.route import ReadPlan, ReadSegment
 
 NUM_MARKED = 4
-"""Global batches at the start of a shared stream that the workers compare."""
+"""Global batches at the start of a shared stream that the workers compare by content."""
 
 
 @final
@@ -149,10 +149,15 @@ def _placed(chunk: Chunk, segment: int) -> Chunk:
 
 
 def fingerprint_batch(chunk: Chunk, number: int, splitter: Splitter) -> int:
-    """A fingerprint, for the first global batches of a stream that several workers share."""
-    compared = splitter.shared and splitter.topology.num_workers > 1 and number < NUM_MARKED
-    if not compared:
+    """A number that several workers compare, who share a stream.
+
+    A fingerprint of the first global batches, and of the others the number of rows: one that is
+    shorter on some worker would lose what the others have more, and the end tells nobody of it.
+    """
+    if not splitter.shared or splitter.topology.num_workers == 1:
         return 0
+    if number >= NUM_MARKED:
+        return chunk.num_rows
     mark, unchecked = examine(chunk.data)
     for name in unchecked:
         say_unchecked(name)

@@ -183,7 +183,9 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
     def _cut_streaming_shared(self, reader: RowReader) -> Iterator[CutRows]:
         """The same where all workers read the stream: pass over the pieces of the others.
 
-        The first batches are held all the same, to be compared between the workers.
+        The first batches are held all the same, to be compared between the workers; of the others
+        they compare how many rows they have. So the rest of a batch is passed over before a step
+        of it is handed on, but behind its rows, which the source may write over.
         """
         yield from self._cut_buffered(reader, limit=NUM_MARKED)
         (cut,) = self._splitter.cut(self._size)
@@ -196,8 +198,9 @@ class RebatchDataset(IterableDataset[CutRows | ReadReport]):
             # The others' places are not asked for, and here the piece may begin later.
             first = not cut.start and chunk is not None
             trace = self._trace(chunk, number) if chunk and first else NO_TRACE
-            yield self._streaming_step(cut, chunk, trace)
+            step = self._streaming_step(cut, chunk, trace)
             seen += reader.skip(self._size - cut.start - cut.num_rows)
+            yield step._replace(mark=seen)
             if seen < self._size:
                 return
 
