@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import weakref
 
@@ -18,10 +19,15 @@ META = torch.device("meta")  # any device that is not the CPU
 
 
 class Stream:
-    """What torch.Stream is to an accelerator's backend; entered, it is the current one."""
+    """What torch.Stream is to an accelerator's backend; entered, it is the current one.
 
-    def __init__(self, device):
+    Made from the numbers of another one, it is the same stream, as another object.
+    """
+
+    def __init__(self, device=None, *, stream_id=None, device_index=0, device_type=0):
         self.log = []
+        self.stream_id = next(NUMBERS) if stream_id is None else stream_id
+        self.device_index, self.device_type = device_index, device_type
         LIVE.add(self)
 
     def __enter__(self):
@@ -50,6 +56,7 @@ class Event:
         """It is."""
 
 
+NUMBERS = itertools.count()
 LIVE: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -194,8 +201,24 @@ class TestAnAccelerator:
         assert [("wait event", id(marker))] == self.current.log
 
     def test_a_device_has_one_stream(self, accelerator):
-        """For the life of the process: torch keeps the memory of a stream for that stream."""
-        assert AcceleratorBackend(META)._side is AcceleratorBackend(META)._side
+        """For the life of the process: torch keeps the memory of a stream for that stream.
+
+        Each iterator has an object of its own for it, as ``with`` keeps there what was current.
+        """
+        one, other = AcceleratorBackend(META)._side, AcceleratorBackend(META)._side
+        assert one.stream_id == other.stream_id
+        assert one is not other
+
+
+class TestReplicaFunctions:
+    """They have threads of their own, and work on the streams of who calls ``run``."""
+
+    def test_their_streams(self, accelerator, monkeypatch):
+        entered = []
+        monkeypatch.setattr(torch.accelerator, "set_stream", entered.append)
+        strategy = tdi.MirroredStrategy(["meta:0", "cpu", "meta:0"])
+        strategy.run(lambda: None)
+        assert [accelerator, accelerator] == entered
 
 
 class TestNothingIsLeft:

@@ -152,9 +152,18 @@ class AcceleratorBackend:
     copies_at_once = False
 
     def __init__(self, device: torch.device) -> None:
-        """Take the side stream of a device."""
+        """Take the side stream of a device, by an object of its own.
+
+        Entered by ``with``, a stream notes in its object what was current before. Threads of two
+        iterators that share one would give each other's back.
+        """
         self._device = device
-        self._side = _side_stream(device)
+        shared = _side_stream(device)
+        self._side = torch.Stream(
+            stream_id=shared.stream_id,
+            device_index=shared.device_index,
+            device_type=shared.device_type,
+        )
 
     def enter_thread(self) -> None:
         """Current devices are per thread."""

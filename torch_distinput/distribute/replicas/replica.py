@@ -185,7 +185,7 @@ def run_one(session: Session, fn: Callable[[], Any]) -> list[Any]:
 
 def run_in_turns(session: Session, fns: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run one function per local replica, in replica order; at collectives they wait."""
-    carried = ThreadState()
+    carried = ThreadState(session.devices)
     turns = [_Turn(session, replica, fn, carried) for replica, fn in enumerate(fns)]
     try:
         _play(session, turns)

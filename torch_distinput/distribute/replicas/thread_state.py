@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._device import DeviceContext
+
+from torch_distinput.device.current_stream import enter_stream, find_current_streams
 
 # Private names of torch, which has no public ones to ask for modes or to enter them again. Entering
 # them by ``with`` would begin them anew: a FlopCounterMode counts from zero then.
@@ -29,8 +32,12 @@ class ThreadState:
     """The state of the thread in which it is made.
 
     Several threads may enter it, as long as one of them runs at a time: a mode may count.
+
+    Args:
+        devices: whose current streams it takes.
     """
 
+    devices: InitVar[Iterable[torch.device]]
     grad: bool = field(default_factory=torch.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: list[tuple[str, torch.dtype]] = field(init=False)
@@ -39,9 +46,11 @@ class ThreadState:
     saved_tensors: Any = field(init=False)
     function_modes: list[Any] = field(init=False)
     dispatch_modes: list[Any] = field(init=False)
+    streams: dict[torch.device, torch.Stream] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Note the devices under autocast, the hooks of saved tensors, and the modes."""
+    def __post_init__(self, devices: Iterable[torch.device]) -> None:
+        """Note streams, the devices under autocast, the hooks of saved tensors, and the modes."""
+        self.streams = find_current_streams(devices)
         accelerator = torch.accelerator.current_accelerator()
         kinds = ["cpu"] + ([accelerator.type] if accelerator else [])
         self.autocast = [
@@ -60,6 +69,8 @@ class ThreadState:
         stack = ExitStack()
         if device.type != "cpu":
             torch.accelerator.set_device_index(device)  # per thread, and the thread is the run's
+        if device in self.streams:  # else what it computes would not wait for its arguments
+            enter_stream(self.streams[device])
         if self.default.type != "cpu":  # a default of the replica's kind is the replica's device
             stack.enter_context(device if device.type == self.default.type else self.default)
         stack.enter_context(torch.inference_mode(self.inference))
