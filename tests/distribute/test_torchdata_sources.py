@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import partial
 
 import pytest
@@ -114,3 +115,49 @@ def test_batches_of_a_function_that_overtake_each_other_are_warned_of(make, capl
         tdi.OneDeviceStrategy("cpu").distribute_datasets_from_function(lambda _: make())
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"batches of a {type(make()).__name__} with in_order=False" in said
+
+
+LONG_COUNT = 100  # more than nodes read ahead
+
+
+class Noting(nodes.BaseNode):
+    """Counts, and notes at each reset how many threads of nodes behind it are still reading."""
+
+    def __init__(self):
+        super().__init__()
+        self.at, self.num_reading = 0, []
+
+    def reset(self, initial_state=None):
+        super().reset(initial_state)
+        self.num_reading.append(sum(thread.is_alive() for thread in self.readers()))
+        self.at = 0 if initial_state is None else initial_state["at"]
+
+    def readers(self):
+        """Threads of torchdata that read from this node."""
+        threads = [thread for thread in threading.enumerate() if hasattr(thread, "_args")]
+        return [thread for thread in threads if thread._args[:1] == (self,)]
+
+    def next(self):
+        if self.at == LONG_COUNT:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def get_state(self):
+        return {"at": self.at}
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_threads_of_nodes_have_ended_when_an_epoch_begins(goes_on):
+    """Of an epoch that was left they would take examples of the next one."""
+    node, one = Noting(), tdi.OneDeviceStrategy("cpu")
+    source = nodes.Prefetcher(nodes.ParallelMapper(node, int, num_workers=2), 2)
+    dataset = one.distribute_dataset(source, global_batch_size=4)
+    for _ in range(3):
+        iterator = iter(dataset)
+        next(iterator)
+        assert node.readers()
+        if goes_on:
+            dataset.load_state_dict(dataset.state_dict())
+    assert list(range(12 * goes_on, LONG_COUNT)) == [x for step in dataset for x in step.tolist()]
+    assert {0} == set(node.num_reading)

@@ -57,14 +57,19 @@ def tell_epoch(source: Any, epoch: int) -> None:
 def telling(source: Any, epoch: int) -> Iterator[None]:
     """The same, and let nobody tell another epoch meanwhile."""
     with AtEpoch(source, epoch, anew=True):
-        parts = list(_parts_to_tell(source))
-        for part in parts:
-            if not _knows_epochs(part):
-                _set_counter(part, epoch)
-        persistent = getattr(source, "persistent_workers", False)
-        if persistent and any(part is source.dataset for part in filter(_knows_epochs, parts)):
-            _warn_of_persistence(type(source.dataset).__name__)
-        yield
+        _set_counters(source, epoch)
+        yield  # and hold no part of it: torchdata's nodes end their threads when nobody does
+
+
+def _set_counters(source: Any, epoch: int) -> None:
+    """Set the counters of those who count epochs themselves, and warn of who will not hear."""
+    parts = list(_parts_to_tell(source))
+    for part in parts:
+        if not _knows_epochs(part):
+            _set_counter(part, epoch)
+    persistent = getattr(source, "persistent_workers", False)
+    if persistent and any(part is source.dataset for part in filter(_knows_epochs, parts)):
+        _warn_of_persistence(type(source.dataset).__name__)
 
 
 def hears_epochs(source: Any) -> bool:
