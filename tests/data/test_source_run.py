@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from tests.distribute.stateful_sources import Shuffled, order_of
+from tests.distribute.stateful_sources import Forgetful, OwnIterator, Shuffled, order_of
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.states import (
     make_place,
@@ -139,3 +139,15 @@ def test_a_state_of_a_source_is_read_as_it_was_written(state):
 def test_a_state_that_could_not_be_read_again_is_refused_when_it_is_written(value):
     with pytest.raises(TypeError, match="plain values, tensors and NumPy's arrays"):
         pack_state({"at": [value]})
+
+
+@pytest.mark.parametrize("make", [Shuffled, OwnIterator, Forgetful])
+def test_an_epoch_that_was_left_begins_alike_here_and_in_a_new_process(make):
+    """Also that of a source which forgets in ``__iter__`` what was loaded."""
+    source = make()
+    run = SourceRun(source, epoch=0)
+    for _ in range(4):
+        next(run.items)
+    left = next_epoch(run.place(example=4), 0, ended=False)
+    assert order_of(0) == list(SourceRun(source, left, epoch=1).items)
+    assert order_of(0) == list(SourceRun(make(), left, epoch=1).items)

@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset
 import torch_distinput as tdi
 from tests.distribute.example_sources import BATCHES, SHARDS, batches
 from tests.distribute.resumes import make_of, run
-from tests.distribute.stateful_sources import Shuffled
+from tests.distribute.stateful_sources import Late, Shuffled
 from tests.distribute.street import one, stream_of
+from torch_distinput.data.sources.examples import ExampleReader
+from torch_distinput.plan.progress.route import Shard
 
 COUNT = 40
 SAID = "begins with other examples"
@@ -169,6 +171,18 @@ def test_one_worker_marks_for_all(policy):
     source = SHARDS if policy == "file" else stream_of(range(20))
     _, state = run(make_of(source, 4, policy=policy), (3, 1), steps=1)
     assert state.count("mark") == 1
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_a_source_that_tells_nothing_before_its_first_example(is_same, caplog):
+    """In its second epoch, until it has told of a place; a new process would begin with another."""
+    source, shard = Late(), Shard(epoch=1, marked=True)
+    source.epoch = 1
+    place = ExampleReader(source, shard).take(2).place
+    again = Late()
+    again.epoch = int(is_same)
+    ExampleReader(again, shard, place.start).take(COUNT)
+    assert is_same == (SAID not in caplog.text)
 
 
 def test_a_state_without_a_mark(caplog):

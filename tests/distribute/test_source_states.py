@@ -16,6 +16,7 @@ from tests.distribute.stateful_sources import (
     BATCHES,
     COUNT,
     EXAMPLES,
+    Forgetful,
     OwnIterator,
     Shuffled,
     Told,
@@ -211,7 +212,7 @@ def test_an_epoch_that_was_left_begins_again(name, num_workers):
     simulate(work, num_workers=num_workers)
 
 
-@pytest.mark.parametrize("make", [Shuffled, OwnIterator])
+@pytest.mark.parametrize("make", [Shuffled, OwnIterator, Forgetful])
 @pytest.mark.parametrize("num_asked", [0, 1, 5])
 def test_a_pass_set_aside_takes_no_epoch(make, num_asked):
     """The next epochs have the orders they would have had, after none, some or all of one."""

@@ -1,7 +1,8 @@
 """Does a source that is read again begin as it did?
 
-A source without a state of its own is resumed by passing over as many examples as were played. Who
-draws another order then loses some and repeats others. So a place in such a source holds a mark of
+A source without a state of its own is resumed by passing over as many examples as were played; and
+so is one that has no state before its first example, until it has told of a place. Who draws
+another order then loses some and repeats others. So a place in such a source holds a mark of
 what it began with, and whoever starts it again from there compares:
 
     ["source", ["example", 0], ["mark", [8, 1234567]]]     8 items, and a fingerprint of them
@@ -63,10 +64,10 @@ class Beginning:
             yield item
         if self._expected and self._mark != self._expected:
             _log.warning(
-                "%s begins with other examples than when the state was saved. It has no state of "
-                "its own, so as many examples as were played are passed over: if it draws another "
-                "order each time, some are lost and others come again. Let the order follow from "
-                "a fixed seed and set_epoch(), give the source state_dict() and "
+                "%s begins with other examples than when the state was saved. It had not told a "
+                "state there, so as many examples as were played are passed over: if it draws "
+                "another order each time, some are lost and others come again. Let the order "
+                "follow from a fixed seed and set_epoch(), give the source state_dict() and "
                 "load_state_dict(), or start a new epoch without the state. If only the contents "
                 "of its examples are random or have changed, nothing is lost.",
                 self._name,

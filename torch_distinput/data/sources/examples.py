@@ -84,7 +84,7 @@ class ExampleReader:
         self._start = start if self._position else self._run.beginning(example=0)
         self._examples = self._run.items
         self._beginning = None
-        if shard.marked and not self._run.has_state:
+        if shard.marked and not self._run.tells_beginning:
             self._beginning = Beginning(source, start)
             self._examples = self._beginning.watch(self._examples)
         self._witness = None

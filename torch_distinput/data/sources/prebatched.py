@@ -51,7 +51,7 @@ class ReadyStream:
             run = start_run(deal_shard(self.source, shard), start, epoch=shard.epoch)
             place = Cursor(start=start if number else run.beginning(batch=0, row=0))
             beginning, items = None, _read_at_epoch(run)
-            if shard.marked and not run.has_state:
+            if shard.marked and not run.tells_beginning:
                 beginning = Beginning(self.source, start, most=1)
                 items = beginning.watch(items)
             for batch in items:

@@ -37,11 +37,11 @@ class BookmarkedRun:
 
     Attributes:
         items: what it yields.
-        has_state: it can tell where it is.
+        tells_beginning: its copies all begin there.
         at_epoch: nothing; it is told its epoch, and nobody else has it.
     """
 
-    has_state = True
+    tells_beginning = True
     at_epoch = AtEpoch(None, 0)
 
     def __init__(self, source: Any, start: Start, *, epoch: int | None) -> None:

@@ -160,9 +160,9 @@ class SourceRun:
         self.items = iterate_as_single_process(iterator, end)
 
     @property
-    def has_state(self) -> bool:
-        """Whether it, or its iterator, can tell where it is."""
-        return bool(self._holders)
+    def tells_beginning(self) -> bool:
+        """Whether it, or its iterator, has told where its epoch begins."""
+        return self._epoch_start is not None
 
     def beginning(self, **numbers: int) -> Start:
         """Where its epoch begins; None if it does not tell."""
@@ -250,6 +250,9 @@ class SourceRun:
             load = self._source.reset if is_node(self._source) else self._source.load_state_dict
             load(unpack_state(states[0]))
         iterator = self._start_anew()
+        is_own = iterator is self._source and not is_node(self._source)
+        if rewinds and is_own and not hears_epochs(self._source):
+            _load_again(iterator, states[0])
         if rewinds and self._epoch is not None and loads_late(self._source):
             tell_epoch(self._source, self._epoch)  # what it has loaded may be of another one
         return iterator
@@ -321,10 +324,16 @@ def _load_and_start(source: Any, state: Any) -> Iterator[Any]:
         iterator.load_state_dict(unpack_state(before))
     else:
         iterator = start_source(source)
-        if iterator is source and pack_state(iterator.state_dict()) != before:
-            iterator.load_state_dict(unpack_state(before))
+        if iterator is source:
+            _load_again(iterator, before)
     own: Iterator[Any] = iterator
     return own
+
+
+def _load_again(iterator: Any, words: str) -> None:
+    """What a source forgot that is its own iterator: ``__iter__`` may begin an epoch."""
+    if pack_state(iterator.state_dict()) != words:
+        iterator.load_state_dict(unpack_state(words))
 
 
 def _refer_to(iterator: Any) -> Callable[[], Any]:
