@@ -184,6 +184,13 @@ class TestMethods:
         flat = [x for step in steps for batch in step for x in batch]
         assert flat[:12] != flat[12:]
 
+    def test_random_filters_do_not_depend_on_who_reads(self, files):
+        kept = files.map(int).filter(lambda _, rng: rng.random() < 0.5)
+        found = [play(kept, 4, *cluster, epochs=2) for cluster in ((1, 1), (2, 1), (3, 2))]
+        flat = [sorted(x for w in ws for s in w for b in s for x in b) for ws in found]
+        assert 0 < len(flat[0]) < 24
+        assert all(flat[0] == other for other in flat)
+
     def test_random_maps_are_independent_of_each_other(self, files):
         """Each operation draws from a key of its own, in each repetition."""
 

@@ -135,3 +135,22 @@ def test_text_on_one_worker_and_bytes_on_another(tmp_path, types, policy):
     else:
         found = [value for own in simulate(work, num_workers=2) for value in own]
         assert [values[kind] for kind in types for _ in range(2)] == found
+
+
+def test_whole_numbers_that_floats_do_not_hold(tmp_path):
+    """Beside a float they would be rounded; alone they are not."""
+    records = [{"i": i, "x": 2**53 + 1} for i in range(4)]
+    play(tmp_path / "a.jsonl", records)
+    with pytest.raises(tdi.SourceError, match="'x' that fit torch.float64, got 9007199254740993"):
+        play(tmp_path / "b.jsonl", [*records[:3], {"i": 3, "x": 0.5}])
+    play(tmp_path / "c.jsonl", [{"i": 0, "x": 2**53}, {"i": 1, "x": 0.5}])
+
+
+@pytest.mark.parametrize("made", [None, {}, ()])
+def test_a_map_that_returns_nothing(tmp_path, made):
+    """As one whose return statement was forgotten."""
+    (tmp_path / "a.txt").write_text("1\n2\n")
+    files = tdi.FileDataset(str(tmp_path / "a.txt")).map(lambda _: made)
+    dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(files, global_batch_size=2)
+    with pytest.raises(tdi.SourceError, match=r"got .* as example 0. Return the example"):
+        next(iter(dataset))

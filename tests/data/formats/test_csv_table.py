@@ -84,7 +84,7 @@ def test_the_beginning_of_a_file_decides(monkeypatch):
     assert batch["a"].dtype == torch.int64
     assert batch["b"] == ["x", "y", "w"]
     assert [where for where, _ in reported] == ["line 4", "line 6"]
-    expected = "expected torch.int64 in column 'a', got '3.5'. Fix the file, or give the type"
+    expected = "expected torch.int64 in column 'a', got '3.5'. Fix the file, or give another type"
     assert reported[0][1].startswith(expected)
 
 
@@ -229,9 +229,24 @@ def test_zeros_that_integers_do_not_keep_are_told(caplog):
         batch, _ = read("zip,n,share,name\n90210,0,00.5,007x\n 01234,-1,0.25,01\n")
         assert batch["zip"].tolist() == [90210, 1234]
     (told,) = caplog.messages  # of no other column: one zero is a number, and texts keep theirs
-    assert "line 3: column 'zip' becomes int64" in told
+    assert "line 3: column 'zip' becomes torch.int64" in told
     assert "in front of '01234'" in told
     assert "columns={'zip': str}" in told
+
+
+def test_zeros_of_codes_among_floats_are_told(caplog):
+    csv_table._told.clear()
+    batch, _ = read("zip\n01234\n0.5\n")
+    assert batch["zip"].tolist() == [1234, 0.5]
+    assert "line 2: column 'zip' becomes torch.float64" in caplog.text
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**63), 2**63, 10**30])
+def test_whole_numbers_that_floats_do_not_hold_are_text(number):
+    """As ids of 64 bits are: among floats some would become equal."""
+    holds = number == -(2**63)
+    batch, _ = read(f"a\n{number}\n0.5\n")
+    assert batch["a"] == [str(number), "0.5"] if not holds else batch["a"].tolist() == [number, 0.5]
 
 
 @pytest.mark.parametrize("dtype", [str, torch.int64])

@@ -56,7 +56,13 @@ def collate_examples(
         ValueError: if the structures or shapes of the examples differ, or numbers have not the
             types that they should have.
     """
-    structure = flatten_example(examples[0])[1]
+    leaves, structure = flatten_example(examples[0])
+    if not leaves:
+        msg = (
+            f"Expected examples with tensors, numbers or other values, got {examples[0]!r} as "
+            "example 0. Return the example from the dataset, and from the function of a map()."
+        )
+        raise ValueError(msg)
     rows = [_leaves(number, example, structure) for number, example in enumerate(examples)]
     columns = list(zip(*rows, strict=True))
     names = leaf_names(structure, "example")

@@ -119,13 +119,16 @@ class FileDataset:
         """
         return self._with(file_ops.Map(fn))
 
-    def filter(self, fn: Callable[[Any], bool]) -> FileDataset:
+    def filter(self, fn: Callable[..., bool]) -> FileDataset:
         """Keep the records for which ``fn(record)`` is true.
 
         FILE: of the worker's own records. DATA: of all records, on every worker.
 
         Args:
-            fn: from a record, or what a map before it has made of it, to whether it is kept.
+            fn: from a record, or what a map before it has made of it, to whether it is kept. It may
+                have a parameter ``rng``, as that of a map: ``lambda record, rng: rng.random() <
+                0.1``. Another generator says otherwise when records are read again after a
+                restart, where some are then lost and others repeated in silence.
         """
         return self._with(file_ops.Filter(fn))
 
@@ -162,7 +165,7 @@ class FileDataset:
     def repeat(self, n: int | None = None) -> FileDataset:
         """Play what comes before ``n`` times, or without end, within one epoch.
 
-        Shuffles before it differ from time to time; a map with ``rng`` does if it comes before.
+        Shuffles before it differ from time to time, and so do maps and filters with ``rng``.
 
         FILE: the worker's own stream. DATA: the one stream.
 

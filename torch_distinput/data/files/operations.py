@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, takewhile
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,15 +86,35 @@ class Operation(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
-    """``fn(record)`` for each record."""
+class _OfRecords:
+    """What calls a function of the user's for each record, perhaps with a generator."""
 
     fn: Callable[..., Any]
     wants_rng: bool = field(init=False, compare=False)
+    kind: ClassVar[str]
 
     def __post_init__(self) -> None:
         """Look at the function's parameters once, not for each chunk."""
         object.__setattr__(self, "wants_rng", _wants_rng(self.fn))
+
+    def call_each(self, chunk: Chunk, key: Key) -> Iterator[Any]:
+        """What it returns for the records of a chunk; names the record at which it raises."""
+        for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
+            try:
+                yield self._keyed(record, place, key) if self.wants_rng else self.fn(record)
+            except Exception as error:
+                raise source_error(error, key.place(place)) from error
+
+    def _keyed(self, record: Any, place: Any, key: Key) -> Any:
+        words = key.words(self.kind, *np.atleast_1d(place).tolist())
+        return self.fn(record, rng=np.random.default_rng(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Map(_OfRecords):
+    """``fn(record)`` for each record."""
+
+    kind = "map"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
         """Map each chunk; rows stand where they stood."""
@@ -116,22 +136,13 @@ class Map:
 
     def mapped(self, chunk: Chunk, key: Key) -> Chunk:
         """Map the records of one chunk."""
-        call = self._keyed(key) if self.wants_rng else (lambda record, _: self.fn(record))
-        return chunk._replace(data=Examples(_each(call, chunk, key)))
-
-    def _keyed(self, key: Key) -> Callable[[Any, Any], Any]:
-        def call(record: Any, place: Any) -> Any:
-            words = key.words("map", *np.atleast_1d(place).tolist())
-            return self.fn(record, rng=np.random.default_rng(words))
-
-        return call
+        return chunk._replace(data=Examples(self.call_each(chunk, key)))
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(_OfRecords):
     """Keep the records for which ``fn`` is true."""
 
-    fn: Callable[[Any], bool]
     kind = "filter"
 
     def apply(self, upstream: Upstream, key: Key, place: Cursor) -> Iterator[Chunk]:
@@ -144,8 +155,7 @@ class Filter:
                 yield left.moved(chunk.place.within(self.kind))
 
     def _judge(self, chunk: Chunk, key: Key) -> list[bool]:
-        verdicts = _each(lambda record, _: self.fn(record), chunk, key)
-        return [bool(keep) for keep in verdicts]
+        return [bool(keep) for keep in self.call_each(chunk, key)]
 
     def count(self, num_records: int) -> int | None:
         """Unknown; of none, none."""
@@ -328,15 +338,6 @@ def num_before_final_maps(operations: Sequence[Operation], kinds: tuple[type, ..
     while end and isinstance(operations[end - 1], kinds):
         end -= 1
     return end
-
-
-def _each(call: Callable[[Any, Any], Any], chunk: Chunk, key: Key) -> Iterator[Any]:
-    """Call for each record with its id; name the record at which the user's function raises."""
-    for record, place in zip(rows.iterate_rows(chunk.data), chunk.ids, strict=True):
-        try:
-            yield call(record, place)
-        except Exception as error:
-            raise source_error(error, key.place(place)) from error
 
 
 def _wants_rng(fn: Callable[..., Any]) -> bool:

@@ -29,9 +29,11 @@ from torch_distinput.errors import SourceError
 _log = logging.getLogger(__name__)
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 
-_LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{18,})\s*")
-"""As many digits as the first integer that int64 does not hold, or more."""
-_PADDED_INTEGER = re.compile(r"^\s*[+-]?0\d", re.MULTILINE)
+_LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{15,})\s*")
+"""As many digits as the first integer that float64 does not hold, or more."""
+_MOST_DIGITS = 19
+"""Of integers that int64 holds."""
+_PADDED_INTEGER = re.compile(r"^\s*[+-]?0\d+\s*$", re.MULTILINE)
 """A code of fixed length, as zip codes are, rather than a number."""
 
 _Row = tuple[int, list[str]]
@@ -49,9 +51,10 @@ class CSV(Reader):
     Without types, the first megabyte of each file decides what its columns are: int64, else
     float64, else text. A later field that does not fit is bad: give types where files begin with
     other values than they go on with, and where a column is to be the same in all files.
-    An empty field is text, no number; so is a whole number that int64 does not hold,
-    and one that float64 has only infinity for. Logged are a column that is text because of empty
-    fields alone, and one of integers that begin with zeros (``01234``), which int64 does not keep.
+    An empty field is text, no number; so is a whole number that int64 does not hold, or float64
+    where others have a point, and one that float64 has only infinity for. Logged are a column that
+    is text because of empty fields alone, and one of numbers that begin with zeros (``01234``),
+    which are not kept.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -203,11 +206,11 @@ class _Table:
             if 0 < len(filled) < len(texts) and _infer(filled) is not str:
                 line = next(line for line, row in head if not row[number].strip())
                 _warn_of_blank(self._file.path, line, name)
-        elif found is torch.int64 and _PADDED_INTEGER.search("\n".join(texts)):
+        elif found is not str and _PADDED_INTEGER.search("\n".join(texts)):
             line, text = next(
                 (line, row[number]) for line, row in head if _PADDED_INTEGER.match(row[number])
             )
-            _warn_of_zeros(self._file.path, line, name, text)
+            _warn_of_zeros(self._file.path, line, name, text, found)
         return found
 
     def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:
@@ -228,7 +231,7 @@ class _Table:
                 kind = "UTF-8 text" if dtype is str else dtype
                 reason = (
                     f"expected {kind} in column {name!r}, got {row[number][:60]!r}. Fix the file, "
-                    f"or give the type of the column: columns={{{name!r}: ...}}"
+                    f"or give another type of the column: columns={{{name!r}: ...}}"
                 )
                 self._file.bad(f"line {line}", reason)
                 return False
@@ -259,16 +262,17 @@ def _warn_of_blank(path: str, line: int, name: str) -> None:
     )
 
 
-def _warn_of_zeros(path: str, line: int, name: str, text: str) -> None:
+def _warn_of_zeros(path: str, line: int, name: str, text: str, dtype: torch.dtype) -> None:
     if not _is_new("zeros", name):
         return
     _log.warning(
-        "%s, line %d: column %r becomes int64, which does not keep the zeros in front of %r. If "
-        "these are codes, pass columns={%r: str}, with the other columns; else give the type, "
-        "torch.int64. (Logged once.)",
+        "%s, line %d: column %r becomes %s, which does not keep the zeros in front of %r. If "
+        "these are codes, pass columns={%r: str}, with the other columns; else give the type. "
+        "(Logged once.)",
         path,
         line,
         name,
+        dtype,
         text.strip(),
         name,
     )
@@ -281,13 +285,16 @@ def _infer(texts: list[str]) -> Any:
         except (ValueError, OverflowError):
             continue
         # As float64 ids of 64 bits would be rounded, and some become equal.
-        return str if dtype is torch.float64 and any(map(_is_beyond_int64, texts)) else dtype
+        return str if dtype is torch.float64 and any(map(_is_beyond_float64, texts)) else dtype
     return str
 
 
-def _is_beyond_int64(text: str) -> bool:
+def _is_beyond_float64(text: str) -> bool:
     found = _LONG_INTEGER.fullmatch(text)
-    return found is not None and (len(found[2]) > 19 or int(found[1] + found[2]) not in INT64)
+    if found is None or len(found[2]) > _MOST_DIGITS:
+        return found is not None
+    number = int(found[1] + found[2])
+    return number not in INT64 or int(float(number)) != number
 
 
 def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:

@@ -47,7 +47,8 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 class JSONL(Reader):
     """Lines that are JSON objects: a batch is a dict of columns. Blank lines are passed over.
 
-    - Numbers become tensors of int64 or, if one of them has a point or an exponent, float64;
+    - Numbers become tensors of int64 or, if one of them has a point or an exponent, float64, which
+      is an error for a whole number that it does not hold;
       ``true`` and ``false`` of bool.
     - Text becomes a list of ``str``, with ``None`` where it is null or missing.
     - An object becomes a dict of columns itself.
