@@ -46,7 +46,7 @@ class ThreadState:
     saved_tensors: Any = field(init=False)
     function_modes: list[Any] = field(init=False)
     dispatch_modes: list[Any] = field(init=False)
-    streams: dict[torch.device, torch.Stream] = field(init=False)
+    streams: dict[torch.device, Any] = field(init=False)
 
     def __post_init__(self, devices: Iterable[torch.device]) -> None:
         """Note streams, the devices under autocast, the hooks of saved tensors, and the modes."""

@@ -24,7 +24,12 @@ from torch_distinput.data.user_sources.run import iterate
 from torch_distinput.errors import TooFewFilesError, UsageError
 from torch_distinput.options import AutoShardPolicy, InputOptions
 from torch_distinput.plan.progress.route import Shard
-from torch_distinput.preprocessing.columns.collate import box_rows, collate_column, collate_columns
+from torch_distinput.preprocessing.columns.collate import (
+    box_rows,
+    collate_column,
+    collate_columns,
+    is_single,
+)
 from torch_distinput.values import Distributed, PerReplica, StepInfo
 
 ROWS = 8192
@@ -138,15 +143,26 @@ def read_batches(
 
 
 def box_lists(data: Any) -> Any:
-    """Turn lists in a dict, and a list of lists, into arrays, which sources take as columns."""
+    """Turn into arrays what sources do not take as columns.
+
+    Those are lists in a dict, a list of lists, and the columns of pandas, polars and Arrow, in a
+    dict or a data frame.
+    """
+    if type(data).__name__ == "DataFrame" and hasattr(data, "columns"):
+        data = {name: data[name] for name in data.columns}
     if isinstance(data, Mapping):
-        return {
-            name: collate_column(values) if isinstance(values, list) else values
-            for name, values in data.items()
-        }
+        return {name: _box_column(values) for name, values in data.items()}
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
         return box_rows(data)
     return data
+
+
+def _box_column(values: Any) -> Any:
+    if isinstance(values, list) or (type(values) is tuple and all(map(is_single, values))):
+        return collate_column(list(values))
+    if isinstance(values, (np.ndarray, torch.Tensor)) or not hasattr(values, "__array__"):
+        return values
+    return np.asarray(values)
 
 
 def read_alone(

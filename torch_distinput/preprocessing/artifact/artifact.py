@@ -13,7 +13,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 from urllib.parse import quote
 
@@ -41,6 +41,8 @@ from torch_distinput.preprocessing.vocabulary.vocabulary_file import (
 
 FORMAT = 1
 _OWN_FILE = re.compile(r"vocabulary/[^/]+\.txt")
+_LONGEST_NAME = 200
+"""Of a file: file systems take 255 bytes, with what is written aside while it is saved."""
 _MAIN, _STATE, _MODEL = "preprocessing.json", "state.npz", "model.pt2"
 
 
@@ -77,7 +79,7 @@ def save(
     for name, lookup in _find_lookups(layers):
         tokens = [to_bytes(token) for token in lookup.get_vocabulary(False)]
         if tokens and all(map(is_a_line, tokens)):  # others stay among the arrays
-            file = f"vocabulary/{quote(_find_feature(layers, name), safe='') or 'tokens'}.txt"
+            file = _name_file(_find_feature(layers, name), contents)
             contents[file] = b"".join(token + b"\n" for token in tokens)
             vocabularies[name] = {"file": file, "tokens": len(tokens)}
             for buffer in ("text", "ends"):
@@ -246,6 +248,15 @@ def _serialize(main: dict[str, Any]) -> bytes:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _name_file(feature: str, taken: Collection[str]) -> str:
+    """Where the vocabulary of a feature is written, whatever it is called."""
+    name = quote(feature, safe="") or "tokens"
+    if len(name) > _LONGEST_NAME or f"vocabulary/{name}.txt" in taken:
+        digest = hashlib.blake2b(feature.encode(), digest_size=8).hexdigest()
+        name = f"{name[:_LONGEST_NAME]}-{digest}"
+    return f"vocabulary/{name}.txt"
 
 
 def _find_feature(layers: Layer | Features, name: str) -> str:

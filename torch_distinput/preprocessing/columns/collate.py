@@ -20,8 +20,15 @@ def join_parts(column: Any) -> Any:
     """Join the parts of a column whose examples are lists or tuples: ``(rows, parts, ...)``.
 
     Collating makes a tuple of them, with all first items in the first part, and so on (as
-    ``default_collate`` does). Anything else is returned as it is.
+    ``default_collate`` does of tuples). A tuple of single values is a column as a list of them is.
+    Anything else is returned as it is.
+
+    Raises:
+        TypeError: for a list that may be of parts or of rows.
     """
+    _refuse_parts(column)
+    if type(column) is tuple and all(map(is_single, column)):
+        return list(column)
     if type(column) is not tuple or not all(_has_rows(part) for part in column):
         return column
     parts = [join_parts(part) for part in column]
@@ -40,7 +47,26 @@ def take_only_column(batch: Any) -> Any:
         got = list(batch) if isinstance(batch, Mapping) else f"a tuple of {len(batch)}"
         msg = f"A single layer adapts to batches that are its column, got {got}. Use Features."
         raise TypeError(msg)
+    _refuse_parts(batch)
     return batch[0] if type(batch) is tuple else batch
+
+
+def _refuse_parts(column: Any) -> None:
+    """Refuse a list of tensors, or of tuples: torch's ``default_collate`` makes it of parts.
+
+    Of examples whose value is a list, the first has all first items; of rows, the first row.
+    """
+    if type(column) is not list or not column:
+        return
+    if all(type(p) is tuple or (isinstance(p, torch.Tensor) and p.ndim > 0) for p in column):
+        msg = (
+            f"Expected a column of rows, got a list of {len(column)} {type(column[0]).__name__}s, "
+            "which default_collate makes of the parts of examples that are lists: all first items, "
+            "all second ones, and so on. Pass collate_fn=features.collate to the DataLoader; "
+            "or torch.stack(column, dim=1) where these are parts, and torch.stack(column), or a "
+            "list of lists, where they are rows."
+        )
+        raise TypeError(msg)
 
 
 def collate_columns(examples: Sequence[Any], names: Sequence[str] | None = None) -> Any:
@@ -108,6 +134,8 @@ def add_dimension(column: Any) -> Any:
         return column[:, None] if single else column
     if isinstance(column, list) and not any(map(_has_rows, column)):
         return box_rows(column)[:, None]  # also of no rows
+    if hasattr(column, "__array__"):  # of pandas, polars or Arrow
+        return add_dimension(np.asarray(column))
     return column
 
 

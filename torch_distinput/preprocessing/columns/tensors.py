@@ -14,7 +14,12 @@ import torch
 from torch_distinput.data.batch.collate import has_rounded
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.preprocessing.columns.collate import refuse_masks
-from torch_distinput.preprocessing.strings.packed import PaddedStrings, flatten_nested, pack_strings
+from torch_distinput.preprocessing.strings.packed import (
+    PaddedStrings,
+    flatten_nested,
+    is_missing,
+    pack_strings,
+)
 
 MISSING_NUMBERS = ("error", "ignore")
 
@@ -255,8 +260,9 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStr
         return torch.from_numpy(np.array(column, column.dtype.newbyteorder("=")))
     flat, shape = flatten_nested(column)
     there = [value for value in flat if value is not None]
+    first = next((value for value in there if not is_missing(value)), None)
     # Batches have numbers in arrays, so a list of nothing is one of strings.
-    if not there or isinstance(there[0], (str, bytes)):
+    if not there or isinstance(first, (str, bytes)):
         return pack_strings(column, max_bytes)
     # As NumPy types them, which the layers do on the host: torch's floats would be float32.
     numbers = np.array([np.nan if value is None else value for value in flat])

@@ -58,6 +58,8 @@ class Features(nn.Module):
             chosen[name] = layer
         super().__init__()
         self.names = tuple(chosen)
+        # Once, and not where a compiler would have to follow it.
+        self._module_names = {name: _module_name(name) for name in chosen}
         for name, layer in chosen.items():
             self.add_module(_module_name(name), layer)  # a ModuleDict has no room for some names
         for layer in self.layers:
@@ -70,7 +72,7 @@ class Features(nn.Module):
         if name not in self.names:
             msg = f"Expected one of the features {list(self.names)}, got {name!r}."
             raise KeyError(msg)
-        return self.get_submodule(_module_name(name))
+        return self.get_submodule(self._module_names[name])
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
@@ -79,7 +81,8 @@ class Features(nn.Module):
 
     def find_feature(self, module: str) -> str:
         """The feature that a module within is of, by the name that ``named_modules`` has for it."""
-        return next(name for name in self.names if _module_name(name) == module.partition(".")[0])
+        own = module.partition(".")[0]
+        return next(name for name in self.names if self._module_names[name] == own)
 
     def items(self) -> Iterator[tuple[str, nn.Module]]:
         """Names and layers."""
@@ -90,7 +93,8 @@ class Features(nn.Module):
 
         A dict with a value that is no column, as of one example, is taken for one example, and
         gives what its row of a batch would. Columns of single values have one in each row:
-        ``"multi_hot"`` and its like give ``(rows, depth)``.
+        ``"multi_hot"`` and its like give ``(rows, depth)``. So one example all of whose columns
+        are lists looks like a batch: put it into lists of one row, ``{"tags": [["a", "b"]]}``.
         """
         columns = {name: self.take(batch, name) for name in self.names}
         parts = [part for taken in columns.values() for part in _split_parts(taken)]
@@ -106,13 +110,14 @@ class Features(nn.Module):
         """Return the column, or the tuple of columns, that a layer takes."""
         columns = self.columns[name]
         try:
-            if isinstance(columns, str):
-                return join_parts(batch[columns])
-            return tuple(join_parts(batch[column]) for column in columns)
+            names = (columns,) if isinstance(columns, str) else columns
+            taken = [batch[column] for column in names]
         except (KeyError, TypeError, IndexError) as error:
             has = list(batch) if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
             msg = f"Expected a batch with {columns!r} for the feature {name!r}, got {has}."
             raise (KeyError if isinstance(batch, Mapping) else TypeError)(msg) from error
+        joined = tuple(map(join_parts, taken))
+        return joined[0] if isinstance(columns, str) else joined
 
     def select_columns(self, batch: Mapping[str, Any], name: str) -> list[Any]:
         """Return what :meth:`adapt` counts for a layer: its column, for each feature it is of."""

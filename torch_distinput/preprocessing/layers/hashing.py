@@ -25,6 +25,7 @@ from torch_distinput.preprocessing.strings.packed import (
     check_strings,
     find_packed,
     flatten_nested,
+    is_missing,
     nest,
 )
 
@@ -115,15 +116,23 @@ class Hashing(Layer):
         return bins.reshape(strings.lengths.shape)
 
     def _fill_mask(self, inputs: Any) -> Any:
-        """Put the mask, where it is an integer, in the place of None among integers."""
+        """Put the mask, where it is an integer, in the place of None among integers.
+
+        In a model that is NaN among float64, as ``Features.pack`` makes it.
+        """
         if self.missing == "error" or not isinstance(self.mask_value, int):
             return inputs
+        if isinstance(inputs, torch.Tensor) and inputs.dtype == torch.float64:
+            filled = torch.where(inputs.isnan(), self.mask_value, inputs)
+            require(filled == filled.trunc(), lambda: f"{self.describe()} takes integers.")
+            return filled.to(torch.int64)
         if isinstance(inputs, (PaddedStrings, torch.Tensor)) or find_packed(inputs) is not None:
             return inputs
         flat, shape = flatten_nested(inputs)
-        if None not in flat or any(isinstance(value, (str, bytes)) for value in flat):
+        is_text = any(isinstance(value, (str, bytes)) for value in flat)
+        if is_text or not any(map(is_missing, flat)):
             return inputs
-        return nest([self.mask_value if value is None else value for value in flat], shape)
+        return nest([self.mask_value if is_missing(value) else value for value in flat], shape)
 
     def _are_masked(self, strings: PaddedStrings) -> torch.Tensor:
         """Where the mask, or None, stands."""
@@ -202,6 +211,6 @@ def find_strings(values: Any) -> HostStrings | None:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iubf":
         return None
     flat, shape = flatten_nested(values)
-    if not all(isinstance(value, (str, bytes, type(None))) for value in flat):
+    if not all(isinstance(value, (str, bytes)) or is_missing(value) for value in flat):
         return None
     return check_strings(flat, shape)

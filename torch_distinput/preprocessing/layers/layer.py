@@ -12,6 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -36,7 +37,7 @@ class Layer(nn.Module, ABC):
     def __init__(self, **config: Any) -> None:
         """Keep the configuration, JSON values by the names of the constructor's parameters."""
         super().__init__()
-        self._config = config
+        self._config = {name: _as_python(value) for name, value in config.items()}
         self.name = ""
         scope_registry.add(self)
 
@@ -78,6 +79,13 @@ class Layer(nn.Module, ABC):
         described = [type(self).__name__, self._config]
         text = json.dumps(described, sort_keys=True, default=describe_value)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_python(value: Any) -> Any:
+    """A number of NumPy as Python's, which JSON can write."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_as_python, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def compute_fingerprint(module: nn.Module, config_fingerprint: str) -> str:

@@ -121,6 +121,7 @@ class Normalization(AdaptiveLayer):
         missing: str = "error",
     ) -> None:
         """See the class."""
+        axis = int(axis) if isinstance(axis, np.integer) else axis
         axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
         if 0 in axes or len(set(axes)) < len(axes):
             msg = f"Expected axis to name dimensions behind the rows once each, got {axis!r}."

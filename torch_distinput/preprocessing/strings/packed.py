@@ -222,7 +222,7 @@ def flatten_nested(values: Any) -> tuple[list[Any], tuple[int, ...]]:
     column = find_packed(values)
     if column is not None:
         return column.strings.to_list(), column.shape
-    if isinstance(values, (str, bytes, Number)) or values is None:
+    if isinstance(values, (str, bytes, Number)) or is_missing(values):
         return [values], ()
     if isinstance(values, np.ndarray):
         flat = values.reshape(-1).tolist()
@@ -262,12 +262,19 @@ def decode_texts(values: Iterable[Any]) -> list[str | None]:
 def _decode(value: Any) -> str | None:
     if isinstance(value, str):
         return str.__str__(value)  # str() of a member of an enum is its name
-    if value is None or (isinstance(value, float) and math.isnan(value)):  # pandas has NaN for None
+    if is_missing(value):
         return None
     if isinstance(value, bytes):
         return to_str(value)
     msg = f"Expected strings, got {_describe(value)}. Convert it with str() if text is meant."
     raise TypeError(msg)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether it is None among strings, or what pandas has for it: NaN, or an object of its own."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return True
+    return type(value).__name__ == "NAType"
 
 
 def _describe(value: Any) -> str:
