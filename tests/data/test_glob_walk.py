@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import zipfile
 
 import fsspec
 import pytest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.zip import ZipFileSystem
 
 from torch_distinput.data.storage import filesystem, retries
 
@@ -48,9 +50,10 @@ def fails(request, tmp_path, monkeypatch):
     listed = getattr(system, name)
 
     def fail(errors):
-        left = iter(errors)
+        left, listings = iter(errors), []
 
         def list_or_fail(self, path, *args, **kwargs):
+            listings.append(str(path).rstrip("/")[-1:])
             if str(path).rstrip("/").endswith("/b") and (error := next(left, None)):
                 raise error
             return listed(self, path, *args, **kwargs)
@@ -59,6 +62,7 @@ def fails(request, tmp_path, monkeypatch):
             return await list_or_fail(self, path, *args, **kwargs)
 
         monkeypatch.setattr(system, name, list_or_fail if is_local else list_later)
+        return listings
 
     root = str(tmp_path) if is_local else "tree://root"
     return root, fail
@@ -88,10 +92,37 @@ def test_a_folder_that_may_not_be_listed_is_left_out_and_told(fails, caplog):
     """As of a shell; lost+found is one."""
     root, fail = fails
     fail([PermissionError(errno.EACCES, "not yours")] * 20)
+    if root.startswith("tree"):  # there it may be a login that has expired meanwhile
+        with pytest.raises(PermissionError, match="not yours"):
+            found(root)
+        return
     with caplog.at_level(logging.WARNING):
         assert FILES[:1] == found(root)
-    assert "1 folders are left out" in caplog.text
+    assert "are left out" in caplog.text
     assert "not yours" in caplog.text
+
+
+def test_only_the_listing_that_failed_is_asked_again(fails):
+    """Where there are many, some listing of each walk may fail."""
+    root, fail = fails
+    listings = fail([OSError(errno.EIO, "busy")] * 4)
+    assert FILES == found(root)
+    assert listings.count("a") == listings.count("b") - 4
+
+
+def test_an_archive_is_opened_once(tmp_path, monkeypatch):
+    """Its index was read when it was opened, so no listing of it fails."""
+    opened = []
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for name in FILES:
+            archive.writestr(name, "x\n")
+    begin = ZipFileSystem.__init__
+    monkeypatch.setattr(
+        ZipFileSystem, "__init__", lambda *args, **named: opened.append(1) or begin(*args, **named)
+    )
+    infos = filesystem.list_files([f"zip://*/*.txt::file://{tmp_path}/all.zip"], {})
+    assert len(infos) == len(FILES)
+    assert len(opened) == 1
 
 
 def test_a_folder_that_has_gone_is_empty(fails, caplog):

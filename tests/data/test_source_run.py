@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 from tests.distribute.stateful_sources import Forgetful, OwnIterator, Shuffled, order_of
 from torch_distinput.data.user_sources.run import SourceRun
 from torch_distinput.data.user_sources.states import (
+    UnreadableStateError,
     make_place,
     next_epoch,
     pack_state,
@@ -114,6 +115,7 @@ def test_an_epoch_begins_again_that_went_on_here_and_was_read_to_its_end(is_left
         {"at": 3},
         {"at": (1, 2), 3: float("inf")},
         {"seen": {1, 2}, "bytes": b"a"},
+        OrderedDict(at=np.int64(3)),
         {"at": np.int64(3), "of": [np.float32(0.5), np.bool_(True)]},
         np.random.RandomState(1).get_state(),
         np.random.Generator(np.random.MT19937(1)).bit_generator.state,
@@ -134,11 +136,28 @@ def test_a_state_of_a_source_is_read_as_it_was_written(state):
 
 
 @pytest.mark.parametrize(
-    "value", [deque([1]), Count, np.array([None]), np.random.default_rng(1)], ids=str
+    "value",
+    [deque([1]), Count, np.array([None]), np.ma.masked_all(1), np.random.default_rng(1)],
+    ids=str,
 )
 def test_a_state_that_could_not_be_read_again_is_refused_when_it_is_written(value):
-    with pytest.raises(TypeError, match="plain values, tensors and NumPy's arrays"):
+    with pytest.raises(UnreadableStateError, match=r"\w+"):
         pack_state({"at": [value]})
+
+
+def test_a_source_whose_state_cannot_be_read_again_goes_on_without(caplog):
+    """Its examples are read again, from the last state that can be."""
+    source = Count()
+    source.state_dict = lambda: {"n": source.n, "kept": deque() if source.n > 1 else 0}
+    run = SourceRun(source, epoch=0)
+    next(run.items)
+    assert place(1, '{"n": 1, "kept": 0}', 'new:{"n": 0, "kept": 0}') == run.place(example=1)
+    next(run.items)
+    for _ in range(2):
+        assert run.place(example=2) is None
+    (said,) = caplog.messages
+    assert "state_dict() of Count holds collections.deque" in said
+    assert [2, 3] == list(run.items)
 
 
 @pytest.mark.parametrize("make", [Shuffled, OwnIterator, Forgetful])

@@ -78,7 +78,7 @@ def test_a_loader_is_not_played_again_in_the_midst_of_an_optimizer_step(
     """The mean over the examples of that step would be two means, added up."""
     model, limits = TrainingOnBoth(), {"max_epochs": 2, "accumulate_grad_batches": accumulated}
     if is_refused:
-        with pytest.raises(tdi.ConfigurationError, match="got one of 3 steps behind 0"):
+        with pytest.raises(tdi.ConfigurationError, match="of 3 steps that begins after 0 steps"):
             fit(model, Both(mode), **limits)
         assert [] == model.trained
     else:

@@ -75,9 +75,29 @@ def test_what_pandas_has_for_none_among_strings(missing, values):
 def test_missing_integers_are_hashed_alike_in_a_model(values):
     features = pp.Features(x=pp.Hashing(5, mask_value=0, missing="mask"))
     packed = {"x": torch.tensor([np.nan if v is None else v for v in values], dtype=torch.float64)}
-    assert same(features({"x": values}), features(packed))
-    with pytest.raises(ValueError, match="takes integers"):
-        features({"x": torch.tensor([0.5], dtype=torch.float64)})
+    expected = features({"x": values})
+    assert same(expected, features(packed))
+    assert same(expected, features({"x": packed["x"].numpy()}))
+    assert same(expected, features({"x": [pd.NA if v is None else v for v in values]}))
+    assert same(expected, features({"x": pd.Series(values)}))
+    for wrong in (0.5, float("inf"), 1e19):
+        with pytest.raises(ValueError, match="takes integers"):
+            features({"x": torch.tensor([wrong], dtype=torch.float64)})
+
+
+def test_missing_integers_are_packed():
+    features = pp.Features(x=pp.Hashing(5, mask_value=0, missing="mask"))
+    expected = features({"x": [5, None]})
+    for missing in (None, pd.NA):
+        assert same(expected, features(features.pack({"x": [5, missing]})))
+
+
+@pytest.mark.parametrize("values", [[("a", "b"), ("b", "a")], [("a",), ("b",)]])
+def test_collate_takes_examples_with_tuples(values):
+    """They are rows, as lists are."""
+    features = pp.Features(x=pp.StringLookup(vocabulary=["a", "b"], output_mode="multi_hot"))
+    expected = features({"x": [list(value) for value in values]})
+    assert same(expected, features.collate([{"x": value} for value in values]))
 
 
 PARTS = [{"tags": ["a", "c"], "v": [1.0, 10.0]}, {"tags": ["b", "a"], "v": [3.0, 30.0]}]
@@ -123,7 +143,10 @@ def test_numbers_of_numpy_are_arguments_like_others(make):
         assert pp.load(f"{folder}/saved").fingerprint() == make(2).fingerprint()
 
 
-@pytest.mark.parametrize("names", [("", "tokens"), ("\u65e5\u672c\u8a9e" * 12, "a" * 230)])
+@pytest.mark.parametrize(
+    "names",
+    [("", "tokens"), ("a", "A"), ("\u65e5\u672c\u8a9e" * 12, "a" * 230)],
+)
 def test_any_names_of_features_have_files(names, tmp_path):
     features = pp.Features(**{name: ("x", pp.StringLookup()) for name in names})
     features.adapt({"x": ["q", "r"]})

@@ -242,11 +242,22 @@ def test_zeros_of_codes_among_floats_are_told(caplog):
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**63), 2**63, 10**30])
-def test_whole_numbers_that_floats_do_not_hold_are_text(number):
+def test_whole_numbers_that_floats_do_not_hold_are_text(number, caplog):
     """As ids of 64 bits are: among floats some would become equal."""
+    csv_table._told.clear()
     holds = number == -(2**63)
     batch, _ = read(f"a\n{number}\n0.5\n")
     assert batch["a"] == [str(number), "0.5"] if not holds else batch["a"].tolist() == [number, 0.5]
+    assert holds == (f"holds {number}" not in caplog.text)
+
+
+def test_a_later_number_that_floats_do_not_hold_is_bad(monkeypatch):
+    monkeypatch.setattr(csv_table, "CHUNK_BYTES", 6)
+    batch, reported = read(f"a\n0.5\n1.5\n{2**53 + 1}\n{2**53}\n")
+    assert batch["a"].tolist() == [0.5, 1.5, 2**53]
+    assert [("line 4", "expected torch.float64 in column 'a'")] == [
+        (where, reason.partition(",")[0]) for where, reason in reported
+    ]
 
 
 @pytest.mark.parametrize("dtype", [str, torch.int64])

@@ -57,7 +57,7 @@ def collate_examples(
             types that they should have.
     """
     leaves, structure = flatten_example(examples[0])
-    if not leaves:
+    if not leaves and not any(flatten_example(example)[0] for example in examples):
         msg = (
             f"Expected examples with tensors, numbers or other values, got {examples[0]!r} as "
             "example 0. Return the example from the dataset, and from the function of a map()."

@@ -6,33 +6,26 @@ import csv
 import io
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, final
 
-import numpy as np
 import torch
 
-from torch_distinput.data.formats.column_types import (
-    INT64,
-    Wanted,
-    cast_numbers,
-    check_wanted,
-    pack_lists,
+from torch_distinput.data.formats.column_types import Wanted, check_wanted, pack_lists
+from torch_distinput.data.formats.csv_values import (
+    CONVERTERS,
+    SHOWN,
+    infer_type,
+    is_beyond_float64,
 )
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part, Reader
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import SourceError
 
 _log = logging.getLogger(__name__)
-_BOOLS = {"true": True, "false": False, "1": True, "0": False}
-
-_LONG_INTEGER = re.compile(r"\s*([+-]?)0*([1-9]\d{15,})\s*")
-"""As many digits as the first integer that float64 does not hold, or more."""
-_MOST_DIGITS = 19
-"""Of integers that int64 holds."""
 _PADDED_INTEGER = re.compile(r"^\s*[+-]?0\d+\s*$", re.MULTILINE)
 """A code of fixed length, as zip codes are, rather than a number."""
 
@@ -53,8 +46,8 @@ class CSV(Reader):
     other values than they go on with, and where a column is to be the same in all files.
     An empty field is text, no number; so is a whole number that int64 does not hold, or float64
     where others have a point, and one that float64 has only infinity for. Logged are a column that
-    is text because of empty fields alone, and one of numbers that begin with zeros (``01234``),
-    which are not kept.
+    is text because of empty fields or such numbers, and one of numbers that begin with zeros
+    (``01234``), which are not kept.
 
     Attributes:
         columns: the columns to deliver, all if None: a sequence of names, or a mapping from names
@@ -200,23 +193,27 @@ class _Table:
 
     def _type_of(self, name: str, number: int, head: list[_Row]) -> Any:
         texts = [row[number] for _, row in head]
-        found = _infer(texts)
+        found = infer_type(texts)
         if found is str:
             filled = [text for text in texts if text.strip()]
-            if 0 < len(filled) < len(texts) and _infer(filled) is not str:
+            if 0 < len(filled) < len(texts) and infer_type(filled) is not str:
                 line = next(line for line, row in head if not row[number].strip())
                 _warn_of_blank(self._file.path, line, name)
+            for line, row in head:
+                if is_beyond_float64(row[number]):
+                    _warn_of_length(self._file.path, line, name, row[number])
+                    break
         elif found is not str and _PADDED_INTEGER.search("\n".join(texts)):
             line, text = next(
                 (line, row[number]) for line, row in head if _PADDED_INTEGER.match(row[number])
             )
-            _warn_of_zeros(self._file.path, line, name, text, found)
+            _warn_of_zeros(self._file.path, line, name, text, SHOWN.get(found, found))
         return found
 
     def _converted(self, rows: list[_Row]) -> dict[str, Any] | None:
         try:
             return {
-                name: _CONVERTERS[dtype](name, [row[number] for _, row in rows], dtype)
+                name: CONVERTERS[dtype](name, [row[number] for _, row in rows], dtype)
                 for (name, number), dtype in zip(self._columns, self._types, strict=True)
             }
         except (ValueError, OverflowError):
@@ -226,9 +223,9 @@ class _Table:
         line, row = numbered
         for (name, number), dtype in zip(self._columns, self._types, strict=True):
             try:
-                _CONVERTERS[dtype](name, [row[number]], dtype)
+                CONVERTERS[dtype](name, [row[number]], dtype)
             except (ValueError, OverflowError):
-                kind = "UTF-8 text" if dtype is str else dtype
+                kind = SHOWN.get(dtype, dtype)
                 reason = (
                     f"expected {kind} in column {name!r}, got {row[number][:60]!r}. Fix the file, "
                     f"or give another type of the column: columns={{{name!r}: ...}}"
@@ -278,64 +275,16 @@ def _warn_of_zeros(path: str, line: int, name: str, text: str, dtype: torch.dtyp
     )
 
 
-def _infer(texts: list[str]) -> Any:
-    for dtype in (torch.int64, torch.float64):
-        try:
-            _CONVERTERS[dtype]("", texts, dtype)
-        except (ValueError, OverflowError):
-            continue
-        # As float64 ids of 64 bits would be rounded, and some become equal.
-        return str if dtype is torch.float64 and any(map(_is_beyond_float64, texts)) else dtype
-    return str
-
-
-def _is_beyond_float64(text: str) -> bool:
-    found = _LONG_INTEGER.fullmatch(text)
-    if found is None or len(found[2]) > _MOST_DIGITS:
-        return found is not None
-    number = int(found[1] + found[2])
-    return number not in INT64 or int(float(number)) != number
-
-
-def _ints(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
-    _check_digits(texts)
-    dense = torch.from_numpy(np.array(list(map(int, texts)), np.int64))
-    return cast_numbers(name, dense, dtype)
-
-
-def _floats(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
-    _check_digits(texts)
-    values = np.array(list(map(float, texts)), np.float64)
-    if any(map(str.isdigit, "".join(texts[row] for row in np.flatnonzero(np.isinf(values))))):
-        raise OverflowError  # 1e999, which is not "inf"
-    return cast_numbers(name, torch.from_numpy(values), dtype)
-
-
-def _check_digits(texts: list[str]) -> None:
-    """Python also reads 1_000 and digits of other scripts, which no other program writes."""
-    joined = "".join(texts)
-    if "_" in joined or not joined.isascii():
-        raise ValueError
-
-
-def _bools(name: str, texts: list[str], dtype: torch.dtype) -> torch.Tensor:
-    del name
-    if not _BOOLS.keys() >= {text.lower() for text in texts}:
-        raise ValueError
-    return torch.tensor([_BOOLS[text.lower()] for text in texts], dtype=dtype, device="cpu")
-
-
-def _texts(name: str, texts: list[str], dtype: type) -> list[str]:
-    del name, dtype
-    "".join(texts).encode()  # raises for bytes that were no UTF-8
-    return texts
-
-
-_INTS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_CONVERTERS: Mapping[Any, Callable[[str, list[str], Any], Any]] = {
-    str: _texts,
-    torch.bool: _bools,
-    **dict.fromkeys(_INTS, _ints),
-    **dict.fromkeys(_FLOATS, _floats),
-}
+def _warn_of_length(path: str, line: int, name: str, text: str) -> None:
+    if not _is_new("length", name):
+        return
+    _log.warning(
+        "%s, line %d: column %r is text, because no int64 or float64 of its column holds %s. Pass "
+        "columns={%r: str}, with the other columns, if these are ids; torch.float64 rounds them. "
+        "(Logged once.)",
+        path,
+        line,
+        name,
+        text.strip(),
+        name,
+    )

@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.reference import ReferenceFileSystem
 
 from torch_distinput.data.storage.local_folder import leads_back
-from torch_distinput.data.storage.retries import Retries, attempt
+from torch_distinput.data.storage.retries import Retries, attempt, attempt_later
 
 _log = logging.getLogger(__name__)
 
@@ -23,36 +27,35 @@ _log = logging.getLogger(__name__)
 def find_matches(system: AbstractFileSystem, pattern: str) -> dict[str, Any]:
     """What matches a glob, folders as well: what the storage knows of each, by its path.
 
-    A folder that this process may not list is left out, which is told in the log.
+    A folder of this machine that this process may not list is left out, which is told in the log.
 
     Args:
         system: where to look.
         pattern: the glob, without protocols.
 
     Raises:
-        OSError: a folder could not be listed for another reason, also when asked again.
+        OSError: a folder could not be listed, also when asked again.
     """
-    return attempt(lambda: _walk(system, pattern), Retries())
-
-
-def _walk(system: AbstractFileSystem, pattern: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if isinstance(system, LocalFileSystem):
-        walker: AbstractFileSystem = _LinkedFolders(skip_instance_cache=True)
+    is_local = isinstance(system, LocalFileSystem)
+    if isinstance(system, (AbstractArchiveFileSystem, ReferenceFileSystem)):
+        walker, errors = system, []  # of an index that was read: no listing fails
+    elif is_local:
+        walker = _LinkedFolders(skip_instance_cache=True)
         options = {"ways_back": "**" not in pattern}
+        errors = _watch_listings(walker)
     else:  # one of our own, as its listings are watched: all threads share that of fsspec
         again = {**system.storage_options, "skip_instance_cache": True}
         walker = type(system)(*system.storage_args, **again)
-    errors = _watch_listings(walker)
+        errors = _watch_listings(walker)
     matches: dict[str, Any] = walker.glob(pattern, detail=True, **options)
     for error in errors:
-        if not isinstance(error, PermissionError):
+        if not (is_local and isinstance(error, PermissionError)):
             raise error
     if errors:
         _log.warning(
-            "%d folders are left out of %s, because this process may not list them: %s. Give it "
-            "the right to, or name the other folders.",
-            len(errors),
+            "Folders of %s are left out, because this process may not list them, such as %s. "
+            "Give it the right to, or name the other folders.",
             pattern,
             errors[0],
         )
@@ -60,33 +63,37 @@ def _walk(system: AbstractFileSystem, pattern: str) -> dict[str, Any]:
 
 
 def _watch_listings(walker: AbstractFileSystem) -> list[OSError]:
-    """Have a file system keep what its listings raise, but for folders that are not there."""
+    """Have a file system ask again where a listing fails, and keep what it raises then.
+
+    But for folders that are not there.
+    """
     errors: list[OSError] = []
     name = "_ls" if isinstance(walker, AsyncFileSystem) else "ls"
-    ask = getattr(walker, name)
+    ask, retries = getattr(walker, name), Retries()
 
     @functools.wraps(ask)
     def keep(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return ask(*args, **kwargs)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            errors.append(error)
-            raise
+        with _noting(errors):
+            return attempt(lambda: ask(*args, **kwargs), retries)
 
     @functools.wraps(ask)
     async def keep_later(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return await ask(*args, **kwargs)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            errors.append(error)
-            raise
+        with _noting(errors):
+            return await attempt_later(lambda: ask(*args, **kwargs), retries)
 
     setattr(walker, name, keep if name == "ls" else keep_later)
     return errors
+
+
+@contextmanager
+def _noting(errors: list[OSError]) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        errors.append(error)
+        raise
 
 
 class _LinkedFolders(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types

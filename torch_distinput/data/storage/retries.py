@@ -9,10 +9,12 @@ Who writes and reads what:
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TypeVar, final
 
 from torch_distinput.threads import Lock, new_lock
@@ -53,23 +55,36 @@ def attempt(call: Callable[[], T], retries: Retries) -> T:
     Raises:
         Exception: what the last attempt raised, or the first that no other attempt would mend.
     """
-    pause = _FIRST_PAUSE
-    for _ in range(_ATTEMPTS - 1):
+    for number in count(1):
         try:
             return call()
-        except Exception as error:
-            if not _may_pass(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - raised again, unless another attempt is made
+            pause = _pause_after(error, number)
         retries.add()
         time.sleep(pause)
-        pause *= 2
-    try:
-        return call()
-    except Exception as error:
-        if not _may_pass(error):
-            raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def attempt_later(call: Callable[[], Awaitable[T]], retries: Retries) -> T:
+    """The same on an event loop, which goes on with others during the pauses."""
+    for number in count(1):
+        try:
+            return await call()
+        except Exception as error:  # noqa: BLE001 - as above
+            pause = _pause_after(error, number)
+        retries.add()
+        await asyncio.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _pause_after(error: Exception, number: int) -> float:
+    """Seconds until the next attempt; raises where there is none."""
+    if not _may_pass(error):
+        raise error
+    if number == _ATTEMPTS:
         said = f"{type(error).__name__}: {error}, after {_ATTEMPTS} attempts"
         raise OSError(errno.EIO, said) from error
+    return float(_FIRST_PAUSE * 2 ** (number - 1))
 
 
 def _may_pass(error: Exception) -> bool:

@@ -34,12 +34,14 @@ from torch_distinput.data.user_sources.run_errors import (
     make_exhausted_error,
     make_no_state_error,
     make_started_again_error,
+    warn_of_state,
 )
 from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
 from torch_distinput.data.user_sources.states import (
+    UnreadableStateError,
     find_holders,
     has_state,
     is_prompt,
@@ -179,7 +181,12 @@ class SourceRun:
         self._history.check_newest(self._source, self._number)
         if not self._holders or self._history.ended:
             return None
-        state = self._state()
+        try:
+            state = self._state()
+        except UnreadableStateError as error:
+            self._holders = []  # it goes on as one without a state
+            warn_of_state(self._source, error)
+            return None
         self._history.last_states.append(state)
         return make_place(numbers, state, self._epoch_start)
 
@@ -260,8 +267,7 @@ class SourceRun:
     def _iterate_from(self, state: str | None = None) -> Iterator[Any]:
         """Start it anew, or from a state.
 
-        Nobody tells it another epoch meanwhile: the processes of a loader keep the one that they
-        are forked at.
+        Nobody tells it another epoch meanwhile: loader processes keep the one they are forked at.
         """
         if self._epoch is None:
             return self._iterate_at_epoch(state)
@@ -306,10 +312,7 @@ def _remember(source: Any) -> _History:
 
 
 def _load_and_start(source: Any, state: Any) -> Iterator[Any]:
-    """Start a source from a state of its own.
-
-    Of one that is its own iterator, ``__iter__`` may set up what is loaded, or forget it.
-    """
+    """Start a source from a state of its own."""
     if is_node(source):
         source.reset(state)
         return iter(source)
@@ -332,8 +335,10 @@ def _load_and_start(source: Any, state: Any) -> Iterator[Any]:
 
 def _load_again(iterator: Any, words: str) -> None:
     """What a source forgot that is its own iterator: ``__iter__`` may begin an epoch."""
-    if pack_state(iterator.state_dict()) != words:
-        iterator.load_state_dict(unpack_state(words))
+    with suppress(Exception):  # some have no state before their first example
+        if pack_state(iterator.state_dict()) == words:
+            return
+    iterator.load_state_dict(unpack_state(words))
 
 
 def _refer_to(iterator: Any) -> Callable[[], Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from torch_distinput.errors import SourceError
+
+_log = logging.getLogger(__name__)
 
 
 def make_exhausted_error(source: Any) -> SourceError:
@@ -35,3 +38,15 @@ def make_no_state_error(source: Any) -> SourceError:
         "source that was saved, or start a new epoch without the state."
     )
     return SourceError(msg)
+
+
+def warn_of_state(source: Any, error: Exception) -> None:
+    """Its state cannot be kept in a checkpoint."""
+    _log.warning(
+        "The state_dict() of %s holds %s, which is not read from a file, as it might run code. So "
+        "after a restart its examples are read again from the last state without that, or from "
+        "the beginning of the epoch, and passed over. Return plain values, tensors, and NumPy's "
+        "arrays and numbers, in dicts and lists.",
+        type(source).__name__,
+        error,
+    )

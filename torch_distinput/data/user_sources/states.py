@@ -30,6 +30,7 @@ import base64
 import io
 import json
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -211,11 +212,15 @@ def split_states(state: str | None) -> list[str]:
     return both
 
 
+class UnreadableStateError(TypeError):
+    """A state holds classes that are not read from a file, as they might run code; names them."""
+
+
 def pack_state(state: Any) -> str:
     """JSON where that keeps the state as it is, else what ``torch.load`` reads safely.
 
     Raises:
-        TypeError: if it could not be read again.
+        UnreadableStateError: if it could not be read again.
     """
     try:
         text = json.dumps(state)
@@ -233,12 +238,7 @@ def pack_state(state: Any) -> str:
         except pickle.UnpicklingError as error:
             content.seek(0)
             names = torch.serialization.get_unsafe_globals_in_checkpoint(content)
-            msg = (
-                "Expected a state_dict() of plain values, tensors and NumPy's arrays and numbers, "
-                f"got one with {', '.join(names) or 'something else'}, which is not read from a "
-                "file, as it might run code. Return what it is made of, such as a str or a dict."
-            )
-            raise TypeError(msg) from error
+            raise UnreadableStateError(", ".join(names) or "what torch.load refuses") from error
     return text
 
 
@@ -252,7 +252,8 @@ def unpack_state(text: str) -> Any:
 
 def _without_numpy(state: Any) -> Any:
     """NumPy's arrays and numbers as the content of a file, since torch takes them for unsafe."""
-    if isinstance(state, (np.ndarray, np.generic)) and not state.dtype.hasobject:
+    is_numpys = type(state) is np.ndarray or isinstance(state, np.generic)  # no subclass, as masked
+    if is_numpys and not state.dtype.hasobject:
         file = io.BytesIO()
         np.save(file, state)
         return {_NUMPY: (file.getvalue(), isinstance(state, np.generic))}
@@ -270,8 +271,8 @@ def _with_numpy(state: Any) -> Any:
 
 def _map_items(change: Callable[[Any], Any], state: Any) -> Any:
     kind = type(state)
-    if kind is dict:
-        return {key: change(value) for key, value in state.items()}
+    if kind in (dict, OrderedDict):
+        return kind((key, change(value)) for key, value in state.items())
     return kind(map(change, state)) if kind in (list, tuple) else state
 
 

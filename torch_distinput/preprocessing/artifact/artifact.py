@@ -253,7 +253,8 @@ def _hash(content: bytes) -> str:
 def _name_file(feature: str, taken: Collection[str]) -> str:
     """Where the vocabulary of a feature is written, whatever it is called."""
     name = quote(feature, safe="") or "tokens"
-    if len(name) > _LONGEST_NAME or f"vocabulary/{name}.txt" in taken:
+    names = map(str.lower, taken)  # some file systems take "a" and "A" for one
+    if len(name) > _LONGEST_NAME or f"vocabulary/{name}.txt".lower() in names:
         digest = hashlib.blake2b(feature.encode(), digest_size=8).hexdigest()
         name = f"{name[:_LONGEST_NAME]}-{digest}"
     return f"vocabulary/{name}.txt"

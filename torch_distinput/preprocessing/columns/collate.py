@@ -88,6 +88,14 @@ def collate_column(values: list[Any]) -> Any:
     return box_rows(values) if found is values else found
 
 
+def stack_rows(values: list[Any]) -> Any:
+    """The values of a column as a batch of it: a tensor of numbers, or a list, of lists if so."""
+    found = stack_numbers(values)
+    if found is values and any(type(value) is tuple for value in values):
+        return [list(value) if type(value) is tuple else value for value in values]
+    return found
+
+
 def stack_numbers(values: list[Any]) -> Any:
     """Return the values of a column as one tensor if they are numbers; otherwise as they are."""
     refuse_masks(values)

@@ -265,7 +265,7 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStr
     if not there or isinstance(first, (str, bytes)):
         return pack_strings(column, max_bytes)
     # As NumPy types them, which the layers do on the host: torch's floats would be float32.
-    numbers = np.array([np.nan if value is None else value for value in flat])
+    numbers = np.array([np.nan if is_missing(value) else value for value in flat])
     if has_rounded(there, numbers):
         msg = (
             "Expected integers up to 2**53 beside floats, and beside None, which is NaN among "

@@ -18,7 +18,7 @@ from torch_distinput.preprocessing.columns.collate import (
     add_dimension,
     is_single,
     join_parts,
-    stack_numbers,
+    stack_rows,
 )
 from torch_distinput.preprocessing.columns.tensors import convert
 from torch_distinput.preprocessing.layers.layer import AdaptiveLayer, Layer, compute_fingerprint
@@ -135,7 +135,7 @@ class Features(nn.Module):
                 has = list(example) if isinstance(example, Mapping) else type(example).__name__
                 msg = f"Expected examples with {columns}, got {has} in example {number}."
                 raise (KeyError if isinstance(example, Mapping) else TypeError)(msg)
-        batch = {name: stack_numbers([example[name] for example in examples]) for name in columns}
+        batch = {name: stack_rows([example[name] for example in examples]) for name in columns}
         return self(batch)  # type: ignore[no-any-return]
 
     def pack(self, batch: Mapping[str, Any], max_bytes: int | None = None) -> dict[str, Any]:

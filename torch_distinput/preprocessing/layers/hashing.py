@@ -124,15 +124,23 @@ class Hashing(Layer):
             return inputs
         if isinstance(inputs, torch.Tensor) and inputs.dtype == torch.float64:
             filled = torch.where(inputs.isnan(), self.mask_value, inputs)
-            require(filled == filled.trunc(), lambda: f"{self.describe()} takes integers.")
+            is_exact = (filled == filled.trunc()) & (filled.abs() <= 2**53)
+            require(is_exact, lambda: f"{self.describe()} takes integers up to 2**53 among NaN.")
             return filled.to(torch.int64)
         if isinstance(inputs, (PaddedStrings, torch.Tensor)) or find_packed(inputs) is not None:
             return inputs
         flat, shape = flatten_nested(inputs)
         is_text = any(isinstance(value, (str, bytes)) for value in flat)
-        if is_text or not any(map(is_missing, flat)):
+        if is_text or not any(is_missing(value) or isinstance(value, float) for value in flat):
             return inputs
-        return nest([self.mask_value if is_missing(value) else value for value in flat], shape)
+        return nest([self._fill(value) for value in flat], shape)
+
+    def _fill(self, value: Any) -> Any:
+        """Beside NaN, NumPy and pandas make floats of integers."""
+        if is_missing(value):
+            return self.mask_value
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= 2**53
+        return int(value) if is_whole else value
 
     def _are_masked(self, strings: PaddedStrings) -> torch.Tensor:
         """Where the mask, or None, stands."""
