@@ -116,14 +116,23 @@ class TwoRows(Regression):
         return {**output, "logits": output["logits"].repeat(2, 1)}
 
 
-def predict_two_rows(strategy, folder):
-    arguments = {"model": TwoRows(), "per_device_eval_batch_size": 3}
+class AsManyAsABatch(Regression):
+    """It gives a value for each row of a whole batch, whatever there is."""
+
+    def forward(self, numbers, labels=None):
+        return {**super().forward(numbers, labels), "logits": torch.arange(4.0)}
+
+
+def predict_other_rows(strategy, folder, make):
+    arguments = {"model": make(), "per_device_eval_batch_size": 4}
     with trainer_on(strategy, folder, **arguments) as trainer:
-        with pytest.raises(ValueError, match=r"Expected 3 rows.*got a tensor of shape \(6, 1\)"):
+        with pytest.raises(ValueError, match=r"Expected 3 rows.*got a tensor of shape \((6, 1|4,)"):
             trainer.predict(examples(6))
         return True
 
 
-def test_a_model_with_more_rows_than_examples_is_refused(tmp_path):
-    """Half of its rows would be left out."""
-    assert all(run_ranks(partial(predict_two_rows, folder=tmp_path), 2, timeout=120))
+@pytest.mark.parametrize("make", [TwoRows, AsManyAsABatch])
+def test_a_model_with_more_rows_than_examples_is_refused(make, tmp_path):
+    """Some of its rows would be left out."""
+    predict = partial(predict_other_rows, folder=tmp_path, make=make)
+    assert all(run_ranks(predict, 2, timeout=120))

@@ -41,6 +41,7 @@ class EvaluationLoader:
     Attributes:
         dataset: knows how many examples there were.
         stand_in: for this process where it has no rows.
+        gathers_loss: Trainer will gather the loss of the step in use next, and then its rows.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EvaluationLoader:
     ) -> None:
         self.dataset = _Evaluated(num_examples or 0)
         self.stand_in = StandIn()
+        self.gathers_loss = False
         self._loader = DistributedLoader(dataset, accelerator)
 
     def __len__(self) -> int:
@@ -78,19 +80,10 @@ class EvaluationLoader:
 
 @final
 class RowGatherer:
-    """Gathers the rows of the step in use, as Trainer's ``gather_function``.
+    """Gathers the rows of the step in use, as Trainer's ``gather_function``."""
 
-    Args:
-        loader: of this evaluation.
-        accelerator: of the Trainer.
-        num_repeats: as often Trainer repeats a loss before it gathers it.
-    """
-
-    def __init__(
-        self, loader: EvaluationLoader, accelerator: Accelerator, *, num_repeats: int
-    ) -> None:
+    def __init__(self, loader: EvaluationLoader, accelerator: Accelerator) -> None:
         self._loader = loader
-        self._num_repeats = num_repeats
         self._accelerator = accelerator
         self._step: tdi.Step | None = None
         self._own_rows = self._most_rows = 0
@@ -100,6 +93,9 @@ class RowGatherer:
         """The rows of all processes, those of the first one first; any nest of tensors."""
         if self._step is not self._loader.step:
             self._count(self._loader.step)
+        is_loss, self._loader.gathers_loss = self._loader.gathers_loss, False
+        if is_loss and isinstance(rows, torch.Tensor) and rows.ndim == 1:
+            rows = rows[:1].expand(self._own_rows)  # it comes repeated for a whole batch
         return recursively_apply(self._gather, rows, error_on_other_type=True)
 
     def _count(self, step: tdi.Step) -> None:
@@ -112,13 +108,11 @@ class RowGatherer:
         self._real = (places < counts[:, None]).flatten()
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        num_rows, expected = len(tensor), self._own_rows
-        is_loss = tensor.ndim == 1 and num_rows == self._num_repeats and num_rows >= expected
-        if num_rows != expected and not is_loss and expected:  # without rows it is a stand-in's
+        expected, shape = self._own_rows, tuple(tensor.shape)
+        if expected and shape[:1] != (expected,):  # without rows it is a stand-in's
             msg = (
                 f"Expected {expected} rows, one for each example of the batch, got a tensor of "
-                f"shape {tuple(tensor.shape)}. Let the model return a row for each example, and "
-                "per_device_eval_batch_size be the rows of a batch."
+                f"shape {shape}. Let the model return a row for each example, and nothing else."
             )
             raise ValueError(msg)
         own = tensor[:expected]

@@ -319,8 +319,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         check_gathering(self.args)
         before: Any = self.gather_function
         self._evaluated = dataloader
-        repeats = self.args.eval_batch_size
-        self.gather_function = RowGatherer(dataloader, self.accelerator, num_repeats=repeats)
+        self.gather_function = RowGatherer(dataloader, self.accelerator)
         try:
             return super().evaluation_loop(dataloader, *args, **kwargs)
         finally:
@@ -343,4 +342,5 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if loss is not None:
             is_scaled = counts_labels and self.args.average_tokens_across_devices
             loss = average_loss(self, loss, inputs, num_rows, is_scaled=is_scaled)
+        self._evaluated.gathers_loss = loss is not None
         return loss, logits, labels
