@@ -27,7 +27,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch_distinput.data.storage.compression import Decompressed, decompressor
 from torch_distinput.data.storage.file_listing import FileInfo, FileListing
 from torch_distinput.data.storage.glob_matches import choose_matches, has_magic
-from torch_distinput.data.storage.glob_walk import find_matches
+from torch_distinput.data.storage.glob_walk import GlobWalks
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.data.storage.local_folder import store_local_folder
 from torch_distinput.data.storage.range_reader import forward, open_ranged, sized
@@ -62,9 +62,10 @@ def list_files(patterns: Sequence[str], storage_options: Options) -> FileListing
         known.update(_children(folder, storage_options))
 
     def find() -> Iterator[FileInfo]:
+        walks = GlobWalks()
         for path in written:
             info = known.get(path)
-            yield from _resolve(path, storage_options) if info is None else [info]
+            yield from _resolve(path, storage_options, walks) if info is None else [info]
 
     return share_listing(FileListing(find()))
 
@@ -266,7 +267,7 @@ def _children(folder: str, storage_options: Options) -> dict[str, FileInfo]:
     }
 
 
-def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
+def _resolve(pattern: str, storage_options: Options, walks: GlobWalks) -> list[FileInfo]:
     system, inner = fsspec.core.url_to_fs(pattern, **storage_options)
     if not has_magic(inner) or ("*" not in inner and system.exists(inner)):
         info = attempt(lambda: system.info(inner), Retries())
@@ -275,7 +276,7 @@ def _resolve(pattern: str, storage_options: Options) -> list[FileInfo]:
             raise IsADirectoryError(msg)
         return [_info(pattern, info)]
     behind_cache = system.fs if isinstance(system, CachingFileSystem) else system
-    matches = find_matches(behind_cache, inner)
+    matches = walks.find_matches(behind_cache, inner)
     # What a listing says of a link is partly the link's own; one to nothing is an error.
     found = {
         name: behind_cache.info(name) if info.get("islink") else info

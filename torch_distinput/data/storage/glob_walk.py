@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, final
 
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
@@ -24,42 +24,68 @@ from torch_distinput.data.storage.retries import Retries, attempt, attempt_later
 _log = logging.getLogger(__name__)
 
 
-def find_matches(system: AbstractFileSystem, pattern: str) -> dict[str, Any]:
-    """What matches a glob, folders as well: what the storage knows of each, by its path.
+@final
+class GlobWalks:
+    """Walks for the globs of one list: a storage has one walker in it, as it may take a connection.
 
-    A folder of this machine that this process may not list is left out, which is told in the log.
-
-    Args:
-        system: where to look.
-        pattern: the glob, without protocols.
-
-    Raises:
-        OSError: a folder could not be listed, also when asked again.
+    Not kept for longer, as fsspec's are: what a walker has listed may change.
     """
-    options: dict[str, Any] = {}
-    is_local = isinstance(system, LocalFileSystem)
+
+    def __init__(self) -> None:
+        """Walk nowhere yet."""
+        # By the file system that is walked, which is kept so that no other has its id.
+        self._walkers: dict[int, tuple[AbstractFileSystem, _Walker]] = {}
+
+    def find_matches(self, system: AbstractFileSystem, pattern: str) -> dict[str, Any]:
+        """What matches a glob, folders as well: what the storage knows of each, by its path.
+
+        A folder of this machine that this process may not list is left out, which is told in the
+        log.
+
+        Args:
+            system: where to look.
+            pattern: the glob, without protocols.
+
+        Raises:
+            OSError: a folder could not be listed, also when asked again.
+        """
+        if id(system) not in self._walkers:
+            self._walkers[id(system)] = system, _make_walker(system)
+        walker = self._walkers[id(system)][1]
+        is_local = isinstance(system, LocalFileSystem)
+        options = {"ways_back": "**" not in pattern} if is_local else {}
+        walker.errors.clear()
+        matches: dict[str, Any] = walker.system.glob(pattern, detail=True, **options)
+        for error in walker.errors:
+            if not (is_local and isinstance(error, PermissionError)):
+                raise error
+        if walker.errors:
+            _log.warning(
+                "Folders of %s are left out, because this process may not list them, such as %s. "
+                "Give it the right to, or name the other folders.",
+                pattern,
+                walker.errors[0],
+            )
+        return matches
+
+
+class _Walker(NamedTuple):
+    """A file system of our own, and what its listings have raised."""
+
+    system: AbstractFileSystem
+    errors: list[OSError]
+
+
+def _make_walker(system: AbstractFileSystem) -> _Walker:
+    """One whose listings are watched: all threads share that of fsspec."""
     if isinstance(system, (AbstractArchiveFileSystem, ReferenceFileSystem)):
-        walker, errors = system, []  # of an index that was read: no listing fails
-    elif is_local:
-        walker = _LinkedFolders(skip_instance_cache=True)
-        options = {"ways_back": "**" not in pattern}
-        errors = _watch_listings(walker)
-    else:  # one of our own, as its listings are watched: all threads share that of fsspec
+        return _Walker(system, [])  # of an index that was read: no listing fails
+    if isinstance(system, LocalFileSystem):
+        own: AbstractFileSystem = _LinkedFolders(skip_instance_cache=True)
+    else:
         again = {**system.storage_options, "skip_instance_cache": True}
-        walker = type(system)(*system.storage_args, **again)
-        errors = _watch_listings(walker)
-    matches: dict[str, Any] = walker.glob(pattern, detail=True, **options)
-    for error in errors:
-        if not (is_local and isinstance(error, PermissionError)):
-            raise error
-    if errors:
-        _log.warning(
-            "Folders of %s are left out, because this process may not list them, such as %s. "
-            "Give it the right to, or name the other folders.",
-            pattern,
-            errors[0],
-        )
-    return matches
+        own = type(system)(*system.storage_args, **again)
+    return _Walker(own, _watch_listings(own))
 
 
 def _watch_listings(walker: AbstractFileSystem) -> list[OSError]:
