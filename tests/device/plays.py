@@ -77,6 +77,9 @@ class Source:
         if self.name == "cpu":
             return [values.clone()]
         stream = self.play.stream(self.name)
+        if self.machine.party == "prefetch":
+            found = self.machine.read(self.play.columns[self.name], stream)
+            self.play.seen.append((torch.ones(2), found))
         there = self.machine.copy(values, stream)
         if self.play.owned:
             fresh = self.machine.host_copy if self.play.orders_by_data else torch.clone
@@ -127,6 +130,7 @@ class Play:
             name: make_backend(self.machine, name) for name in devices if name != "cpu"
         }
         self.current = dict.fromkeys(self.backends, "main")  # the consumer's streams
+        self.columns = {}  # what the consumer has made there before its first step
         self.sources = [Source(self, name) for name in devices]
         self.thread = None
         self.seen = []
@@ -143,9 +147,14 @@ class Play:
             leaves = tuple(source.leaves(value) for source, value in pairs)
             yield ReplicaLeaves(leaves=leaves, note=values, owned=self.owned)
 
-    def start_thread(self, _, ahead, copies, **__):
+    def start_thread(self, _, ahead, copies, marker, **__):
         """Stand for the thread, which takes its turns in :meth:`turn`."""
-        self.thread = SimpleNamespace(ahead=ahead, copies=copies, goes_on=True, join=lambda _: None)
+        self.thread = SimpleNamespace(
+            ahead=ahead, copies=copies, marker=marker, goes_on=True, join=lambda _: None
+        )
+        self.machine.party = "prefetch"
+        copies.enter_thread(marker)
+        self.machine.party = "consumer"
         self.turn()
         return self.thread
 
@@ -188,6 +197,11 @@ class Play:
                 self.current[name] = self.random.choice(["main", "other"])
                 if isinstance(backend, TracingBackend):
                     backend.current["consumer"] = self.current[name]
+            if not self.columns:
+                values = torch.ones(2)
+                self.columns = {
+                    name: self.machine.copy(values, self.stream(name)) for name in self.backends
+                }
             step = next(prefetcher, None)
             if step is None:
                 break
@@ -201,7 +215,7 @@ class Play:
         prefetcher.stop()
         if self.thread:
             self.machine.party = "prefetch"
-            prefetch._fill(self.thread.ahead, self.thread.copies)
+            prefetch._fill(self.thread.ahead, self.thread.copies, self.thread.marker)
         prefetcher.join()
         for source in self.sources:
             source.ring.write_all()  # whoever starts the source again has joined the thread

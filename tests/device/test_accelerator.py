@@ -200,6 +200,12 @@ class TestAnAccelerator:
         assert [(batch, self.current)] == kept
         assert [("wait event", id(marker))] == self.current.log
 
+    def test_a_thread_goes_on_behind_what_its_caller_has_started(self, accelerator):
+        """On a stream of the caller's own, of which the thread's would know nothing."""
+        marker = AcceleratorBackend(META).mark_caller()
+        AcceleratorBackend(META).enter_thread(marker)
+        assert [("wait event", id(marker))] == accelerator.log
+
     def test_a_device_has_one_stream(self, accelerator):
         """For the life of the process: torch keeps the memory of a stream for that stream.
 

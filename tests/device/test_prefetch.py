@@ -51,8 +51,11 @@ class Recorder(CpuBackend):
     def keep_for_consumer(self, tensor):
         self.log.append(("keep", tensor.tolist()))
 
-    def enter_thread(self):
-        self.log.append(("thread", threading.current_thread().name))
+    def mark_caller(self):
+        return threading.current_thread().name
+
+    def enter_thread(self, marker):
+        self.log.append(("thread", threading.current_thread().name, "behind", marker))
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_errors_come_where_the_step_would_have(recorder, buffer_size):
 def test_a_device_that_fails_in_the_thread(recorder, monkeypatch):
     """Whatever the thread does first is reported too, instead of a hang."""
 
-    def broken():
+    def broken(marker):
         msg = "no device"
         raise RuntimeError(msg)
 
@@ -149,11 +152,14 @@ def test_a_device_that_fails_in_the_thread(recorder, monkeypatch):
 
 
 def test_the_thread_sets_its_device(recorder):
-    """Current devices are per thread; without a thread the caller's is left alone."""
+    """Current devices are per thread; without a thread the caller's is left alone.
+
+    What the caller has started before comes before what it does.
+    """
     for buffer_size in (0, 1):
         list(Prefetcher(map(step, range(2)), [META], buffer_size=buffer_size))
-    names = [entry[1] for entry in recorder.log if entry[0] == "thread"]
-    assert ["torch_distinput-prefetch"] == names
+    entered = [entry[1:] for entry in recorder.log if entry[0] == "thread"]
+    assert [("torch_distinput-prefetch", "behind", threading.current_thread().name)] == entered
 
 
 @pytest.mark.parametrize("how", ["stop", "end", "collect"])

@@ -65,6 +65,7 @@ MUTANTS = {
     "the host does not wait before it writes again": [(TracingBackend, "wait_on_host", nothing)],
     "the marker is in front of the copies": [(TracingBackend, "mark", marks_too_early)],
     "the producer is not waited for": [(TracingBackend, "wait_for_producer", nothing)],
+    "the thread does not wait for its caller": [(TracingBackend, "enter_thread", nothing)],
     "what is read in place is not kept": [(StagingSlot, "keep", lambda _, source: source)],
     "what is not owned is read in place": [
         (StagingRing, "start", lambda ring, leaves, owned: real_start(ring, leaves, owned=True))

@@ -37,8 +37,11 @@ class Backend(Protocol):
 
     copies_at_once: bool
 
-    def enter_thread(self) -> None:
-        """Prepare the calling thread to start copies."""
+    def mark_caller(self) -> Any:
+        """A marker behind what the calling thread has started on its current stream."""
+
+    def enter_thread(self, marker: Any) -> None:
+        """Prepare the calling thread to start copies: its current stream waits for a marker."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on the device already."""
@@ -97,7 +100,10 @@ class DirectBackend(ABC):
         """A value of its own, without its graph."""
         return tensor.detach().clone()
 
-    def enter_thread(self) -> None:
+    def mark_caller(self) -> None:
+        """Nothing is under way."""
+
+    def enter_thread(self, marker: None) -> None:
         """Nothing to prepare."""
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
@@ -165,9 +171,17 @@ class AcceleratorBackend:
             device_type=shared.device_type,
         )
 
-    def enter_thread(self) -> None:
-        """Current devices are per thread."""
+    def mark_caller(self) -> torch.Event:
+        """On the stream on which it may have made what the source will read."""
+        return torch.accelerator.current_stream(self._device).record_event()
+
+    def enter_thread(self, marker: torch.Event) -> None:
+        """Current devices are per thread, and so are current streams.
+
+        The source may hold what the caller computes on a stream of its own, such as columns.
+        """
         torch.accelerator.set_device_index(self._device)
+        torch.accelerator.current_stream(self._device).wait_event(marker)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """By its device."""

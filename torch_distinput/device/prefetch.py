@@ -103,8 +103,10 @@ class Prefetcher:
 
     def _take(self, ahead: _Ahead) -> ReplicaLeaves:
         if self._thread is None:
+            assert self._copies is not None, "or there is nothing to copy ahead"
+            markers = self._copies.mark_caller()
             self._thread = start_thread(
-                _fill, ahead, self._copies, name="prefetch", stop=ahead.stop
+                _fill, ahead, self._copies, markers, name="prefetch", stop=ahead.stop
             )
         return ahead.take()
 
@@ -133,12 +135,18 @@ class _Copies:
     ) -> None:
         backends: dict[torch.device, Backend] = {device: backend_for(device) for device in devices}
         self._steps = steps
-        self._first = next(backends[device] for device in devices if device.type != "cpu")
+        accelerators = [backend for device, backend in backends.items() if device.type != "cpu"]
+        self._accelerators = accelerators[::-1]  # the first one last
         self._rings = [StagingRing(backends[device], num_slots=num_slots) for device in devices]
 
-    def enter_thread(self) -> None:
-        """The source runs on the first accelerator, as in the thread of the caller."""
-        self._first.enter_thread()
+    def mark_caller(self) -> list[Any]:
+        """Markers behind what the caller has started on each accelerator."""
+        return [backend.mark_caller() for backend in self._accelerators]
+
+    def enter_thread(self, markers: list[Any]) -> None:
+        """The source runs behind those, and on the first accelerator, as in the caller's thread."""
+        for backend, marker in zip(self._accelerators, markers, strict=True):
+            backend.enter_thread(marker)
 
     def start(self) -> ReplicaLeaves:
         for ring in self._rings:
@@ -207,10 +215,10 @@ class _Ahead:
         self._left.put(_END)  # the consumer may be another thread, still waiting
 
 
-def _fill(ahead: _Ahead, copies: _Copies) -> None:
+def _fill(ahead: _Ahead, copies: _Copies, markers: list[Any]) -> None:
     """The thread holds the places, never the prefetcher, which can so be collected."""
     try:
-        copies.enter_thread()
+        copies.enter_thread(markers)
     except BaseException as error:  # noqa: BLE001 - as below
         ahead.leave(_Failed(error))
         return

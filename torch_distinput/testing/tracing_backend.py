@@ -29,8 +29,13 @@ class TracingBackend:
         """The calling thread's current stream."""
         return f"{self._device}/{self.current.get(self.machine.party, 'main')}"
 
-    def enter_thread(self) -> None:
-        """Threads are parties by themselves."""
+    def mark_caller(self) -> Marker:
+        """By an event."""
+        return self.machine.mark(self.stream)
+
+    def enter_thread(self, marker: Marker) -> None:
+        """Threads are parties by themselves; the stream waits."""
+        self.machine.let_stream_wait(self.stream, marker)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """By who allocated it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import Any
 
 from torch_distinput.errors import SourceError
@@ -41,12 +42,17 @@ def make_no_state_error(source: Any) -> SourceError:
 
 
 def warn_of_state(source: Any, error: Exception) -> None:
-    """Its state cannot be kept in a checkpoint."""
+    """Its state cannot be kept in a checkpoint; said once, not in each epoch."""
+    _warn_of_state(type(source).__name__, str(error))
+
+
+@lru_cache
+def _warn_of_state(name: str, held: str) -> None:
     _log.warning(
         "The state_dict() of %s holds %s, which is not read from a file, as it might run code. So "
         "after a restart its examples are read again from the last state without that, or from "
         "the beginning of the epoch, and passed over. Return plain values, tensors, and NumPy's "
-        "arrays and numbers, in dicts and lists.",
-        type(source).__name__,
-        error,
+        "arrays and numbers, in dicts and lists. (Logged once.)",
+        name,
+        held,
     )
