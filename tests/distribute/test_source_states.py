@@ -311,3 +311,19 @@ def test_streams_that_end_at_once():
     assert [[], [], []] == [list(dataset) for _ in range(3)]
     dataset.load_state_dict(dataset.state_dict())
     assert [] == list(dataset)
+
+
+@pytest.mark.parametrize("stops", [[3, 1, 9], [4, 1, 1, 9], [1] * 9])
+def test_a_loader_with_processes_is_restarted_before_all_of_them_have_yielded(stops):
+    """Its own state, then, has forgotten where some of them are."""
+    make, one = BATCHES["StatefulDataLoader, 2 processes"], tdi.OneDeviceStrategy("cpu")
+    whole = [step.tolist() for step in one.distribute_dataset(make())]
+    found, state = [], None
+    for count in stops:
+        dataset = one.distribute_dataset(make())
+        if state is not None:
+            dataset.load_state_dict(json.loads(state))
+        with iter(dataset) as steps:
+            found += [step.tolist() for step in itertools.islice(steps, count)]
+            state = json.dumps(dataset.state_dict())
+    assert whole[: sum(stops)] == found

@@ -40,6 +40,11 @@ from torch_distinput.data.user_sources.single_process import (
     as_single_process,
     iterate_as_single_process,
 )
+from torch_distinput.data.user_sources.start_from_state import (
+    count_blind,
+    load_again,
+    load_and_start,
+)
 from torch_distinput.data.user_sources.states import (
     UnreadableStateError,
     find_holders,
@@ -139,6 +144,7 @@ class SourceRun:
         self._source = source
         self._epoch = epoch
         self._holders: list[Any] = []  # of the state: the source, its iterator, or both
+        self._began_at, self._num_blind = numbers, 0
         is_beginning = not any(numbers.values())
         self._epoch_start = words[-1] if len(words) > 1 or (is_beginning and words) else None
         known = _histories.get(id(source))
@@ -180,6 +186,9 @@ class SourceRun:
         """
         self._history.check_newest(self._source, self._number)
         if not self._holders or self._history.ended:
+            return None
+        name, number = next(iter(numbers.items()))
+        if number - self._began_at.get(name, 0) < self._num_blind:
             return None
         try:
             state = self._state()
@@ -259,7 +268,7 @@ class SourceRun:
         iterator = self._start_anew()
         is_own = iterator is self._source and not is_node(self._source)
         if rewinds and is_own and not hears_epochs(self._source):
-            _load_again(iterator, states[0])
+            load_again(iterator, states[0])
         if rewinds and self._epoch is not None and loads_late(self._source):
             tell_epoch(self._source, self._epoch)  # what it has loaded may be of another one
         return iterator
@@ -276,12 +285,13 @@ class SourceRun:
 
     def _iterate_at_epoch(self, state: str | None) -> Iterator[Any]:
         source = self._source
-        self._history.is_new = False
+        self._history.is_new, self._num_blind = False, 0
         if callable(source) and not hasattr(source, "__iter__"):
             source = source()
         states = split_states(state)
         if has_state(source) and states:
-            iterator = _load_and_start(source, unpack_state(states[0]))
+            iterator = load_and_start(source, unpack_state(states[0]))
+            self._num_blind = count_blind(source)
         else:
             if is_node(source):
                 source.reset()
@@ -309,36 +319,6 @@ def _remember(source: Any) -> _History:
         weakref.finalize(source, _histories.pop, id(source), None).atexit = False
         _histories[id(source)] = history
     return history
-
-
-def _load_and_start(source: Any, state: Any) -> Iterator[Any]:
-    """Start a source from a state of its own."""
-    if is_node(source):
-        source.reset(state)
-        return iter(source)
-    before = pack_state(state)  # what is loaded becomes the source's
-    iterator: Any
-    try:
-        source.load_state_dict(state)
-    except Exception:
-        iterator = iter(source)
-        if iterator is not source:
-            raise
-        iterator.load_state_dict(unpack_state(before))
-    else:
-        iterator = start_source(source)
-        if iterator is source:
-            _load_again(iterator, before)
-    own: Iterator[Any] = iterator
-    return own
-
-
-def _load_again(iterator: Any, words: str) -> None:
-    """What a source forgot that is its own iterator: ``__iter__`` may begin an epoch."""
-    with suppress(Exception):  # some have no state before their first example
-        if pack_state(iterator.state_dict()) == words:
-            return
-    iterator.load_state_dict(unpack_state(words))
 
 
 def _refer_to(iterator: Any) -> Callable[[], Any]:
