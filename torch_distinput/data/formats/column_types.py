@@ -154,7 +154,7 @@ def _numbers(name: str, values: list[Any], kinds: set[type], dtype: Any) -> torc
         dense = _integers(name, values, dtype)
     else:
         dense = _floats(name, values)
-        if dtype is None and (dense.abs() >= 2.0**53).any():
+        if dtype is None and int in kinds and (dense.abs() >= 2.0**53).any():
             for value in values:  # an id of 64 bits among floats would become another
                 if type(value) is int and int(float(value)) != value:
                     raise _unfit(name, torch.float64, value)

@@ -47,9 +47,9 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 class JSONL(Reader):
     """Lines that are JSON objects: a batch is a dict of columns. Blank lines are passed over.
 
-    - Numbers become tensors of int64 or, if one of them has a point or an exponent, float64, which
-      is an error for a whole number that it does not hold;
-      ``true`` and ``false`` of bool.
+    - Numbers become tensors of int64 or, if one of them has a point or an exponent, float64; beside
+      such a one, a whole number that float64 does not hold is an error. ``true`` and ``false``
+      become tensors of bool.
     - Text becomes a list of ``str``, with ``None`` where it is null or missing.
     - An object becomes a dict of columns itself.
     - Lists of ``k`` numbers become a tensor ``(rows, k)``; of any length, where ``columns`` says

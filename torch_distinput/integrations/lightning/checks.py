@@ -71,10 +71,10 @@ def check_groups(trainer: Any, size: int, *, done: int, left: int, room: float) 
         msg = (
             f"Expected a loader that ends with a step of the optimizer, got one of {left} steps "
             f"that begins after {done} steps of the epoch, with accumulate_grad_batches={size} and "
-            "a longer loader beside it: "
-            "Lightning plays it again in the midst of a step, whose loss would not be the mean "
-            'over its examples. Return CombinedLoader(loaders, "max_size"), repeat its source in '
-            "the dataset (a sampler, an endless stream), or accumulate nothing."
+            "a longer loader beside it: Lightning plays it again in the midst of a step, whose "
+            "loss would not be the mean over its examples. Return CombinedLoader(loaders, "
+            '"max_size"), repeat its source in the dataset (a sampler, an endless stream), or '
+            "accumulate nothing."
         )
         raise tdi.ConfigurationError(msg)
 
