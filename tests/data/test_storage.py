@@ -301,12 +301,13 @@ class TestNetwork:
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_a_missing_library(tmp_path, monkeypatch, reader, library, extra, on_error):
     """It says what to install; it is no bad record."""
-    from torch_distinput.data.formats import arrow_columns, tfrecord
+    from torch_distinput.data.formats.arrow import columns
+    from torch_distinput.data.formats.tfrecord import records
 
     form = FORMATS[reader]
     path = tmp_path / f"a.{'zst' if extra == 'zstd' else form.suffix}"
     path.write_bytes(form.write([1, 2, 3]))
-    for cached in (arrow_columns.load_arrow, tfrecord._crc32c):
+    for cached in (columns.load_arrow, records._crc32c):
         cached.cache_clear()
     monkeypatch.setitem(sys.modules, library, None)
     recipe = tdi.FileDataset(path, reader=form.reader, on_error=on_error)

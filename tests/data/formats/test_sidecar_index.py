@@ -11,7 +11,7 @@ import pytest
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.reader import Part
 from torch_distinput.data.formats.sidecar_index import index_parts
-from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.formats.tfrecord.records import TFRecord
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
 

@@ -1,4 +1,4 @@
-"""The formats of files that can be read, one module each; none is imported before it is used."""
+"""The formats of files that can be read, a reader each; none is imported before it is used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FORMATS = {
     "Text": "text",
     "JSONL": "jsonl",
     "CSV": "csv_table",
-    "TFRecord": "tfrecord",
-    "Parquet": "parquet",
-    "Arrow": "arrow_ipc",
+    "TFRecord": "tfrecord.records",
+    "Parquet": "arrow.parquet",
+    "Arrow": "arrow.ipc",
     "Tar": "tar",
     "Npy": "npy",
     "Npz": "npz",

@@ -90,7 +90,7 @@ def _leaf(name: str, column: Any, count: int) -> Any:
 
 
 def _leaves_of_table(table: Any) -> Batch:
-    from torch_distinput.data.formats.arrow_columns import batch_columns  # noqa: PLC0415 - pyarrow
+    from torch_distinput.data.formats.arrow.columns import batch_columns  # noqa: PLC0415 - pyarrow
 
     (batch,) = table.combine_chunks().to_batches()
     try:

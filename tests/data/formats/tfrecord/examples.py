@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tests.tfrecords import message, varint
 from torch_distinput.data.formats.reader import Part
-from torch_distinput.data.formats.tf_example import BEFORE, BEHIND
-from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.formats.tfrecord.records import TFRecord
+from torch_distinput.data.formats.tfrecord.tf_example import BEFORE, BEHIND
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.retries import Retries
 from torch_distinput.packed_strings import PackedStrings

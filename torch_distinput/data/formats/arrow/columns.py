@@ -33,7 +33,7 @@ import torch
 
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.arrow_strings import pack_array
+from torch_distinput.data.formats.arrow.strings import pack_array
 from torch_distinput.data.formats.npy import widen
 from torch_distinput.data.formats.reader import CHUNK_BYTES
 from torch_distinput.data.storage.input_file import InputFile

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from torch_distinput.data.batch.jagged import make_jagged
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.protobuf import (
+from torch_distinput.data.formats.tfrecord.protobuf import (
     BYTES,
     FLOATS,
     INTS,

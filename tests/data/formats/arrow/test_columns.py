@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torch_distinput.data.batch import rows
-from torch_distinput.data.formats import arrow_columns
+from torch_distinput.data.formats.arrow import columns as arrow_columns
 from torch_distinput.data.formats.reader import CHUNK_BYTES
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError, SourceError

@@ -18,7 +18,13 @@ from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.formats import sidecar_index
 from torch_distinput.data.formats.framing import Scan, Scanner, walk
 from torch_distinput.data.formats.reader import Part, Reader
-from torch_distinput.data.formats.tf_example import BEFORE, BEHIND, Field, fields, parse_examples
+from torch_distinput.data.formats.tfrecord.tf_example import (
+    BEFORE,
+    BEHIND,
+    Field,
+    fields,
+    parse_examples,
+)
 from torch_distinput.data.storage.input_file import InputFile
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.packed_strings import PackedStrings, join_bytes, tensor_over

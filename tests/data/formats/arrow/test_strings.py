@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput import PackedStrings
-from torch_distinput.data.formats.arrow_columns import batch_columns
-from torch_distinput.data.formats.arrow_strings import pack_array
+from torch_distinput.data.formats.arrow.columns import batch_columns
+from torch_distinput.data.formats.arrow.strings import pack_array
 
 TYPES = {
     "string": pa.string(),

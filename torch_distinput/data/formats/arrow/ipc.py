@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from typing import Any
 
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.arrow_columns import (
+from torch_distinput.data.formats.arrow.columns import (
     arrow_source,
     batch_chunks,
     check_buffers,
@@ -30,7 +30,7 @@ _RECORDS_PER_BATCH = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Arrow(Reader):
-    """Rows of Arrow IPC files: a batch is a dict of columns, as ``arrow_columns`` makes them.
+    """Rows of Arrow IPC files: a batch is a dict of columns, as ``arrow.columns`` makes them.
 
     Needs pyarrow. Both formats, told apart by their first bytes: *files* (Feather too) are cut at
     record batches, *streams* (as Hugging Face ``datasets`` keeps them) are one part, as is a file

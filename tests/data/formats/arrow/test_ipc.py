@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.formats.opening import opened, read
 from torch_distinput.data.batch import rows
-from torch_distinput.data.formats.arrow_ipc import Arrow
+from torch_distinput.data.formats.arrow.ipc import Arrow
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader

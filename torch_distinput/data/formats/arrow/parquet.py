@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_distinput.data.batch.tree import Batch
-from torch_distinput.data.formats.arrow_columns import (
+from torch_distinput.data.formats.arrow.columns import (
     arrow_source,
     batch_chunks,
     choose_columns,
@@ -27,7 +27,7 @@ _LEAST_BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Parquet(Reader):
-    """Rows of Parquet files: a batch is a dict of columns, as ``arrow_columns`` makes them.
+    """Rows of Parquet files: a batch is a dict of columns, as ``arrow.columns`` makes them.
 
     Needs pyarrow. A file without a size is read into memory, for its footer is at its end.
     Checksums of pages are checked where a file has them. Times of the old type INT96 are read in

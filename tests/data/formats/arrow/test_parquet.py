@@ -14,7 +14,7 @@ import torch
 
 from tests.data.formats.opening import opened, read
 from torch_distinput.data.batch import rows
-from torch_distinput.data.formats.parquet import Parquet
+from torch_distinput.data.formats.arrow.parquet import Parquet
 from torch_distinput.data.formats.reader import CHUNK_BYTES, Part
 from torch_distinput.errors import ConfigurationError, SourceError
 from torch_distinput.testing import check_reader

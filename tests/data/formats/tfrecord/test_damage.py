@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.formats.tfrecord_examples import opened, read
+from tests.data.formats.tfrecord.examples import opened, read
 from tests.tfrecords import frame
 from torch_distinput.data.formats import framing as framed
 from torch_distinput.data.formats import sidecar_index as kept_index
-from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.formats.tfrecord.records import TFRecord
 
 FRAMES = [frame(b"record %d " % i + b"x" * (i * 37 % 900)) for i in range(400)]
 STARTS = np.cumsum([0, *map(len, FRAMES)]).tolist()

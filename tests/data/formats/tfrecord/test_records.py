@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import LONG
-from tests.data.formats.tfrecord_examples import (
+from tests.data.formats.tfrecord.examples import (
     bytes_list,
     decode,
     example,
@@ -23,8 +23,8 @@ from tests.tfrecords import frame, message
 from torch_distinput import ConfigurationError
 from torch_distinput.data.formats import framing as framed
 from torch_distinput.data.formats import sidecar_index as kept_index
-from torch_distinput.data.formats import tfrecord
-from torch_distinput.data.formats.tfrecord import TFRecord
+from torch_distinput.data.formats.tfrecord import records
+from torch_distinput.data.formats.tfrecord.records import TFRecord
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.testing import check_reader
 
@@ -245,11 +245,11 @@ def test_wrong_descriptions_are_refused(described):
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    tfrecord._crc32c.cache_clear()
+    records._crc32c.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'torch_distinput\[tfrecord\]'"):
         read(frame(b"record"))
-    tfrecord._crc32c.cache_clear()
+    records._crc32c.cache_clear()
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -1,0 +1,1 @@
+"""Arrow and Parquet files: what pyarrow reads, as columns."""
