@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,29 @@ def test_missing_integers_are_packed():
     expected = features({"x": [5, None]})
     for missing in (None, pd.NA):
         assert same(expected, features(features.pack({"x": [5, missing]})))
+
+
+NUMBERS = {
+    "Normalization": (partial(pp.Normalization, mean=1.0, variance=4.0), "ignore"),
+    "Discretization": (partial(pp.Discretization, [1.5]), "ignore"),
+    "IntegerLookup": (partial(pp.IntegerLookup, vocabulary=[1, 2]), "oov"),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("values", [[1, None, 0], [1.0, 2.0, None], [True, None], [None, None]])
+def test_what_pandas_has_for_none_among_numbers(values, name):
+    """NumPy makes NaN of it in columns of numbers, but not in those of booleans, or in lists."""
+    layer, missing = NUMBERS[name]
+    features = pp.Features(x=layer(missing=missing))
+    given = [pd.NA if value is None else value for value in values]
+    expected = features({"x": values})["x"].nan_to_num(-9.0)
+    assert torch.equal(expected, features({"x": given})["x"].nan_to_num(-9.0))
+    if any(values):  # of nothing but None a column is one of strings
+        packed = features.pack({"x": given})
+        assert torch.equal(expected, features(packed)["x"].nan_to_num(-9.0))
+    with pytest.raises(ValueError, match=r"expected numbers|got NaN or None"):
+        pp.Features(x=layer())({"x": given})
 
 
 @pytest.mark.parametrize("values", [[("a", "b"), ("b", "a")], [("a",), ("b",)]])

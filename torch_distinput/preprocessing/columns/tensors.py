@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from functools import partial
-from operator import is_
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -18,6 +16,7 @@ from torch_distinput.preprocessing.strings.packed import (
     PaddedStrings,
     flatten_nested,
     is_missing,
+    is_none,
     pack_strings,
 )
 
@@ -89,7 +88,7 @@ def to_floats(values: Any, owner: Owner, missing: str = "error") -> torch.Tensor
         if values.is_complex():
             raise TypeError(_explain_kind(owner, "numbers", f"a tensor of dtype {values.dtype}"))
         return values.to(torch.float32)
-    array, absent = _to_array(values, owner, "numbers", partial(is_, None))
+    array, absent = _to_array(values, owner, "numbers", is_none)
     if absent.any():
         if missing == "error":
             raise ValueError(_explain_gap(owner, "numbers", absent))
@@ -109,7 +108,7 @@ def to_integers(values: Any, owner: Owner) -> torch.Tensor:
         if values.is_floating_point() or values.is_complex():
             raise TypeError(_explain_kind(owner, "integers", f"a tensor of dtype {values.dtype}"))
         return _to_signed_tensor(values, owner)
-    array, absent = _to_array(values, owner, "integers", partial(is_, None))
+    array, absent = _to_array(values, owner, "integers", is_none)
     if absent.any():
         raise ValueError(_explain_gap(owner, "integers", absent))
     if array.size and array.dtype.kind not in "iub":
@@ -132,7 +131,7 @@ def to_numbers(values: Any, owner: Owner) -> tuple[torch.Tensor, torch.Tensor | 
         if values.is_floating_point():
             return values, values.isnan()
         return _to_signed_tensor(values, owner), None
-    array, absent = _to_array(values, owner, "numbers", _is_gap)
+    array, absent = _to_array(values, owner, "numbers", is_missing)
     if array.dtype.kind == "f":
         _check_exact(values, array, owner)
         array = array.astype(np.float64)
@@ -197,10 +196,6 @@ def _unbox(array: np.ndarray) -> np.ndarray:
     return np.array(array.tolist()) if array.size else array.astype(np.int64)
 
 
-def _is_gap(value: Any) -> bool:
-    return value is None or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
-
-
 def _to_signed(array: np.ndarray, owner: Owner) -> np.ndarray:
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise ValueError(_explain_too_large(owner, f", got {array.max()}"))
@@ -259,7 +254,7 @@ def _convert_any(column: Any, max_bytes: int | None) -> torch.Tensor | PaddedStr
     if isinstance(column, np.ndarray) and column.dtype.kind in "iufb":
         return torch.from_numpy(np.array(column, column.dtype.newbyteorder("=")))
     flat, shape = flatten_nested(column)
-    there = [value for value in flat if value is not None]
+    there = [value for value in flat if not is_none(value)]
     first = next((value for value in there if not is_missing(value)), None)
     # Batches have numbers in arrays, so a list of nothing is one of strings.
     if not there or isinstance(first, (str, bytes)):

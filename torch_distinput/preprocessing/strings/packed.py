@@ -271,10 +271,13 @@ def _decode(value: Any) -> str | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether it is None among strings, or what pandas has for it: NaN, or an object of its own."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return True
-    return type(value).__name__ == "NAType"
+    """Whether it is None, or NaN, which pandas has for it among strings."""
+    return is_none(value) or (isinstance(value, (float, np.floating)) and math.isnan(value))
+
+
+def is_none(value: Any) -> bool:
+    """Whether it is None, or what pandas has for it where NaN would change the type."""
+    return value is None or type(value).__name__ == "NAType"
 
 
 def _describe(value: Any) -> str:
