@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from pathlib import Path
-from typing import final
+from typing import cast, final
 
 from torch_distinput import threads
 from torch_distinput.coordinator.engines import local_process
@@ -92,7 +92,7 @@ class ChildProcess:
             self._process.join()
         # What it has started may hold its sockets, and then nobody would see that it is gone.
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)
+            os.killpg(cast(int, self._process.pid), signal.SIGKILL)
         self._exitcode = self._process.exitcode
         self._ended.set()
 

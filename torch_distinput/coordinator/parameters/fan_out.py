@@ -96,8 +96,9 @@ class FanOut:
         self._queues = {}
 
     def _queue(self, server: int) -> SimpleQueue[_Call | None]:
-        if server not in self._queues:
-            queue = self._queues.setdefault(server, SimpleQueue())
+        queue: SimpleQueue[_Call | None] = SimpleQueue()
+        # One of several threads that come at once: calls of a server stay in order.
+        if server not in self._queues and self._queues.setdefault(server, queue) is queue:
             threads.start_thread(
                 _serve, queue, name=f"parameters-{server}", stop=partial(queue.put, None)
             )

@@ -184,7 +184,10 @@ def _find_client(connection: Connection) -> Client:
         if found is None:
             servers = FanOut(connection.servers)
             recipe: ModuleRecipe = servers.call(0, "register", connection.key, caller)
-            module = make_module(pickle.loads(recipe.module_fn))  # noqa: S301 - our coordinator's
+            # In the midst of a closure: a seed that is set for the weights, which are replaced,
+            # must not make all workers draw alike, and no mode of the closure's be theirs.
+            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+                module = make_module(pickle.loads(recipe.module_fn))  # noqa: S301 - our coordinator's
             check_same(recipe.description, module)
             found = _clients[connection.key, caller] = Client(connection, caller, recipe, module)
         return found

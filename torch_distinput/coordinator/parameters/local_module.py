@@ -22,6 +22,7 @@ class LocalModule:
         self._recipe = recipe
         self._module = module
         self._parameters = dict(module.named_parameters())
+        self._dtypes = {name: one.dtype for name, one in self._parameters.items()}
         self._places = {
             spec.name: _place_of(module, spec.name) for spec in recipe.description.buffers
         }
@@ -43,6 +44,7 @@ class LocalModule:
             UsageError: the module has other parameters than when it was made.
         """
         self._check_parameters()
+        self._put_back_dtypes()
         return [
             index
             for index, shard in enumerate(self._recipe.shards)
@@ -58,6 +60,7 @@ class LocalModule:
 
     def write(self, changes: Changes) -> None:
         """Take over values of a server."""
+        self._put_back_dtypes()
         with torch.no_grad():
             for index, update in changes.shards.items():
                 shard = self._recipe.shards[index]
@@ -92,6 +95,8 @@ class LocalModule:
             ConfigurationError: names or shapes differ.
         """
         self._check_parameters()
+        self._put_back_dtypes()
+        self._put_back()
         try:
             self._module.load_state_dict(state)
         except RuntimeError as error:
@@ -163,6 +168,13 @@ class LocalModule:
         for name, (buffers, key) in self._places.items():
             buffers[key] = self._buffers[name]
 
+    def _put_back_dtypes(self) -> None:
+        """``bfloat16()`` and the like keep the parameters, but round what is in them."""
+        for name, one in self._parameters.items():
+            if one.dtype != self._dtypes[name]:
+                one.data = one.data.to(self._dtypes[name])
+                self._written.pop(name, None)
+
     def _check_parameters(self) -> None:
         now = dict(self._module.named_parameters())
         replaced = [name for name, one in self._parameters.items() if now.get(name) is not one]
@@ -201,11 +213,18 @@ class LocalModule:
         if not isinstance(gradient, torch.Tensor):
             msg = f"Expected a tensor as the gradient of {name!r}, got {type(gradient).__name__}."
             raise TypeError(f"{msg} Pass what .grad would be.")
-        if gradient.shape != parameter.shape or gradient.dtype != parameter.dtype:
+        dtype = self._dtypes[name]
+        if gradient.shape != parameter.shape or gradient.dtype != dtype:
             msg = (
                 f"Expected the gradient of {name!r} to be {tuple(parameter.shape)} "
-                f"{parameter.dtype}, got {tuple(gradient.shape)} {gradient.dtype}. Pass it as "
-                ".grad would be."
+                f"{dtype}, got {tuple(gradient.shape)} {gradient.dtype}. Pass it as "
+                ".grad of the module as module_fn makes it would be."
+            )
+            raise ConfigurationError(msg)
+        if gradient.layout not in {torch.strided, torch.sparse_coo}:
+            msg = (
+                f"Expected the gradient of {name!r} to be dense, or sparse with coordinates, got "
+                f"{gradient.layout}. Convert it by to_dense() or to_sparse()."
             )
             raise ConfigurationError(msg)
 

@@ -35,6 +35,7 @@ class WorkerDataset:
         self._is_opened = False
         self._dataset = self._make_dataset()
         self._resumed = place
+        self._reopened: WorkerIterator | None = None  # the one that goes on there
         if place is not None:
             self._dataset.load_state_dict(place.state)
 
@@ -122,13 +123,13 @@ class WorkerDataset:
         place = IteratorPlace(iterator=number, num_elements=0, state=None)
         is_first = not self._is_opened
         self._is_opened, self._newest = True, max(self._newest, number)
-        if self._resumed is not None:
-            resumed, self._resumed = self._resumed, None
-            if resumed.iterator == number:
-                place = resumed
-            else:  # this one was begun after it; a generator is where it was only when it runs
+        if self._resumed is not None and self._resumed.iterator == number:
+            place = self._resumed
+        elif self._resumed is not None:  # this one was begun after it
+            if self._reopened is None or not self._reopened.has_begun:
+                # A generator is where it was only when it runs, and until then the place counts.
                 next(iter(self._dataset), None)
-                is_first = False
+            self._resumed, is_first = None, False
         if not is_first and hasattr(self._dataset, "__next__"):
             self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
         iterator = iter(self._dataset)
@@ -142,13 +143,15 @@ class WorkerDataset:
                 "or use resume='start'."
             )
             raise tdi.ConfigurationError(msg)
-        return WorkerIterator(
+        made = WorkerIterator(
             iterator,
             name=self.name,
             place=place,
             ids=self._ids,
             state=self._dataset.state_dict if self._recipe.keeps_state else None,
         )
+        self._reopened = made if place is self._resumed else None
+        return made
 
 
 @final

@@ -43,10 +43,11 @@ class WorkerIterator(StepIterator):
         self._ids: list[Any] = []
         self._state = state
         self._is_reporting = False
-        self.has_ended = False
+        self.has_begun = self.has_ended = False
 
     def __next__(self) -> Any:
         """Return the next element of this worker."""
+        self.has_begun = True
         try:
             element = next(self._iterator)
         except StopIteration:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from threading import get_ident
 from types import MethodType
@@ -108,8 +108,9 @@ class AtEpoch:
 
     def __exit__(self, *_: object) -> None:
         """Let others tell theirs."""
-        for told in self._told:
-            told.leave()
+        with ExitStack() as leaving:  # all, also where one raises
+            for told in self._told:
+                leaving.callback(told.leave)
 
 
 @final

@@ -12,6 +12,7 @@ which those that are left share anew. Where shares are of tokens, it holds also 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -238,7 +239,7 @@ def _join_reports(reports: Sequence[ReadReport | None]) -> ReadReport | None:
     if not there:
         return None
     return ReadReport(
-        skipped={path: count for report in there for path, count in report.skipped.items()},
+        skipped=dict(sum((Counter(report.skipped) for report in there), Counter())),
         words={path: word for report in there for path, word in report.words.items()},
         retries=sum(report.retries for report in there),
     )
