@@ -196,3 +196,17 @@ def test_every_module_of_plan_is_proved_by_a_file_of_its_own() -> None:
         }
         rooms = {name.partition(".")[0] for name in imported}
         assert not rooms & {"threading", "torch", "multiprocessing"}, path
+
+
+def test_an_assert_does_nothing_that_is_needed() -> None:
+    """With ``python -O`` it is not there."""
+    acting = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+        for call in ast.walk(node.test)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).rpartition(".")[2] in {"next", "pop", "popleft", "take", "get"}
+    ]
+    assert [] == acting

@@ -88,6 +88,17 @@ def take_and_die(iterator, gate):
     return taken
 
 
+def leave_and_die(iterator, gate):
+    """Take nothing, and die the first time."""
+    gate.arrive()
+    if len(gate.arrivals) == 1:
+        die()
+
+
+def take_all(iterator):
+    return [row for batch in iterator for row in sorted(batch.tolist())]
+
+
 def fail_after(iterator):
     raise ValueError(str(take(iterator, 2)))
 
@@ -152,6 +163,20 @@ class TestState:
         alone.schedule(take, args=(iter(dataset), 3))
         value = alone.schedule(take_and_die, args=(iter(dataset), Gate("end")))
         assert [1000, 1001] == value.fetch()
+
+    @pytest.mark.parametrize("take_first", [take_all, take_rows])
+    def test_an_iterator_that_came_back_unused_does_not_shift_the_next(
+        self, alone, take_first
+    ) -> None:
+        """As one for validation does, which all closures get and few use."""
+        dataset = alone.create_per_worker_dataset(make_rows, resume="state")
+        first = iter(dataset)
+        alone.schedule(take_first, args=(first,))
+        alone.schedule(leave_and_die, args=(first, Gate(take_first.__name__)))
+        alone.join()
+        for _ in range(2):
+            rows = alone.schedule(take_all, args=(iter(dataset),)).fetch()
+            assert sorted(rows) == list(range(24))
 
     @pytest.mark.parametrize("was_used", [True, False])
     def test_an_iterator_that_was_replaced_is_refused(self, alone, was_used) -> None:
