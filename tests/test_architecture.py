@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "torch_distinput"
 GROUND = {
     *("communicator", "errors", "meter", "options", "packed_layout", "packed_strings"),
-    *("scope_registry", "threads", "values"),
+    *("random_generators", "scope_registry", "threads", "values"),
 }
 # Who sees whom. A room not named here stands at the edge: it sees itself and the front door.
 FLOORS = {

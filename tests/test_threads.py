@@ -287,6 +287,24 @@ def test_a_signal_ends_the_child_of_a_rank_that_stops_on_it():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_at_exit_one_step_that_fails_keeps_no_other_from_being_done(caplog):
+    done, ended = [], threading.Event()
+
+    def fail():
+        ended.set()
+        raise OSError("its process is gone")
+
+    def leave():
+        threads.start_thread(ended.wait, name="first", stop=fail)
+        threads.start_thread(ended.wait, name="second", stop=lambda: done.append("stop"))
+        for release in (fail, lambda: done.append("release")):
+            threads.release_at_exit(release)
+        threads._end_all()
+        return int((done, len(caplog.records)) != (["stop", "release"], 2))
+
+    assert 0 == forked(leave)
+
+
 @pytest.mark.parametrize("heeds", [True, False])
 def test_at_exit_only_a_thread_that_does_not_end_when_asked_is_given_up(monkeypatch, heeds):
     """Giving up breaks connections, and what went over them may be on its way yet."""

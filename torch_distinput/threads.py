@@ -28,18 +28,20 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import logging
 import multiprocessing
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 Thread = threading.Thread
 """For annotations, as the next two; threads are started by :func:`start_thread`."""
 Lock = threading.Lock
@@ -147,16 +149,21 @@ def release_at_exit(release: Callable[[], None]) -> None:
 
 def _end_all() -> None:
     ways = {thread: way for thread, way in list(_started.items()) if way is not None}
-    for way in ways.values():
-        way.stop()
+    _call_each(way.stop for way in ways.values())
     _join([thread for thread, way in ways.items() if way.give_up], _EXIT_SECONDS)
-    for thread, way in ways.items():
-        # Not for one that has ended: others may use the same connections until they end well.
-        if way.give_up and thread.is_alive():
-            way.give_up()
+    # Not for one that has ended: others may use the same connections until they end well.
+    _call_each(way.give_up for thread, way in ways.items() if way.give_up and thread.is_alive())
     _join(list(_started), _LAST_SECONDS)
-    for release in _releases:
-        release()
+    _call_each(_releases)
+
+
+def _call_each(calls: Iterable[Callable[[], None]]) -> None:
+    """Call all, also where one raises: those after it keep the process from being aborted."""
+    for call in calls:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - stops call the code of others
+            _log.exception("A step of the exit of this process failed; it goes on to the next.")
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

@@ -25,7 +25,7 @@ class Channel:
         self.num_sent = 0
         self.during_wait = lambda: None
 
-    def start_broadcast(self, content, *, root):
+    def start_broadcast(self, content):
         self.num_sent += 1
         return SimpleNamespace(wait=self._wait)
 

@@ -13,7 +13,9 @@ import pytest
 from tests.coordinator.engines import new_engine
 from tests.coordinator.processes import SECONDS, named_pipe, wait_until_gone
 from tests.coordinator.remote_objects import FailedToMake, KilledInMake, MakeWaits, Subject
+from torch_distinput.coordinator.engines import local
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
+from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.errors import UsageError
 
 
@@ -170,3 +172,24 @@ class TestClose:
 
     def test_of_none(self, closing):
         closing.close()
+
+
+def test_a_start_that_fails_for_a_moment_can_be_tried_again(monkeypatch):
+    """Such as one for which there were too many open files."""
+    engine = LocalEngine(timeout=SECONDS)
+    try:
+        remote = engine.start("worker 0", Subject, restarts=True)
+        remote.call("pid")
+        with monkeypatch.context() as patched:
+            patched.setattr(local, "ChildProcess", fail_to_start)
+            for _ in range(2):
+                with pytest.raises(ProcessDiedError, match="worker 0: could not be started: OSErr"):
+                    engine.restart(remote)
+        engine.restart(remote)
+        assert remote.call("pid") != os.getpid()
+    finally:
+        engine.close()
+
+
+def fail_to_start(*_):
+    raise OSError("too many open files")

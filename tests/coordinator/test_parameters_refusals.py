@@ -10,7 +10,7 @@ from torch import nn, optim
 
 from tests.coordinator.in_process import PlayedWorker, forget_all, start, start_servers
 from torch_distinput.coordinator.parameters.create import create_parameters
-from torch_distinput.errors import ConfigurationError, UsageError
+from torch_distinput.errors import ConfigurationError, ServerLostError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +105,16 @@ def test_an_optimizer_that_looks_at_whole_parameters_does_not_get_rows():
 def test_the_bound_on_staleness(bound):
     with pytest.raises(ValueError, match=f"a number of pushes from 0.*got {bound}. 0 lets"):
         start(1, two_layers, sgd, max_staleness=bound)
+
+
+def test_what_one_server_refuses_no_other_holds():
+    """A notebook that tries again and again would fill them."""
+    servers = start_servers(3)
+    servers[1].kill()
+    with pytest.raises(ServerLostError, match="server 1"):
+        create_parameters(servers, two_layers, sgd)
+    assert [{}, {}] == [servers[one].object._served for one in (0, 2)]
+    assert {} == servers[0].object._chiefs
 
 
 def test_a_function_that_cannot_be_pickled_is_named():

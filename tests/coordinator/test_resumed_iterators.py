@@ -99,6 +99,10 @@ def take_all(iterator):
     return [row for batch in iterator for row in sorted(batch.tolist())]
 
 
+def list_all(iterator):
+    return [row for element in iterator for row in torch.as_tensor(element).flatten().tolist()]
+
+
 def fail_after(iterator):
     raise ValueError(str(take(iterator, 2)))
 
@@ -177,6 +181,23 @@ class TestState:
         for _ in range(2):
             rows = alone.schedule(take_all, args=(iter(dataset),)).fetch()
             assert sorted(rows) == list(range(24))
+
+    @pytest.mark.parametrize("make", [make_loader, make_short, make_rows])
+    def test_one_that_had_ended_stays_so(self, alone, make) -> None:
+        """Though its dataset is at the next epoch, perhaps: a StatefulDataLoader's state is."""
+        expected = make() if make is not make_rows else None
+        dataset = alone.create_per_worker_dataset(make, resume="state")
+        for epoch in range(2):
+            iterator = iter(dataset)
+            found = alone.schedule(list_all, args=(iterator,)).fetch()
+            alone.schedule(leave_and_die, args=(iterator, Gate(f"{make.__name__} {epoch}")))
+            assert [] == alone.schedule(list_all, args=(iterator,)).fetch()
+            if expected is not None:
+                assert list_all(iter(expected)) == found
+            else:
+                assert list(range(24)) == sorted(found)
+        alone.join()
+        assert {2} == set(dataset.visits().counts.values())
 
     @pytest.mark.parametrize("was_used", [True, False])
     def test_an_iterator_that_was_replaced_is_refused(self, alone, was_used) -> None:

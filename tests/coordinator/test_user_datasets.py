@@ -55,6 +55,13 @@ def test_a_state_that_cannot_be_told_fails_the_closure(alone) -> None:
     assert ({(0, 0): 1}, 0) == (dataset.visits().counts, dataset.visits().num_lost)
 
 
+@pytest.mark.parametrize("iterator", [iter([1, 2]), (i for i in range(2))])
+def test_an_iterator_is_refused(alone, iterator) -> None:
+    """All handles would share it, and each element would be counted as another's."""
+    with pytest.raises(TypeError, match=r"iterated again.*got an iterator.*Pass what it iterates"):
+        alone.create_per_worker_dataset(iterator)
+
+
 def test_a_class_makes_the_dataset_as_a_function_does(alone) -> None:
     dataset = alone.create_per_worker_dataset(OfContext)
     assert 0 == alone.schedule(next, args=(iter(dataset),)).fetch()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
 from torch_distinput.data.batch.jagged import longest_row, make_jagged
-from torch_distinput.data.batch.serialized import deserialize, serialize
+from torch_distinput.data.batch.serialized import deserialize, pickle_value, serialize
 
 LEAVES = [
     torch.arange(6).view(2, 3),
@@ -19,6 +21,8 @@ LEAVES = [
     torch.randn(3, dtype=torch.complex64).conj(),
     torch.tensor([True, False]),
     torch.arange(3).to(torch.float8_e4m3fn),
+    torch.arange(3).to(torch.uint16),
+    torch.arange(3).to(torch.uint64),
     torch.zeros(2, 1).expand(2, 3),
     torch.arange(3.0).reshape(1, 3)[:, 1],  # of one element, whose stride is 3
     torch.tensor(2.0).expand(1),
@@ -28,10 +32,19 @@ LEAVES = [
 ]
 
 
+def sent_in_parts(value):
+    return deserialize(serialize(value))
+
+
+def sent_whole(value):
+    return pickle.loads(pickle_value(value))
+
+
+@pytest.mark.parametrize("send", [sent_in_parts, sent_whole])
 @pytest.mark.parametrize("leaf", LEAVES, ids=range(len(LEAVES)))
-def test_tensors_and_arrays(leaf):
+def test_tensors_and_arrays(leaf, send):
     """Also what lies in another order in memory, where nothing overlaps."""
-    (got,) = deserialize(serialize([leaf]))
+    (got,) = send([leaf])
     assert type(leaf) is type(got)
     assert (leaf.dtype, leaf.shape) == (got.dtype, got.shape)
     if isinstance(leaf, torch.Tensor):

@@ -33,6 +33,16 @@ class TestGather:
         expected = [[1, 1], [2, 2], [2, 2]]
         assert expected == everywhere(work, *cluster).tolist()
 
+    @pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn])
+    def test_dtypes_that_torch_cannot_unpickle(self, dtype):
+        """The test kit sends by pickle what real ranks send as bytes."""
+
+        def work(strategy):
+            return strategy.gather(torch.ones(1).to(dtype))
+
+        column, _ = simulate(work, num_workers=2)
+        assert (dtype, [1.0, 1.0]) == (column.dtype, column.float().tolist())
+
     def test_other_axes_and_lists(self):
         """Along any axis; lists of strings are joined."""
 

@@ -109,7 +109,7 @@ class StepBroadcast:
                 head[_START : _START + len(content)] = content
                 parts = []
             parts.insert(0, head)
-            self._outgoing = [(channel.start_broadcast(part, root=0), part) for part in parts]
+            self._outgoing = [(channel.start_broadcast(part), part) for part in parts]
 
     def is_taken(self, iteration: int, seconds: float) -> bool:
         """Whether all partners take what was posted, within some seconds."""
@@ -128,13 +128,13 @@ class StepBroadcast:
             while True:
                 if self._incoming is None:
                     self._head = _make_head()  # what is in it is handed out
-                    self._incoming = channel.start_broadcast(self._head, root=0)
+                    self._incoming = channel.start_broadcast(self._head)
                 if not self._incoming.wait(max(0.001, deadline - time.monotonic())):
                     return None
                 sender, kind, num_bytes = _numbers_in(self._head).tolist()
                 if self._body is None and num_bytes > _ROOM:
                     self._body = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
-                    self._incoming = channel.start_broadcast(self._body, root=0)
+                    self._incoming = channel.start_broadcast(self._body)
                     continue
                 content = self._head[_START : _START + num_bytes]
                 if self._body is not None:

@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torch_distinput.communicator import Communicator
 from torch_distinput.data.batch.structure import Structure
 from torch_distinput.data.batch.tree import flatten, leaf_names, unflatten
-from torch_distinput.distribute.ordering import check_rows, find_order, read_indices, sort_rows
+from torch_distinput.distribute.gathering import (
+    check_rows,
+    find_order,
+    join_rows,
+    read_indices,
+    sort_rows,
+)
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.packed_strings import PackedStrings
@@ -31,8 +36,6 @@ Axis = int | tuple[int, ...] | None
 Values = Sequence[Any]
 """One leaf of each local replica."""
 
-_MISSING = -1
-"""The length of a row that is None, on its way."""
 _SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
 """Added up as they are. Halves and bytes are added in float32, as torch's own sums are inside:
 of two halves that fit, the sum may not. Whole numbers are added in int64."""
@@ -85,7 +88,8 @@ def gather_values(session: Session, value: Any, *, axis: int) -> Any:
         return _leaf_parts(session, value, partial(_part_of_join, axis=axis))
 
     parts, _, structure = _compare(session, parts_of)
-    return unflatten(structure, [_join(part, axis, session.communicator) for part in parts])
+    join = partial(join_rows, axis=axis, communicator=session.communicator)
+    return unflatten(structure, [join(part.value) for part in parts])
 
 
 def gather_in_order(session: Session, index: Any, value: Any) -> Any:
@@ -108,27 +112,9 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
         return [_part_of_join("index", own, axis=0), *parts], structure
 
     parts, _, structure = _compare(session, parts_of)
-    indices, *leaves = (_join(part, 0, session.communicator) for part in parts)
+    indices, *leaves = (join_rows(part.value, 0, session.communicator) for part in parts)
     order = find_order(indices)
     return unflatten(structure, [sort_rows(leaf, order) for leaf in leaves])
-
-
-def _join(part: _Part, axis: int, communicator: Communicator) -> Any:
-    if isinstance(part.value, list):
-        return [row for rows in communicator.gather_objects(part.value) for row in rows]
-    if isinstance(part.value, PackedStrings):
-        return _join_packed(part.value, communicator)
-    return torch.cat(communicator.all_gather(part.value)).movedim(0, axis)
-
-
-def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedStrings:
-    """Two gatherings whatever is in them; which rows are missing goes with the lengths."""
-    lengths = strings.lengths().masked_fill(strings.where_missing(), _MISSING)
-    lengths = torch.cat(communicator.all_gather(lengths))
-    data = torch.cat(communicator.all_gather(strings.data))
-    missing = lengths == _MISSING
-    offsets = torch.nn.functional.pad(lengths.clamp_min(0).cumsum(0), (1, 0))
-    return PackedStrings(data, offsets, missing if bool(missing.any()) else None, strings.dtype)
 
 
 def _leaf_parts(

@@ -18,6 +18,7 @@ So a state is that of the step which the node gave last, and travels with it to 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -59,8 +60,15 @@ class DistributedNode(BaseNode):  # type: ignore[misc] # torchdata has no types
         super().__init__()
         self.dataset = dataset
         self.with_info = with_info
-        self._run = _Run()
-        weakref.finalize(self, self._run.end)
+        self._own_run = _Run()
+        weakref.finalize(self, self._own_run.end)
+
+    @property
+    def _run(self) -> _Run:
+        """Of this process: a forked child inherits its lock, held, without the thread inside."""
+        if self._own_run.process != os.getpid():
+            self._own_run = _Run()
+        return self._own_run
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
         """Begin the next epoch, or go on from a state; on all ranks.
@@ -110,6 +118,7 @@ class _Run:
     """The epoch under way, and who is inside of it."""
 
     def __init__(self) -> None:
+        self.process = os.getpid()
         self.iterator: tdi.DistributedIterator | None = None
         self.reading = threading.Lock()
         self.reader: Any = None  # the thread that was inside of it last
@@ -147,6 +156,8 @@ class _Run:
 
         torchdata's thread gets an error from ``next`` and ends, or waits for room in its queue.
         """
+        if self.process != os.getpid():  # there is none of its threads in a forked child
+            return
         self.close()
         if self.reader not in (None, threading.current_thread()):
             self.reader.join(_LAST_SECONDS)

@@ -36,6 +36,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from torch_distinput.data.batch.serialized import pickle_value
+
 _LONGER_SECONDS = 60.0
 
 
@@ -163,8 +165,8 @@ def _run(job: Job, rank: int, call: Callable[[], object]) -> Answer:
     )
     # A rank that fn lets go at once would break the group for those that still connect.
     dist.barrier()
-    # Plain pickle: the shared memory behind multiprocessing's own tensors would end with the rank.
-    return Answer(payload=pickle.dumps(call()))
+    # By value: the shared memory behind multiprocessing's own tensors would end with the rank.
+    return Answer(payload=pickle_value(call()))
 
 
 def _leave() -> Answer:

@@ -32,6 +32,7 @@ from torch_distinput.communicator import (
     named_workers,
     nobody,
 )
+from torch_distinput.data.batch.serialized import pickle_value
 from torch_distinput.distribute.strategy import Strategy
 from torch_distinput.errors import PEER_ERRORS, PeerFailedError, PeerTimeoutError
 from torch_distinput.options import check_count
@@ -65,7 +66,7 @@ class _Wire:
 
         Raises ChannelBrokenError when somebody who has not shown a value has gone.
         """
-        pickled = pickle.dumps(value)
+        pickled = pickle_value(value)
         with self.changed:
             shown = self.shown[key]
             shown[rank] = pickled

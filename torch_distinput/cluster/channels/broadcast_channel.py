@@ -29,13 +29,13 @@ class BroadcastChannel:
         """Join gloo's threads, as it happens to a channel that nobody holds any more."""
         self._backend.close()
 
-    def start_broadcast(self, content: torch.Tensor, *, root: int) -> Broadcast:
-        """Send a vector from one worker to the others, of the same size on all of them.
+    def start_broadcast(self, content: torch.Tensor) -> Broadcast:
+        """Send a vector from worker 0 to the others, of the same size on all of them.
 
         It is on its way when this returns; a broadcast that nobody waits for any more stays so.
         """
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor, options.timeout = root, 0, FOREVER
+        options.rootRank, options.rootTensor, options.timeout = 0, 0, FOREVER
         try:
             work = self._backend.calls.broadcast([content], options)
         except (RuntimeError, ValueError) as error:

@@ -165,9 +165,12 @@ class Heartbeat:
                 self._beat(board)
                 with suppress(queue.Empty):
                     self._wake.get(timeout=self._pause)
-        except (BoardClosedError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, this worker hears nothing more
             if not (isinstance(error, BoardClosedError) and error.on_purpose):
-                self.lost = BoardClosedError(str(error), on_purpose=False)
+                said = str(error)
+                if not isinstance(error, (BoardClosedError, RuntimeError)):
+                    said = f"{type(error).__name__}: {said}"
+                self.lost = BoardClosedError(said, on_purpose=False)
         if board is not None:
             with suppress(BoardClosedError):
                 self._post(board, has_left=True)

@@ -159,7 +159,8 @@ class ClusterCoordinator:
         Raises:
             SourceError: from the next call of the coordinator; a function raised on a worker.
             ConfigurationError: likewise; ``resume="state"``, and the dataset has no state.
-            TypeError: it is neither an iterable nor a function, or cannot be pickled.
+            TypeError: it is neither an iterable nor a function, is an iterator, or cannot be
+                pickled.
         """
         if resume not in ("start", "state"):
             msg = f"resume must be 'start' or 'state', got {resume!r}."
@@ -211,6 +212,13 @@ def _recipe_of(dataset: Any) -> tuple[Any, bool]:
             f"Expected a dataset that each worker can have, got a {type(dataset).__name__} of this "
             "process. Pass a function that makes it on the worker: def dataset_fn(context): return "
             "tdi.get_strategy().distribute_dataset(source, global_batch_size=...)."
+        )
+        raise TypeError(msg)
+    if hasattr(dataset, "__next__") and not isinstance(dataset, type):
+        msg = (
+            "Expected a dataset that can be iterated again, with each iter() of the per-worker "
+            f"dataset, got an iterator, {type(dataset).__name__}: all would share it. Pass what it "
+            "iterates, or a function that returns it."
         )
         raise TypeError(msg)
     if hasattr(dataset, "__iter__") and not isinstance(dataset, type):

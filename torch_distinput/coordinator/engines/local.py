@@ -106,8 +106,13 @@ class LocalEngine:
                 raise ProcessDiedError(f"{remote.name}: ended by close()")
             started.child.kill()
             started.child.has_ended(self._timeout)
+            try:
+                child = self._new_child(remote.name, started.address, started.make)
+            except OSError as error:  # too many processes or open files: perhaps not for long
+                msg = f"{remote.name}: could not be started: {type(error).__name__}: {error}"
+                raise ProcessDiedError(msg) from error
             self._children.remove(started.child)
-            started.child = self._new_child(remote.name, started.address, started.make)
+            started.child = child
             assert isinstance(remote, LocalObject)
         remote.wait_for(started.child, self._timeout)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ from torch_distinput.coordinator.parameters.optimizers import (
 )
 from torch_distinput.coordinator.parameters.payload import pack_tensors
 from torch_distinput.coordinator.parameters.placement import Partitioner, place_parameters
+from torch_distinput.errors import ServerLostError
 
 
 def create_parameters(
@@ -78,7 +80,14 @@ def create_parameters(
         )
         for server in range(len(servers))
     ]
-    FanOut(servers).call_all(requests)
+    fan_out = FanOut(servers)
+    try:
+        fan_out.call_all(requests)
+    except Exception:
+        for server in range(len(servers)):  # those that have accepted hold a copy
+            with suppress(ServerLostError):
+                fan_out.call(server, "drop", connection.key)
+        raise
     caller = Caller(worker=None, nonce=connection.key)
     return Parameters(connection, Client(connection, caller, recipe, module))
 

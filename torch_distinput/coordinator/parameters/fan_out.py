@@ -96,13 +96,15 @@ class FanOut:
         self._queues = {}
 
     def _queue(self, server: int) -> SimpleQueue[_Call | None]:
-        queue: SimpleQueue[_Call | None] = SimpleQueue()
-        # One of several threads that come at once: calls of a server stay in order.
-        if server not in self._queues and self._queues.setdefault(server, queue) is queue:
-            threads.start_thread(
-                _serve, queue, name=f"parameters-{server}", stop=partial(queue.put, None)
-            )
-        return self._queues[server]
+        queue = self._queues.get(server)
+        if queue is None:
+            new: SimpleQueue[_Call | None] = SimpleQueue()
+            queue = self._queues.setdefault(server, new)
+            if queue is new:  # of threads that come at once, one: a server's calls stay in order
+                threads.start_thread(
+                    _serve, queue, name=f"parameters-{server}", stop=partial(queue.put, None)
+                )
+        return queue
 
 
 def _serve(queue: SimpleQueue[_Call | None]) -> None:

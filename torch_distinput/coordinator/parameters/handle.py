@@ -24,6 +24,7 @@ from torch_distinput.coordinator.parameters.fan_out import FanOut
 from torch_distinput.coordinator.parameters.gate import ParameterStats
 from torch_distinput.coordinator.parameters.identity import Caller, current_caller
 from torch_distinput.errors import ServerLostError, UsageError
+from torch_distinput.random_generators import put_back_generators
 
 _clients: dict[tuple[str, Caller], Client] = {}
 
@@ -60,12 +61,12 @@ class Parameters:
     def pull(self, *, device: torch.device | str | None = None) -> nn.Module:
         """Return this process's module with the values that the servers have now.
 
-        It is the same module each time, with ``.grad`` None, and modes (``train``, ``eval``) and
-        ``requires_grad`` as ``module_fn`` made them. Only what has changed since the last pull is
-        sent: of an embedding with sparse gradients the changed rows, if the optimizer is SGD
-        without momentum and weight decay, Adagrad without weight decay, or SparseAdam. What was
-        written into the module is replaced, but for what is written through ``parameter.data``,
-        which torch does not notice.
+        It is the same module each time, with ``.grad`` None, and modes (``train``, ``eval``),
+        dtypes and ``requires_grad`` as ``module_fn`` made them. Only what has changed since the
+        last pull is sent: of an embedding with sparse gradients the changed rows, if the optimizer
+        is SGD without momentum and weight decay, Adagrad without weight decay, or SparseAdam. What
+        was written into the module is replaced, but for what is written through
+        ``parameter.data``, which torch does not notice.
 
         Unless ``max_staleness`` is 0, pushes may come between two servers' answers.
 
@@ -184,9 +185,10 @@ def _find_client(connection: Connection) -> Client:
         if found is None:
             servers = FanOut(connection.servers)
             recipe: ModuleRecipe = servers.call(0, "register", connection.key, caller)
-            # In the midst of a closure: a seed that is set for the weights, which are replaced,
-            # must not make all workers draw alike, and no mode of the closure's be theirs.
-            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            # This is in the middle of a closure. Were a seed of module_fn to stay, all workers
+            # would draw alike from here on; and in the closure's inference mode the parameters
+            # could never be trained.
+            with put_back_generators(), torch.inference_mode(False):
                 module = make_module(pickle.loads(recipe.module_fn))  # noqa: S301 - our coordinator's
             check_same(recipe.description, module)
             found = _clients[connection.key, caller] = Client(connection, caller, recipe, module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any, final
 
 import torch_distinput as tdi
@@ -120,19 +121,17 @@ class WorkerDataset:
             raise tdi.UsageError(msg)
 
     def _new_iterator(self, number: int) -> WorkerIterator:
-        place = IteratorPlace(iterator=number, num_elements=0, state=None)
-        is_first = not self._is_opened
-        self._is_opened, self._newest = True, max(self._newest, number)
-        if self._resumed is not None and self._resumed.iterator == number:
-            place = self._resumed
-        elif self._resumed is not None:  # this one was begun after it
-            if self._reopened is None or not self._reopened.has_begun:
-                # A generator is where it was only when it runs, and until then the place counts.
-                next(iter(self._dataset), None)
-            self._resumed, is_first = None, False
-        if not is_first and hasattr(self._dataset, "__next__"):
-            self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
-        iterator = iter(self._dataset)
+        place = IteratorPlace(iterator=number, num_elements=0, has_ended=False, state=None)
+        resumed, self._newest = self._resumed, max(self._newest, number)
+        if resumed is not None and resumed.iterator == number:
+            place, iterator = resumed, iter(() if resumed.has_ended else self._dataset)
+        elif resumed is not None:
+            self._resumed, iterator = None, self._iterate_after(resumed)
+        else:
+            if self._is_opened and hasattr(self._dataset, "__next__"):
+                self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
+            iterator = iter(self._dataset)
+        self._is_opened = True
         if self._recipe.keeps_state and not is_exact(self._dataset):
             msg = (
                 "resume='state' needs a state that tells where the data is, and that of "
@@ -150,8 +149,18 @@ class WorkerDataset:
             ids=self._ids,
             state=self._dataset.state_dict if self._recipe.keeps_state else None,
         )
-        self._reopened = made if place is self._resumed else None
+        self._reopened = made if place is resumed else None
         return made
+
+    def _iterate_after(self, resumed: IteratorPlace) -> Iterator[Any]:
+        """Begin the iterator after the one that stood at the loaded place."""
+        if self._reopened is None or not self._reopened.has_begun or resumed.has_ended:
+            # A generator is where it was only when it runs, and until then the place counts.
+            going_on = iter(self._dataset)
+            first = list(islice(going_on, 1))
+            if first and resumed.has_ended:  # a state after the end may be of the next epoch
+                return chain(first, going_on)
+        return iter(self._dataset)
 
 
 @final

@@ -23,6 +23,10 @@ class WorkerIterator(StepIterator):
     """Gives what the worker's own dataset has, and counts it for the coordinator.
 
     Other attributes, such as ``last_step``, are those of the dataset's iterator.
+
+    Attributes:
+        has_begun: whether it was ever asked for an element.
+        has_ended: whether its end has come.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class WorkerIterator(StepIterator):
         self._ids: list[Any] = []
         self._state = state
         self._is_reporting = False
-        self.has_begun = self.has_ended = False
+        self.has_begun, self.has_ended = False, place.has_ended
 
     def __next__(self) -> Any:
         """Return the next element of this worker."""
@@ -90,7 +94,12 @@ class WorkerIterator(StepIterator):
         return report
 
     def _place(self, state: Any) -> IteratorPlace:
-        return IteratorPlace(iterator=self._number, num_elements=self._given, state=state)
+        return IteratorPlace(
+            iterator=self._number,
+            num_elements=self._given,
+            has_ended=self.has_ended,
+            state=state,
+        )
 
     def _checked(self, ids: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterable[Any]]:
         """What the user's function returns, as names that can be counted: tensors never compare."""

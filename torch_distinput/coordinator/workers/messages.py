@@ -55,11 +55,13 @@ class IteratorPlace:
     Attributes:
         iterator: its number among those of its dataset.
         num_elements: elements it has given.
+        has_ended: whether its end has come.
         state: the dataset's own.
     """
 
     iterator: int
     num_elements: int
+    has_ended: bool
     state: Any
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, final
 
@@ -50,17 +50,20 @@ def split_buffers(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return file.getvalue(), buffers
 
 
-def serialize(
-    value: Any, allocate: Callable[[int], torch.Tensor] = new_piece
-) -> torch.Tensor:
+def pickle_value(value: Any) -> bytes:
+    """``pickle.dumps``, also for tensors of dtypes that torch pickles and cannot load.
+
+    So it is with unsigned integers of more than a byte, and with floats of one.
+    """
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def serialize(value: Any) -> torch.Tensor:
     """Return a value as a vector of bytes, which shares no memory with it.
 
     Raises whatever pickle does for a value that cannot be pickled.
-
-    Args:
-        value: anything that can be pickled.
-        allocate: returns memory for so many bytes; for who sends again and again, and knows
-            what is no longer needed.
     """
     text, buffers = split_buffers(value)
     parts = [np.frombuffer(text, dtype=np.uint8)]
@@ -68,7 +71,7 @@ def serialize(
     sizes = [part.nbytes for part in parts]
     head = np.array([len(buffers), *sizes], dtype=np.int64).view(np.uint8)
     *starts, end = _places([head.nbytes, *sizes])
-    piece = allocate(end)
+    piece = new_piece(end)
     memory = piece.numpy()
     for part, start in zip([head, *parts], starts, strict=True):
         memory[start : start + part.nbytes] = part

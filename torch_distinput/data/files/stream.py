@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -39,6 +38,7 @@ from torch_distinput.data.files.work_units import (
     join_units,
     parts_to_numbers,
 )
+from torch_distinput.data.loader.fetch_threads import FetchThreads
 from torch_distinput.data.storage import filesystem
 from torch_distinput.data.storage.compression import decompressor
 from torch_distinput.data.storage.file_listing import FileInfo
@@ -55,6 +55,8 @@ _MOST_SURVEYED = 1024
 """More files are not looked into before they are read, unless they are to be split."""
 _NETWORK_THREADS = 4
 """Files read ahead at a time where each request has to be waited for."""
+_SURVEY_THREADS = 8
+"""Files looked into at a time."""
 
 
 @final
@@ -102,10 +104,10 @@ class FileStream(CountedStream):
         dataset = self.dataset
         log = ReadLog(dataset.on_error)
         mine = assign_items(len(self.listing), num_workers, worker)
-        with ThreadPoolExecutor(max_workers=8) as pool:  # most of the time is waiting for storage
-            found = pool.map(lambda number: self._files.parts(number, log), mine)
-            share = list(map(parts_to_numbers, found))
-        return share, log.drain()
+        cut = partial(self._files.parts, log=log)
+        # Most of the time is waiting for storage.
+        found = FetchThreads(cut, iter(mine), min(len(mine), _SURVEY_THREADS))
+        return list(map(parts_to_numbers, found)), log.drain()
 
     def with_shares(self, shares: Sequence[Share]) -> FileStream:
         """Return the stream with what all workers found out."""

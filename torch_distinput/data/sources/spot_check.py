@@ -32,11 +32,11 @@ from torch.utils.data import Subset
 from torch_distinput.data.batch.fingerprint import fingerprint
 from torch_distinput.data.batch.tree import Batch, flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.mixture import Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.packed_strings import PackedStrings
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.random_generators import forked_generators, seed_generators
 
 _log = logging.getLogger(__name__)
 Prints = list[list[int]]

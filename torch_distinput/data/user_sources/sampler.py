@@ -1,25 +1,15 @@
-"""The order that a sampler of the user gives: the same on every rank, whatever it draws from.
-
-Who writes and reads what:
-
-    thread                            writes                                   guarded by
-    any that iterates a sampler       the generators of torch, NumPy, Python   "random generators"
-    simulated workers (threads)       the same                                 the same
-"""
+"""The order that a sampler of the user gives: the same on every rank, whatever it draws from."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import random
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
-from torch_distinput.data.user_sources.epochs import tell_epoch
+from torch_distinput.data.user_sources.epochs import AtEpoch, tell_epoch
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.order import (
     GivenBatches,
@@ -28,7 +18,7 @@ from torch_distinput.plan.assignment.order import (
     UniformBatches,
 )
 from torch_distinput.plan.assignment.permutation import Indices
-from torch_distinput.threads import named_lock
+from torch_distinput.random_generators import forked_generators, seed_generators
 
 T = TypeVar("T")
 
@@ -44,9 +34,9 @@ def sample_batches(
 
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
-    with forked_generators():
+    with AtEpoch(sampler, key[1]), forked_generators():
         seed_generators(key)
-        tell_epoch(sampler, key[1])
+        tell_epoch(sampler, key[1])  # also who was told before: it may draw
         if batch_size is None:
             sampled = _bound(map(_indices, sampler), length_of(sampler), len)
             batches = tuple(batch for batch in sampled if len(batch))  # no step is empty
@@ -121,37 +111,3 @@ def _indices(keys: Any) -> Indices:
         )
         raise ConfigurationError(msg)
     return array.astype(np.int64)
-
-
-@contextmanager
-def forked_generators(patience: float = -1) -> Iterator[None]:
-    """Put the generators of torch (the CPU's), NumPy and Python back after what is drawn here.
-
-    Raises:
-        TimeoutError: another thread has not given them back within ``patience`` seconds.
-    """
-    # They belong to the process: simulated workers, which are threads, take turns.
-    lock = named_lock("random generators")
-    if not lock.acquire(timeout=patience):
-        msg = f"another thread has had the random generators for {patience} s"
-        raise TimeoutError(msg)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            python_state = random.getstate()
-            numpy_state = np.random.get_state()  # noqa: NPY002 - samplers draw from it
-            try:
-                yield
-            finally:
-                random.setstate(python_state)
-                np.random.set_state(numpy_state)  # noqa: NPY002
-    finally:
-        lock.release()
-
-
-def seed_generators(key: tuple[int, int]) -> None:
-    """Seed the generators of torch (the CPU's), NumPy and Python."""
-    words = np.random.SeedSequence(key).generate_state(3, dtype=np.uint32).tolist()
-    # Not torch.manual_seed, which seeds those of accelerators too: nobody puts them back.
-    torch.default_generator.manual_seed(words[0])
-    np.random.seed(words[1])  # noqa: NPY002
-    random.seed(words[2])

@@ -54,8 +54,8 @@ def analyze(
         dataset: the files, with maps and filters of their records.
         out: the folder to write (:func:`load` reads it); worker 0 does.
         cache: a folder to keep states in. A state belongs to a file's path, size and version
-            (entity tag or modification time), the reader, the functions of the recipe (what they
-            call is not looked into) and the configuration of the layers.
+            (entity tag or modification time), the reader, the functions of the recipe (with the
+            global names they use, in modules of yours) and the configuration of the layers.
         strategy: of the workers that share the files; None: this process reads all.
         storage_options: of fsspec, for ``out`` and ``cache``.
 

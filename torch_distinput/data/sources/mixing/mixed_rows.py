@@ -15,12 +15,10 @@ from torch_distinput.data.batch.leaf_kinds import is_selectable, kind_of
 from torch_distinput.data.batch.spec import name_difference, name_kinds, spec_of
 from torch_distinput.data.batch.tree import Batch, flatten, leaves_like, unflatten
 from torch_distinput.data.sources.indexed import ColumnFetch, timed_collate
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
 from torch_distinput.plan.assignment.permutation import Indices
-
-_PATIENCE_SECONDS = 1.0
+from torch_distinput.random_generators import forked_generators, seed_generators
 
 
 @final
@@ -87,7 +85,7 @@ class MixedFetch:
         for fetch in self.fetches:
             if isinstance(fetch, MixedFetch):
                 fetch.check()
-        with forked_generators(_PATIENCE_SECONDS):
+        with forked_generators():
             seed_generators((0, 0))
             batches = [fetch(first) for fetch in self.fetches]
         check_alike(self.names, batches)

@@ -8,10 +8,10 @@ import numpy as np
 
 from torch_distinput.data.sources.sequences.lengths import digest_lengths, measure_examples
 from torch_distinput.data.user_sources.epochs import AtEpoch
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.random_generators import forked_generators, seed_generators
 
 
 @final

@@ -37,7 +37,6 @@ def measure_examples(
     num_examples: int,
     *,
     name: str = "length",
-    minimum: int = 0,
 ) -> Indices:
     """Return the length of each example of a source with an index.
 
@@ -46,7 +45,6 @@ def measure_examples(
         fetch: the source's.
         num_examples: indices that it answers for.
         name: of the argument, for messages.
-        minimum: the smallest that is allowed.
 
     Raises:
         ConfigurationError: a ValueError; lengths that are no whole numbers or too small, an array
@@ -60,7 +58,7 @@ def measure_examples(
     else:
         found = [_read_array(length, num_examples, name)]
     lengths = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-    return _check(lengths, name, minimum)
+    return _check(lengths, name)
 
 
 def measure_rows(
@@ -68,7 +66,6 @@ def measure_rows(
     examples: Sequence[Any],
     *,
     name: str = "length",
-    minimum: int = 0,
     first: int = 0,
 ) -> Indices:
     """Return the length of each of some rows of a stream; as :func:`measure_examples`.
@@ -77,9 +74,9 @@ def measure_rows(
     """
     if isinstance(length, str):
         found = _as_integers([_pick(row, length) for row in examples])
-        return _check(found, name, minimum, first)
+        return _check(found, name, first)
     if callable(length):
-        return _check(_call(length, examples, name, first), name, minimum, first)
+        return _check(_call(length, examples, name, first), name, first)
     msg = (
         f"Expected {name} to be the name of a column or a function for rows that are read in "
         f"order, got {type(length).__name__}: they have no index to look them up by."
@@ -176,16 +173,16 @@ def _call(
     return _as_array([value.item() if hasattr(value, "item") else value for value in found])
 
 
-def _check(lengths: Any, name: str, minimum: int, first: int = 0) -> Indices:
+def _check(lengths: Any, name: str, first: int = 0) -> Indices:
     """Refuse what is no whole number, or too small; name the first such example."""
     if np.issubdtype(lengths.dtype, np.integer):
-        wrong = np.flatnonzero(lengths < minimum)
+        wrong = np.flatnonzero(lengths < 0)
     else:
-        wrong = np.flatnonzero([not _is_whole(value) or value < minimum for value in lengths])
+        wrong = np.flatnonzero([not _is_whole(value) or value < 0 for value in lengths])
     if len(wrong):
         index = int(wrong[0])
         msg = (
-            f"Expected {name} to give whole numbers from {minimum} on, got "
+            f"Expected {name} to give whole numbers from 0 on, got "
             f"{lengths.tolist()[index]!r} for example {first + index}."
         )
         raise ConfigurationError(msg)

@@ -19,13 +19,13 @@ from torch_distinput.data.sources.sequences.windowed_stream import in_windows
 from torch_distinput.data.sources.source import IndexedSource, Request, Source, StreamSource
 from torch_distinput.data.user_sources.epochs import AtEpoch
 from torch_distinput.data.user_sources.parts import parts_of
-from torch_distinput.data.user_sources.sampler import forked_generators, seed_generators
 from torch_distinput.data.user_sources.sequences.buckets import Buckets
 from torch_distinput.data.user_sources.sequences.mixture import STEPS, Mixture
 from torch_distinput.data.user_sources.sequences.packing import DocumentPacking
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.plan.assignment.document_packing import PackedRows, pack_documents
 from torch_distinput.plan.assignment.permutation import Indices
+from torch_distinput.random_generators import forked_generators, seed_generators
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1024

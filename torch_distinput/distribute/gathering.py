@@ -1,4 +1,4 @@
-"""The order of rows by what names them: indices, or pairs of file and record number."""
+"""Rows of all workers joined, and put in order by what names them: an index, or file and record."""
 
 from __future__ import annotations
 
@@ -9,9 +9,38 @@ from typing import Any
 
 import torch
 
+from torch_distinput.communicator import Communicator
 from torch_distinput.packed_strings import PackedStrings
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_MISSING = -1
+"""The length of a row that is None, on its way."""
+
+
+def join_rows(own: Any, axis: int, communicator: Communicator) -> Any:
+    """Return the rows of all workers in their order, along an axis.
+
+    Args:
+        own: this worker's: a tensor whose first dimension is to be that axis, a list of rows, or
+            packed strings; the same kind on all workers.
+        axis: where the rows of a tensor are to be counted.
+        communicator: with the other workers; all of them call this.
+    """
+    if isinstance(own, list):
+        return [row for rows in communicator.gather_objects(own) for row in rows]
+    if isinstance(own, PackedStrings):
+        return _join_packed(own, communicator)
+    return torch.cat(communicator.all_gather(own)).movedim(0, axis)
+
+
+def _join_packed(strings: PackedStrings, communicator: Communicator) -> PackedStrings:
+    """Two gatherings whatever is in them; which rows are missing goes with the lengths."""
+    lengths = strings.lengths().masked_fill(strings.where_missing(), _MISSING)
+    lengths = torch.cat(communicator.all_gather(lengths))
+    data = torch.cat(communicator.all_gather(strings.data))
+    missing = lengths == _MISSING
+    offsets = torch.nn.functional.pad(lengths.clamp_min(0).cumsum(0), (1, 0))
+    return PackedStrings(data, offsets, missing if bool(missing.any()) else None, strings.dtype)
 
 
 def read_indices(values: Sequence[Any]) -> list[torch.Tensor]:
