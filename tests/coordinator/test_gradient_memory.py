@@ -14,9 +14,9 @@ import torch
 from torch import optim
 
 from tests.coordinator.parameter_models import assert_same
-from torch_distinput.coordinator.engines import memory
+from torch_distinput.coordinator.engines import message_memory
 from torch_distinput.coordinator.engines.engine import Lent
-from torch_distinput.coordinator.engines.memory import MessageMemory
+from torch_distinput.coordinator.engines.message_memory import MessageMemory
 from torch_distinput.coordinator.parameters.held import ServerPart
 from torch_distinput.coordinator.parameters.payload import (
     Packed,
@@ -151,7 +151,7 @@ def state_after(make, is_sparse, messages):
 def test_memory_that_is_used_again_changes_no_result(monkeypatch, make, messages, is_sparse):
     if make.func is optim.SparseAdam and not is_sparse:
         pytest.skip("it takes no dense gradients")
-    monkeypatch.setattr(memory, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(message_memory, "_SMALL_BYTES", 0)
     expected = state_after(make, is_sparse, Copied())
     actual = state_after(make, is_sparse, messages())
     assert_same(expected.values, actual.values)

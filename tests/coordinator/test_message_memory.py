@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torch_distinput.coordinator.engines.memory import MessageMemory
+from torch_distinput.coordinator.engines.message_memory import MessageMemory
 from torch_distinput.coordinator.parameters.optimizers import (
     changes_only_rows,
     only_reads_gradients,

@@ -11,8 +11,8 @@ import torch
 
 import torch_distinput as tdi
 from tests.distribute.street import options, play, stream_of
-from torch_distinput.data.sources.prebatched import ReadyStream
-from torch_distinput.data.steps.prebatched import RebatchReadyDataset
+from torch_distinput.data.sources.ready_batches import ReadyStream
+from torch_distinput.data.steps.ready_batches import RebatchReadyDataset
 from torch_distinput.data.steps.rebatch import Finish, RebatchDataset
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.chunk_reader import ChunkReader

@@ -7,7 +7,7 @@ import pytest
 
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.processes import TaskLoader
-from torch_distinput.data.steps.indexed import PlannedStep, StepFetch, fetch_steps
+from torch_distinput.data.steps.planned_steps import PlannedStep, StepFetch, fetch_steps
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

@@ -15,7 +15,7 @@ import torch_distinput as tdi
 from tests.distribute.street import Shards, options, stream_of
 from torch_distinput.data.batch import fingerprint as fingerprints
 from torch_distinput.data.sources import examples as example_streams
-from torch_distinput.data.steps import prebatched
+from torch_distinput.data.steps import ready_batches
 from torch_distinput.data.steps.rebatch import RebatchDataset
 from torch_distinput.testing import simulate
 
@@ -157,7 +157,7 @@ def test_a_long_stream():
 )
 def test_steps_that_all_workers_agree_on(monkeypatch, kind, change, what):
     """What is cut and voted on is not believed: what was read is counted apart."""
-    cutter = RebatchDataset if kind == "examples" else prebatched.RebatchReadyDataset
+    cutter = RebatchDataset if kind == "examples" else ready_batches.RebatchReadyDataset
     inner = cutter.__iter__
 
     def cut(self):
@@ -242,7 +242,7 @@ def test_objects_that_differ_are_noticed_without_an_audit():
 def test_nothing_is_watched_without_an_audit(monkeypatch):
     """Nor where a single worker reads."""
     monkeypatch.setattr(example_streams, "Witness", None)
-    monkeypatch.setattr(prebatched, "Witness", None)
+    monkeypatch.setattr(ready_batches, "Witness", None)
 
     def work(strategy, kind):
         source, more = SOURCES[kind](list(range(COUNT)))

@@ -14,7 +14,7 @@ from tests.distribute.numbers_reader import Numbers, write_numbers
 from tests.distribute.street import Shards, options, stream_of, write_files
 from torch_distinput.data.loader.processes import TaskLoader
 from torch_distinput.distribute.steps.distributed_steps import DistributedSteps
-from torch_distinput.engine import streamed
+from torch_distinput.engine import streamed_input
 from torch_distinput.engine.feeds import FailedSteps
 from torch_distinput.testing import simulate
 
@@ -97,9 +97,9 @@ def test_a_planned_epoch_does_not_end_early(monkeypatch, num_fetched):
 def test_counted_files_do_not_end_early(tmp_path, monkeypatch):
     """The plan knows how many records they have."""
     pattern = write_numbers(tmp_path, [range(9)])
-    run = streamed.PreparedStream._start
+    run = streamed_input.PreparedStream._start
     monkeypatch.setattr(
-        streamed.PreparedStream, "_start", lambda *args: itertools.islice(run(*args), 1)
+        streamed_input.PreparedStream, "_start", lambda *args: itertools.islice(run(*args), 1)
     )
 
     def work(strategy):

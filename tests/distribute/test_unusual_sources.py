@@ -21,7 +21,7 @@ from tests.distribute.example_sources import Squares, densely, first, flat, nump
 from tests.distribute.street import one, options, play, stream_of
 from torch_distinput.data.batch.tree import flatten
 from torch_distinput.data.sources.indexed import ColumnFetch
-from torch_distinput.data.steps import prebatched as ready_batches
+from torch_distinput.data.steps import ready_batches
 from torch_distinput.data.user_sources import sampler as sampling
 from torch_distinput.testing import simulate
 

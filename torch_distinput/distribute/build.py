@@ -28,7 +28,7 @@ from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
 from torch_distinput.distribute.static_shapes import choose_partial_batch
-from torch_distinput.engine.indexed import IndexedInput
+from torch_distinput.engine.indexed_input import IndexedInput
 from torch_distinput.engine.input import Input
 from torch_distinput.errors import ConfigurationError
 from torch_distinput.meter import WorkClock
@@ -117,7 +117,7 @@ def build_from_function(
 ) -> DistributedDataset:
     """Call ``dataset_fn`` for each of this worker's pipelines and play what it returns."""
     from torch_distinput.engine.batch_steps import play_datasets  # noqa: PLC0415 - as in _input
-    from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
+    from torch_distinput.engine.streamed_input import StreamedInput  # noqa: PLC0415
 
     if not callable(dataset_fn):
         msg = f"dataset_fn must be a function of an InputContext, got {dataset_fn!r}."
@@ -299,7 +299,7 @@ def _input(
     # Imported here, because columns and datasets with an index need none of it.
     from torch_distinput.engine.batch_steps import ReadySteps  # noqa: PLC0415
     from torch_distinput.engine.example_steps import find_examples  # noqa: PLC0415
-    from torch_distinput.engine.streamed import StreamedInput  # noqa: PLC0415
+    from torch_distinput.engine.streamed_input import StreamedInput  # noqa: PLC0415
     from torch_distinput.plan.progress.route import Route  # noqa: PLC0415
 
     route = Route(splitter=splitter, policy=policy, seed=seed, audited=options.audit)

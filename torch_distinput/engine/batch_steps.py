@@ -8,10 +8,10 @@ from typing import Any, final
 
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.processes import run_stream
-from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.ready_batches import ReadyStream
 from torch_distinput.data.sources.source import ReadySource
 from torch_distinput.data.steps.local_step import LocalStep
-from torch_distinput.data.steps.prebatched import PlayedDataset, RebatchReadyDataset
+from torch_distinput.data.steps.ready_batches import PlayedDataset, RebatchReadyDataset
 from torch_distinput.data.steps.step_tally import NOTHING_COUNTED, StepTally
 from torch_distinput.data.stream.bad_records import ReadReport
 from torch_distinput.engine.steps import (
@@ -34,9 +34,41 @@ from torch_distinput.plan.progress.schedule import Schedule
 from torch_distinput.plan.progress.state import Recipe
 
 
+class _BatchSteps(Steps):
+    """What is known of batches that were made elsewhere, whoever made them."""
+
+    __slots__ = ()
+
+    @property
+    def num_parts(self) -> None:
+        """No files are split."""
+
+    @property
+    def tally(self) -> StepTally:
+        """Nothing is counted."""
+        return NOTHING_COUNTED
+
+    def recipe(self) -> Recipe:
+        """No more than what all workers compare."""
+        return self.facts()
+
+    def share(self) -> None:
+        """Nothing is found out beforehand."""
+
+    def with_shares(self, shares: list[Any]) -> _BatchSteps:  # noqa: ARG002
+        """As :meth:`share` says."""
+        return self
+
+    def schedule(self, position: Position) -> None:
+        """Unknown: each batch has a size of its own."""
+
+    def spec(self) -> None:
+        """Unknown before a batch is read."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadySteps(Steps):
+class ReadySteps(_BatchSteps):
     """Ready global batches in order; FILE deals out their shards.
 
     Attributes:
@@ -52,19 +84,6 @@ class ReadySteps(Steps):
         """As many as the splitter says."""
         return self.route.splitter.steps_per_batch
 
-    @property
-    def num_parts(self) -> None:
-        """No files are split."""
-
-    @property
-    def tally(self) -> StepTally:
-        """Nothing is counted in batches that were made elsewhere."""
-        return NOTHING_COUNTED
-
-    def recipe(self) -> Recipe:
-        """The shards."""
-        return self.facts()
-
     def facts(self) -> dict[str, object]:
         """The shards."""
         settings = describe_settings(self.source.stream.source, self.route)
@@ -74,13 +93,6 @@ class ReadySteps(Steps):
         """Refuse too few shards."""
         check_shards(self.route, position, self.source.num_shards or 0, self.source)
 
-    def share(self) -> None:
-        """Nothing is found out beforehand."""
-
-    def with_shares(self, shares: list[Any]) -> ReadySteps:  # noqa: ARG002
-        """As :meth:`share` says."""
-        return self
-
     def resume(self, position: Position) -> Position:
         """Go on; in a shared stream after so many rows, since batches may have another size now."""
         if self.route.splitter.shared:
@@ -88,9 +100,6 @@ class ReadySteps(Steps):
         if self.route.lacks_files_touched(position):
             position = replace(position, files_touched=(ALL,) * position.layout.num_workers)
         return self.route.resume(position)
-
-    def schedule(self, position: Position) -> None:
-        """Unknown: each batch has a size of its own."""
 
     def start(
         self,
@@ -103,9 +112,6 @@ class ReadySteps(Steps):
         splitter = self.route.splitter
         dataset = RebatchReadyDataset(self.source.stream, read_plan, splitter=splitter)
         return run_stream(dataset, self.source.loader)
-
-    def spec(self) -> None:
-        """Unknown before a batch is read."""
 
     def first_example(self, *, audited: bool) -> int | None:
         """The first batch of a source that deals out shards."""
@@ -144,7 +150,7 @@ def play_datasets(datasets: Sequence[Any], splitter: Splitter) -> PlayedSteps:
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedSteps(Steps):
+class PlayedSteps(_BatchSteps):
     """Replica batches that a ``dataset_fn`` made: nothing is sharded or cut.
 
     Attributes:
@@ -160,19 +166,6 @@ class PlayedSteps(Steps):
         """Every step takes new batches."""
         return 1
 
-    @property
-    def num_parts(self) -> None:
-        """No files are split."""
-
-    @property
-    def tally(self) -> StepTally:
-        """Nothing is counted in batches that were made elsewhere."""
-        return NOTHING_COUNTED
-
-    def recipe(self) -> Recipe:
-        """The number of datasets."""
-        return self.facts()
-
     def facts(self) -> dict[str, object]:
         """The number of datasets; what is in them is each worker's own affair."""
         return {"datasets per worker": len(self.streams)}
@@ -180,22 +173,12 @@ class PlayedSteps(Steps):
     def check(self, position: Position) -> None:
         """Nothing is dealt out."""
 
-    def share(self) -> None:
-        """Nothing is found out beforehand."""
-
-    def with_shares(self, shares: list[Any]) -> PlayedSteps:  # noqa: ARG002
-        """As :meth:`share` says."""
-        return self
-
     def resume(self, position: Position) -> Position:
         """Go on with the same workers and replicas."""
         layout = make_layout(self.route.splitter)
         if position.layout != layout:
             raise make_cluster_error(position, layout, "distribute_datasets_from_function")
         return position
-
-    def schedule(self, position: Position) -> None:
-        """Unknown: each batch has a size of its own."""
 
     def start(
         self,
@@ -207,9 +190,6 @@ class PlayedSteps(Steps):
         read_plan = self.route.plan_reads(position, self.steps_per_batch)
         splitter = self.route.splitter
         return iter(PlayedDataset(self.streams, splitter=splitter, read_plan=read_plan))
-
-    def spec(self) -> None:
-        """Unknown before a batch is read."""
 
     def first_example(self, *, audited: bool) -> None:
         """Each worker has its own."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch_distinput.cluster.handshake import ORDER
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.steps.indexed import num_steps
+from torch_distinput.data.steps.planned_steps import num_steps
 from torch_distinput.data.user_sources.sampler import length_of, sample_batches
 from torch_distinput.plan.assignment.batching import Splitter
 from torch_distinput.plan.assignment.bounds import BatchBudget, Size

@@ -7,8 +7,8 @@ from typing import Any, Literal, NoReturn, final
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.closures.closure import CoordinatorStats
+from torch_distinput.coordinator.closures.closure_pickling import pickling_closure, refuse
 from torch_distinput.coordinator.closures.dataset_record import DatasetRecord
-from torch_distinput.coordinator.closures.handles import packing, refuse
 from torch_distinput.coordinator.closures.per_worker import PerWorkerDataset
 from torch_distinput.coordinator.closures.processes import Processes
 from torch_distinput.coordinator.closures.queue import ClosureQueue
@@ -102,7 +102,7 @@ class ClusterCoordinator:
                 "args=(...,)), not schedule(fn(...))."
             )
             raise TypeError(msg)
-        with packing(self) as packed:
+        with pickling_closure(self) as packed:
             payload = dumps_call(fn, args, kwargs)
         closure = self._queue.put(_name_of(fn), payload, packed.iterators)
         return RemoteValue(self._queue, closure)
@@ -167,7 +167,7 @@ class ClusterCoordinator:
             raise ValueError(msg)
         made, is_function = _recipe_of(dataset)
         name = _name_of(made)
-        with packing(self):
+        with pickling_closure(self):
             payload = dumps((made, ids), f"the per-worker dataset {name}")
         recipe = DatasetRecipe(
             number=next(self._processes.dataset_numbers),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn, final
 
+from torch_distinput.coordinator.closures.closure_pickling import note_iterator, refuse
 from torch_distinput.coordinator.closures.dataset_record import (
     DatasetRecord,
     IteratorRecord,
     Visits,
 )
-from torch_distinput.coordinator.closures.handles import note_iterator, refuse
 from torch_distinput.coordinator.workers.iterator import open_iterator
 from torch_distinput.errors import UsageError
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
-from torch_distinput.coordinator.closures.handles import check_owner
+from torch_distinput.coordinator.closures.closure_pickling import check_owner
 from torch_distinput.coordinator.closures.queue import ClosureQueue, raise_unless_saving_helps
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject

@@ -21,7 +21,7 @@ from torch_distinput.coordinator.closures.closure import (
     Failed,
     Kept,
 )
-from torch_distinput.coordinator.closures.handles import refuse
+from torch_distinput.coordinator.closures.closure_pickling import refuse
 from torch_distinput.coordinator.closures.queue import ClosureQueue
 from torch_distinput.coordinator.engines.engine import ProcessDiedError
 from torch_distinput.data.batch.serialized import deserialize

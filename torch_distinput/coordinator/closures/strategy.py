@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torch_distinput as tdi
-from torch_distinput.coordinator.closures.handles import refuse
+from torch_distinput.coordinator.closures.closure_pickling import refuse
 from torch_distinput.coordinator.closures.processes import Processes
 from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.engines.local import LocalEngine

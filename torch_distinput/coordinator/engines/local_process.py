@@ -28,7 +28,7 @@ from typing import cast
 
 from torch_distinput import threads
 from torch_distinput.coordinator.engines import outcome, wire
-from torch_distinput.coordinator.engines.memory import message_memory
+from torch_distinput.coordinator.engines.message_memory import message_memory
 from torch_distinput.coordinator.engines.outcome import Made
 from torch_distinput.coordinator.engines.process_state import begin_process
 

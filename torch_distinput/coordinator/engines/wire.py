@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from torch_distinput.coordinator.engines import pickling
-from torch_distinput.coordinator.engines.memory import message_memory
+from torch_distinput.coordinator.engines.message_memory import message_memory
 
 _HEAD = struct.Struct("<QQ")
 _AHEAD_BYTES = 1 << 16

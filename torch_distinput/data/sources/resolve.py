@@ -28,7 +28,7 @@ from torch_distinput.data.sources.cures import (
 )
 from torch_distinput.data.sources.examples import ExampleStream
 from torch_distinput.data.sources.indexed import ColumnFetch, ExampleFetch
-from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.ready_batches import ReadyStream
 from torch_distinput.data.sources.shards import ShardStream
 from torch_distinput.data.sources.source import (
     IndexedSource,

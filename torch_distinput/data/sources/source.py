@@ -14,7 +14,7 @@ from torch_distinput.data.batch.buffer_pool import Allocate, pageable
 from torch_distinput.data.batch.collate import CollateFn
 from torch_distinput.data.batch.tree import Batch
 from torch_distinput.data.loader.options import LoaderOptions
-from torch_distinput.data.sources.prebatched import ReadyStream
+from torch_distinput.data.sources.ready_batches import ReadyStream
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.token_budget import (

@@ -18,8 +18,8 @@ from torch_distinput.data.sources.sequences.balance import (
 )
 from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.sources.source import IndexedSource
-from torch_distinput.data.steps.indexed import PlannedStep, plan_steps
 from torch_distinput.data.steps.local_step import Trace
+from torch_distinput.data.steps.planned_steps import PlannedStep, plan_steps
 from torch_distinput.data.stream.chunk import Chunk
 from torch_distinput.data.stream.protocols import Stream
 from torch_distinput.plan.assignment.balancing import Deal, StepCosts, deal_rows

@@ -26,7 +26,7 @@ from torch_distinput.data.sources.sequences.lengths import measure_rows
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.local_step import SourceCounts, Trace
 from torch_distinput.data.steps.order_marks import mark_order
-from torch_distinput.data.steps.prebatched import fingerprint_batch
+from torch_distinput.data.steps.ready_batches import fingerprint_batch
 from torch_distinput.data.steps.rebatch import CutRows, deal_cut_rows, make_cut_rows
 from torch_distinput.data.steps.step_tally import count_own
 from torch_distinput.data.stream.bad_records import ReadReport

@@ -29,7 +29,11 @@ from torch_distinput.data.steps.local_step import (
     empty_step,
 )
 from torch_distinput.data.steps.order_marks import mark_order
-from torch_distinput.data.steps.prebatched import NUM_MARKED, fingerprint_batch, outlives_the_source
+from torch_distinput.data.steps.ready_batches import (
+    NUM_MARKED,
+    fingerprint_batch,
+    outlives_the_source,
+)
 from torch_distinput.data.steps.step_padding import StepPadding
 from torch_distinput.data.steps.step_tally import count_own, with_longest
 from torch_distinput.data.stream.bad_records import ReadReport

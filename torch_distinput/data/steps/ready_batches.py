@@ -10,7 +10,7 @@ from typing import final
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_distinput.data.batch.fingerprint import examine, say_unchecked
-from torch_distinput.data.sources.prebatched import ReadyStream, first_row
+from torch_distinput.data.sources.ready_batches import ReadyStream, first_row
 from torch_distinput.data.steps.local_step import (
     LocalStep,
     ReplicaBatch,

@@ -17,7 +17,8 @@ from torch_distinput.data.sources.indexed import ColumnFetch
 from torch_distinput.data.sources.source import IndexedSource
 from torch_distinput.data.sources.spot_check import Prints, SpotCheck, describe_dataset
 from torch_distinput.data.steps import step_facts
-from torch_distinput.data.steps.indexed import (
+from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
+from torch_distinput.data.steps.planned_steps import (
     PlannedStep,
     StepFetch,
     fetch_steps,
@@ -25,7 +26,6 @@ from torch_distinput.data.steps.indexed import (
     pad_to,
     plan_steps,
 )
-from torch_distinput.data.steps.local_step import LocalStep, cut_step, take_apart
 from torch_distinput.data.user_sources.epochs import AtEpoch, tell_epoch
 from torch_distinput.engine.epoch_batches import EpochBatches
 from torch_distinput.engine.epoch_record import Origin

@@ -8,8 +8,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, final
 
 from torch_distinput.communicator import ChannelBrokenError
-from torch_distinput.data.steps.indexed import ended_early
 from torch_distinput.data.steps.local_step import LocalStep, empty_step
+from torch_distinput.data.steps.planned_steps import ended_early
 from torch_distinput.data.stream.bad_records import ReadCounter, ReadReport
 from torch_distinput.engine.epoch_record import Origin
 from torch_distinput.engine.feeds import (

@@ -15,7 +15,7 @@ from torch_distinput.errors import UsageError
 
 
 @final
-class Packing:
+class ClosurePickling:
     """One pickling of a closure.
 
     Attributes:
@@ -31,30 +31,30 @@ class Packing:
 
 
 class _Local(threading.local):
-    packing: Packing | None = None
+    pickling: ClosurePickling | None = None
 
 
 _local = _Local()
 
 
 @contextmanager
-def packing(owner: object) -> Iterator[Packing]:
+def pickling_closure(owner: object) -> Iterator[ClosurePickling]:
     """Note the handles that are pickled inside; raise why one was refused, whatever pickle says."""
-    before, _local.packing = _local.packing, Packing(owner)
+    before, _local.pickling = _local.pickling, ClosurePickling(owner)
     try:
-        yield _local.packing
+        yield _local.pickling
     except Exception:
-        refusal = _local.packing.refusal
+        refusal = _local.pickling.refusal
         if refusal is None:
             raise
         raise refusal from None
     finally:
-        _local.packing = before
+        _local.pickling = before
 
 
 def note_iterator(owner: object, record: IteratorRecord) -> None:
     """A handle of an iterator is pickled: only a closure of its own coordinator may take it."""
-    current = _local.packing
+    current = _local.pickling
     if current is None:
         msg = (
             "Expected the handle of a per-worker iterator to be an argument of "
@@ -67,7 +67,7 @@ def note_iterator(owner: object, record: IteratorRecord) -> None:
 
 def check_owner(owner: object, what: str, cure: str) -> None:
     """Refuse what is pickled for a closure of another coordinator."""
-    if _local.packing is not None and _local.packing.owner is not owner:
+    if _local.pickling is not None and _local.pickling.owner is not owner:
         refuse(
             UsageError(
                 f"Expected handles of the coordinator that schedules the closure, got {what} of "
@@ -78,6 +78,6 @@ def check_owner(owner: object, what: str, cure: str) -> None:
 
 def refuse(error: Exception) -> NoReturn:
     """Raise an error in ``__reduce__``, so that it is what ``schedule`` raises."""
-    if _local.packing is not None:
-        _local.packing.refusal = error
+    if _local.pickling is not None:
+        _local.pickling.refusal = error
     raise error
