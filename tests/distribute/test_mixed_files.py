@@ -190,3 +190,54 @@ def test_files_that_tell_their_lengths(tmp_path):
         )
 
     assert_resumes_everywhere(make)
+
+
+def fail_at_three(number):
+    if number == 3:
+        raise ValueError("the user's own words")
+    return number, 0
+
+
+def draw(number, rng):
+    return number, int(rng.integers(1_000_000))
+
+
+def beside_a_mixture(folder, operation, *, length=None):
+    """Some files, a mixture whose ids are longer than those of files, and files instead of it."""
+    write_files(folder, [list(range(5)), list(range(10, 15))])
+    files, other = (tdi.FileDataset(str(folder / f"f000{number}*")).map(int) for number in (0, 1))
+    files, other = files.map(operation), other.map(lambda number: (number, 0))
+    inner = tdi.mix({"first": other, "second": other}, weights=(1, 1), stop="all")
+    for beside in (other, inner):
+        sources = {"files": files, "beside": beside}
+        mixture = tdi.mix(sources, weights=(1, 1), stop="all", length=length)
+        yield one().distribute_dataset(mixture, global_batch_size=2)
+
+
+def test_an_error_is_told(tmp_path):
+    for dataset in beside_a_mixture(tmp_path, fail_at_three):
+        with pytest.raises(tdi.SourceError, match=r"ValueError at .*, record 3: the user's own"):
+            list(dataset)
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_what_is_drawn_for_a_record_does_not_depend_on_what_is_mixed_in(tmp_path, is_measured):
+    """And what is measured is what is delivered."""
+    measured = set()
+
+    def length(example):
+        measured.add(example)
+        return 1
+
+    found = [
+        sorted(
+            example
+            for numbers, drawn in dataset
+            for example in zip(numbers.tolist(), drawn.tolist(), strict=True)
+            if example[0] < 5
+        )
+        for dataset in beside_a_mixture(tmp_path, draw, length=length if is_measured else None)
+    ]
+    assert found[0] == found[1]
+    assert 5 == len({drawn for _, drawn in found[0]})
+    assert not is_measured or {example for example in measured if example[0] < 5} == set(found[0])

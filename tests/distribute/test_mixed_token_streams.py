@@ -16,7 +16,7 @@ from tests.conftest import LONG
 from tests.distribute.resumes import clusters, examples_of, in_order, make_of, rules, run
 from tests.distribute.street import one, options, play, stream_of, write_files
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.mixing import TokenTurns, make_order
+from torch_distinput.plan.assignment.mixing import TokenTurns, carry_dues, make_order
 from torch_distinput.plan.assignment.shares import Shares, make_shares
 from torch_distinput.testing import assert_resumes_everywhere, simulate
 
@@ -34,15 +34,18 @@ def play_by_hand(values, weights, stop):
     names = range(len(values))
     shares = Shares(((0, make_shares(weights)),))
     left, played, had = [True] * len(values), [], [0] * len(values)
-    turns = TokenTurns(make_order(shares), 0, (0,) * len(values))
+    order = make_order(shares)
+    turns = TokenTurns(order, 0, (0,) * len(values))
     while any(left):
         source = turns.source
         if had[source] >= len(values[source]) and stop != "repeat":
             left[source] = False
             if stop == "first" or not any(left):
                 break
+            before = order.find_stretch(len(played)).counts
             order = make_order(shares, len(played), left)
-            turns = TokenTurns(order, len(played), turns.dues)
+            dues = carry_dues(turns.dues, before, order.find_stretch(len(played)).counts)
+            turns = TokenTurns(order, len(played), dues)
             continue
         played.append(values[source][had[source] % len(values[source])])
         had[source] += 1
@@ -262,3 +265,24 @@ def test_loader_processes_change_nothing(num_workers):
     sources = {"a": stream_of([11, 12, 13, 14, 15]), "b": stream_of([29, 28, 27, 26])}
     source = tdi.mix(sources, weights=(1, 2), stop="repeat", length=length_of)
     assert play(source, 3, 2) == play(source, 3, 2, num_workers=num_workers)
+
+
+def test_sources_share_alike_when_a_large_one_has_ended():
+    """A lead of some tokens is large beside a share of a thousandth, and small beside a half."""
+
+    def stream(source, *sizes):
+        return stream_of([(source, "x" * size) for size in sizes])
+
+    sizes = {"a": [50, *[10] * 300], "b": [10] * 300, "c": [10] * 30}
+    mixture = tdi.mix(
+        {name: stream(name, *own) for name, own in sizes.items()},
+        weights=(1, 1, 1000),
+        stop="all",
+        length=lambda example: len(example[1]),
+    )
+    dataset = one().distribute_dataset(
+        mixture, global_batch_size=10, collate_fn=lambda examples: [name for name, _ in examples]
+    )
+    played = "".join(name for batch in dataset for name in batch)
+    rest = played[played.rindex("c") + 1 :][:100]
+    assert 44 <= rest.count("a") <= 50

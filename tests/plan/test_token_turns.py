@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_distinput.plan.assignment.mixing import SourceOrder, TokenTurns, make_order
-from torch_distinput.plan.assignment.shares import Shares, make_shares
+from torch_distinput.plan.assignment.shares import Shares, Stretch, make_shares
 
 weights = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 lengths = st.lists(st.integers(0, 30), min_size=1, max_size=60)
@@ -64,6 +64,42 @@ def test_dues_are_enough_to_go_on_from_any_turn(more, own, given_lengths, data):
     head = play(first, given_lengths[:place])
     rest = play(TokenTurns(order, place, first.dues), given_lengths[place:])
     assert whole == head + rest
+
+
+uneven_weights = st.lists(st.integers(1, 1000), min_size=2, max_size=4)
+
+
+@given(st.data(), uneven_weights, st.integers(1, 60), lengths)
+def test_soon_after_a_change_of_weights_each_has_its_share(data, own, at, given_lengths):
+    """Whatever the shares were before: none is more than its lead, and an example, from it."""
+    count = len(own)
+    other = data.draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count).filter(any))
+    turns = TokenTurns(order_of((0, own), (at, other)), 0, (0,) * count)
+    play(turns, (given_lengths * at)[:at])
+    longest = max(given_lengths)
+    sources = play(turns, given_lengths)
+    had = [0] * count
+    for source, length in zip(sources, given_lengths, strict=True):
+        had[source] += length
+    for one in range(count):
+        for another in range(count):
+            if other[one] and other[another]:
+                # Tokens of `one` beyond its share beside those of the other.
+                beyond = had[one] * other[another] - had[another] * other[one]
+                bound = longest * other[another] + 3 * longest * other[one]
+                assert beyond <= bound + other[one] + other[another]
+
+
+def test_a_rare_source_stays_ahead_while_it_has_no_share():
+    """The stairs of a schedule leave it out now and then."""
+    order = SourceOrder(
+        (
+            Stretch(first=0, before=(0, 0), counts=(1, 1), length=1),
+            Stretch(first=1, before=(1, 0), counts=(0, 1), length=1),
+            Stretch(first=2, before=(1, 1), counts=(1, 1), length=None),
+        )
+    )
+    assert [0, 1, *[1] * 20, 0] == play(TokenTurns(order, 0, (0, 0)), [200, *[10] * 22])
 
 
 def test_dues_do_not_grow_with_what_was_read():

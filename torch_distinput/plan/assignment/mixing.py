@@ -224,8 +224,8 @@ class TokenTurns:
     No due is ahead of the least by more than one example. So in any beginning a source has at most
     one example more than its share, and lacks at most its share of one example of each other.
 
-    Dues are told less the least of them: they do not grow with what was read. A source without a
-    share for a while (of a schedule) has no claim to what it could have had.
+    Dues are told less the least of them: they do not grow with what was read. They are of the
+    shares at their place: see :func:`carry_dues`.
     """
 
     def __init__(self, order: SourceOrder, place: int, dues: ByNumber) -> None:
@@ -244,7 +244,8 @@ class TokenTurns:
     def dues(self) -> ByNumber:
         """Enough to go on from here."""
         least = self._waiting[0][0]
-        return tuple(max(0, due - least) for due in self._dues)
+        pairs = zip(self._dues, self._stretch.counts, strict=True)
+        return tuple(due - least if count else due for due, count in pairs)
 
     def take(self, num_tokens: int) -> None:
         """Note that the source whose turn it is has given an example of so many tokens."""
@@ -253,16 +254,45 @@ class TokenTurns:
         heapq.heapreplace(self._waiting, (due, source))
         self._place += 1
         if self._place == self._stop:
-            self._dues = list(self.dues)
+            after = self._order.find_stretch(self._place).counts
+            self._dues = list(carry_dues(self.dues, self._stretch.counts, after))
             self._enter()
 
     def _enter(self) -> None:
         """Take the shares of the stretch that begins here, or that the place is in."""
-        stretch = self._order.find_stretch(self._place)
+        self._stretch = stretch = self._order.find_stretch(self._place)
         self._stop = None if stretch.length is None else stretch.first + stretch.length
-        whole = sum(stretch.counts) * _PARTS
-        self._parts = [whole // count if count else 0 for count in stretch.counts]
+        self._parts = _parts_of_token(stretch.counts)
         self._waiting = [
             (self._dues[source], source) for source, count in enumerate(stretch.counts) if count
         ]
         heapq.heapify(self._waiting)
+
+
+def carry_dues(dues: ByNumber, before: ByNumber, after: ByNumber) -> ByNumber:
+    """Dues where shares change: each source stays as many tokens ahead as it was.
+
+        shares 1/1002, 1/1002, 1000/1002    a is 50 tokens ahead of b, which are 50100 of its due
+        shares 1/2, 1/2, none               so they are 100: b comes until it has had 50 tokens
+
+    Ahead of the least of those that go on. A source without a share for a while (of a schedule)
+    keeps what it is ahead, and has no claim to what it could have had.
+
+    Args:
+        dues: with the shares before; of a source without a share, of the share 1.
+        before: examples of each source in a period, which tell its share.
+        after: the same, of the shares from here on.
+    """
+    going_on = [due for due, *counts in zip(dues, before, after, strict=True) if all(counts)]
+    least = min(going_on, default=0)
+    rows = zip(dues, before, _parts_of_token(before), _parts_of_token(after), strict=True)
+    return tuple(
+        max(0, due - least if count else due) * parts_after // parts_before
+        for due, count, parts_before, parts_after in rows
+    )
+
+
+def _parts_of_token(counts: ByNumber) -> list[int]:
+    """By how much a token of each source adds to its due: the inverse of its share."""
+    whole = sum(counts) * _PARTS
+    return [whole // count if count else _PARTS for count in counts]

@@ -17,7 +17,14 @@ from torch_distinput.data.stream.chunk import Chunk, Cursor, Ids, concat_chunks
 from torch_distinput.data.stream.held_rows import HeldRows
 from torch_distinput.data.stream.protocols import RowReader
 from torch_distinput.errors import SourceError
-from torch_distinput.plan.assignment.mixing import ALL, FIRST, REPEAT, TokenTurns, make_order
+from torch_distinput.plan.assignment.mixing import (
+    ALL,
+    FIRST,
+    REPEAT,
+    TokenTurns,
+    carry_dues,
+    make_order,
+)
 from torch_distinput.plan.assignment.permutation import Indices
 from torch_distinput.plan.assignment.shares import Shares
 from torch_distinput.plan.progress.place import Place, Start
@@ -245,7 +252,10 @@ class MixedReader:
             self._phase, self._turn = self._phase + self._turn, 0
             self._is_over = all(self._ended)
             if not self._is_over:
+                before = self._order.find_stretch(self._phase).counts
                 self._order = make_order(self._sources.shares, self._phase, self._left)
+                after = self._order.find_stretch(self._phase).counts
+                self._dues = carry_dues(self._dues, before, after)
         else:
             self._passes[number] += 1
             self._held[number] = self._open(number, Cursor())

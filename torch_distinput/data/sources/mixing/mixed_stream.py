@@ -211,7 +211,8 @@ class MixedStream(CountedStream):
             if part is None:
                 continue
             ids = chunk.ids[mixed.sources == number]
-            own = Chunk(data=part, ids=ids[:, 2:])
+            width = 2 + _count_id_numbers(self.streams[number])  # others may have wider ones
+            own = Chunk(data=part, ids=ids[:, 2:width])
             for times, start, stop in _find_runs(ids[:, 1]):
                 yield number, own.slice(start, stop), self._shard_of(number, shard, times)
 
