@@ -45,7 +45,11 @@ def iterate_as_single_process(
 
 @contextmanager
 def as_single_process() -> Iterator[None]:
-    """Hide for a moment that this is a loader process; its threads share what torch knows of it."""
+    """Hide for a moment that this is a loader process.
+
+    What torch knows of it belongs to the process: one thread of it at a time may be in here. In a
+    loader process one thread reads streams; in a main process there is nothing to hide.
+    """
     info, torchs_worker._worker_info = torchs_worker._worker_info, None  # noqa: SLF001
     try:
         yield
