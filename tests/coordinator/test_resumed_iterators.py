@@ -50,6 +50,28 @@ def make_rows():
     return strategy.distribute_dataset(torch.arange(24), global_batch_size=4, shuffle=True)
 
 
+class OnePass:
+    """An iterator with a state: the function that makes it is called for each iter()."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.place += 1
+        if self.place > 3:
+            raise StopIteration
+        return self.place - 1
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state) -> None:
+        self.place = state["place"]
+
+
 def make_loader():
     return StatefulDataLoader(torch.arange(6), batch_size=2)
 
@@ -181,6 +203,15 @@ class TestState:
         for _ in range(2):
             rows = alone.schedule(take_all, args=(iter(dataset),)).fetch()
             assert sorted(rows) == list(range(24))
+
+    @pytest.mark.parametrize("has_ended", [True, False])
+    def test_one_that_is_the_dataset_itself_begins_again(self, alone, has_ended) -> None:
+        dataset = alone.create_per_worker_dataset(OnePass, resume="state")
+        first = list_all if has_ended else take
+        alone.schedule(first, args=(iter(dataset),))
+        second = iter(dataset)
+        alone.schedule(leave_and_die, args=(second, Gate(f"one pass {has_ended}")))
+        assert [0, 1, 2] == alone.schedule(list_all, args=(second,)).fetch()
 
     @pytest.mark.parametrize("make", [make_loader, make_short, make_rows])
     def test_one_that_had_ended_stays_so(self, alone, make) -> None:

@@ -125,12 +125,8 @@ class WorkerDataset:
         resumed, self._newest = self._resumed, max(self._newest, number)
         if resumed is not None and resumed.iterator == number:
             place, iterator = resumed, iter(() if resumed.has_ended else self._dataset)
-        elif resumed is not None:
-            self._resumed, iterator = None, self._iterate_after(resumed)
         else:
-            if self._is_opened and hasattr(self._dataset, "__next__"):
-                self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
-            iterator = iter(self._dataset)
+            self._resumed, iterator = None, self._begin_pass(resumed)
         self._is_opened = True
         if self._recipe.keeps_state and not is_exact(self._dataset):
             msg = (
@@ -152,15 +148,22 @@ class WorkerDataset:
         self._reopened = made if place is resumed else None
         return made
 
-    def _iterate_after(self, resumed: IteratorPlace) -> Iterator[Any]:
-        """Begin the iterator after the one that stood at the loaded place."""
-        if self._reopened is None or not self._reopened.has_begun or resumed.has_ended:
+    def _begin_pass(self, resumed: IteratorPlace | None) -> Iterator[Any]:
+        """Begin the data anew; behind a loaded place, where there is one that still counts."""
+        is_first = resumed is None and not self._is_opened
+        if not is_first and hasattr(self._dataset, "__next__"):
+            self._dataset = self._make_dataset()  # an iterator: there is no second epoch in it
+        elif resumed is not None and (resumed.has_ended or not self._was_reopened()):
             # A generator is where it was only when it runs, and until then the place counts.
             going_on = iter(self._dataset)
             first = list(islice(going_on, 1))
             if first and resumed.has_ended:  # a state after the end may be of the next epoch
                 return chain(first, going_on)
         return iter(self._dataset)
+
+    def _was_reopened(self) -> bool:
+        """Whether the iterator at the loaded place has gone on."""
+        return self._reopened is not None and self._reopened.has_begun
 
 
 @final
