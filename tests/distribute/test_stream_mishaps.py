@@ -217,3 +217,24 @@ def test_a_stream_in_several_processes_of_a_users_loader(caplog, dataset, count,
     ):
         assert count == sum(len(batch) for batch in played)
     assert is_said == ("every example comes 2 times" in caplog.text)
+
+
+class StartsAnother(IterableDataset):
+    """Lets another thread start the same loader, as it were, while this one starts it."""
+
+    def __init__(self) -> None:
+        self.others = [started_loader.start_source]
+
+    def __iter__(self):
+        while self.others:
+            next(self.others.pop()(self.loader))
+        return iter(range(4))
+
+
+def test_threads_that_start_one_loader_at_a_time_leave_it_as_it_was():
+    """Simulated workers do: each puts a function in the place of ``collate_fn`` for a moment."""
+    loader = DataLoader(StartsAnother(), batch_size=2)
+    loader.dataset.loader, collate_fn = loader, loader.collate_fn
+    loader.collate_fn = started_loader._Collate(collate_fn)  # another thread has, just now
+    assert [[0, 1], [2, 3]] == [batch.tolist() for batch in started_loader.start_source(loader)]
+    assert loader.collate_fn is collate_fn

@@ -48,6 +48,8 @@ def _batches_of(loader: DataLoader[Any]) -> Iterator[Any]:
     if loader.num_workers > 1 and not _takes_parts(loader.dataset):
         _warn_of_copies(type(loader.dataset).__name__, loader.num_workers)
     collate_fn = loader.collate_fn
+    if isinstance(collate_fn, _Collate):  # of another thread: simulated workers share the loader
+        collate_fn = collate_fn.collate_fn
     loader.collate_fn = _Collate(collate_fn)
     try:
         iterator = iter(loader)  # takes the function over, and hands it to its processes
