@@ -8,33 +8,13 @@ from collections import Counter
 import datasets
 import pytest
 import torch
+from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import torch_distinput as tdi
 from tests.coordinator.simulated_engine import Gate, die, worker_name
+from tests.coordinator.stateful_datasets import Ahead, Numbers, OnePass
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
-
-
-class Numbers:
-    """0, 1, 2, ... with a state; each iter() goes on, at most once, from a loaded one."""
-
-    def __init__(self, first=0, size=1_000_000) -> None:
-        self.first, self.size, self.epoch, self.place, self.loaded = first, size, -1, 0, False
-
-    def __iter__(self):
-        if not self.loaded:
-            self.epoch, self.place = self.epoch + 1, 0
-        self.loaded = False
-        epoch = self.epoch
-        while self.epoch == epoch and self.place < self.size:
-            self.place += 1
-            yield 1000 * epoch + self.first + self.place - 1
-
-    def state_dict(self):
-        return {"epoch": self.epoch, "place": self.place}
-
-    def load_state_dict(self, state) -> None:
-        self.epoch, self.place, self.loaded = state["epoch"], state["place"], True
 
 
 def make_numbers(context):
@@ -48,28 +28,6 @@ def make_short():
 def make_rows():
     strategy = tdi.get_strategy()
     return strategy.distribute_dataset(torch.arange(24), global_batch_size=4, shuffle=True)
-
-
-class OnePass:
-    """An iterator with a state: the function that makes it is called for each iter()."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.place += 1
-        if self.place > 3:
-            raise StopIteration
-        return self.place - 1
-
-    def state_dict(self):
-        return {"place": self.place}
-
-    def load_state_dict(self, state) -> None:
-        self.place = state["place"]
 
 
 def make_loader():
@@ -88,9 +46,14 @@ def make_stream_loader():
 
 
 def make_hugging_face_stream():
-    """Behind a buffer, which no state holds."""
+    """A state that was loaded is where each later pass begins, too."""
     rows = datasets.Dataset.from_dict({"number": list(range(40))})
-    return rows.to_iterable_dataset(num_shards=4).shuffle(seed=0, buffer_size=10)
+    return rows.to_iterable_dataset(num_shards=4)
+
+
+def make_node_loader():
+    """After its last batch its state is of the next epoch."""
+    return nodes.Loader(nodes.IterableWrapper(range(6)))
 
 
 def take(iterator, number=1):
@@ -204,6 +167,17 @@ class TestState:
             rows = alone.schedule(take_all, args=(iter(dataset),)).fetch()
             assert sorted(rows) == list(range(24))
 
+    def test_an_end_that_came_by_itself_is_kept(self, alone) -> None:
+        """In a closure that took nothing; it is none that visits() counts."""
+        dataset = alone.create_per_worker_dataset(Ahead, resume="state")
+        iterator = iter(dataset)
+        alone.schedule(take, args=(iterator, 3))
+        assert [] == alone.schedule(list_all, args=(iterator,)).fetch()
+        alone.schedule(leave_and_die, args=(iterator, Gate("end alone")))
+        assert [] == alone.schedule(list_all, args=(iterator,)).fetch()
+        assert 1 == dataset.visits().num_closures
+        assert [1000, 1001, 1002] == alone.schedule(list_all, args=(iter(dataset),)).fetch()
+
     @pytest.mark.parametrize("has_ended", [True, False])
     def test_one_that_is_the_dataset_itself_begins_again(self, alone, has_ended) -> None:
         dataset = alone.create_per_worker_dataset(OnePass, resume="state")
@@ -279,12 +253,14 @@ class TestState:
             values.append(alone.schedule(take_rows, args=(iterator,)))
             assert [[0, 1], [2, 3], [4, 5]] == alone.fetch(values)
 
-    @pytest.mark.parametrize("make", [make_stream_loader, make_hugging_face_stream])
+    @pytest.mark.parametrize(
+        "make", [make_stream_loader, make_hugging_face_stream, make_node_loader]
+    )
     def test_one_that_is_not_exact_is_refused(self, alone, make) -> None:
         """Torchdata counts twice what it passes over, which only a second restart shows."""
         iterator = iter(alone.create_per_worker_dataset(make, resume="state"))
         alone.schedule(take, args=(iterator,))
-        with pytest.raises(tdi.ConfigurationError, match=r"would lose examples.*on the worker"):
+        with pytest.raises(tdi.ConfigurationError, match=r"would lose or repeat.*on the worker"):
             alone.join()
 
 

@@ -131,9 +131,9 @@ class WorkerDataset:
         if self._recipe.keeps_state and not is_exact(self._dataset):
             msg = (
                 "resume='state' needs a state that tells where the data is, and that of "
-                f"{self.name}, a {type(self._dataset).__name__}, would lose examples: it only "
-                "counts batches of a stream without a state, or is of a Hugging Face stream whose "
-                "states are not known to be exact. Distribute the data on the worker, as in "
+                f"{self.name}, a {type(self._dataset).__name__}, would lose or repeat examples: it "
+                "only counts batches of a stream without a state, or is of a Hugging Face stream "
+                "or of torchdata's nodes. Distribute the data on the worker, as in "
                 "tdi.get_strategy().distribute_dataset(...), which reads it again up to its place; "
                 "or use resume='start'."
             )

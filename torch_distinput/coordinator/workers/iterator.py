@@ -48,6 +48,7 @@ class WorkerIterator(StepIterator):
         self._state = state
         self._is_reporting = False
         self.has_begun, self.has_ended = False, place.has_ended
+        self._has_reported_end = place.has_ended
 
     def __next__(self) -> Any:
         """Return the next element of this worker."""
@@ -77,9 +78,9 @@ class WorkerIterator(StepIterator):
         return f"{self._name}, which has {self._given} elements"
 
     def take_report(self, dataset: int) -> IteratorReport | None:
-        """What was taken since the last report; None if nothing was."""
+        """What was taken since the last report; None if nothing was, and the end did not come."""
         num_elements = self._given - self._reported
-        if not num_elements:
+        if not num_elements and self.has_ended is self._has_reported_end:
             return None
         # If state() raises, the closure fails of it; then it is asked what it took, and no state.
         is_again, self._is_reporting = self._is_reporting, True
@@ -91,6 +92,7 @@ class WorkerIterator(StepIterator):
             place=None if self._state is None or is_again else self._place(self._state()),
         )
         self._reported, self._ids, self._is_reporting = self._given, [], False
+        self._has_reported_end = self.has_ended
         return report
 
     def _place(self, state: Any) -> IteratorPlace:

@@ -39,7 +39,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from torch_distinput.data.user_sources.parts import deals_shards, is_node, parts_of
-from torch_distinput.data.user_sources.stages import find_stages, has_exact_state
+from torch_distinput.data.user_sources.stages import find_stages
 from torch_distinput.plan.progress.place import Place, Start
 
 SOURCE, STREAMS = "source", "streams"
@@ -170,12 +170,16 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
 
 
 def is_exact(source: Any) -> bool:
-    """Whether the state of a source, which was started, tells where it is.
+    """Whether the state of a source, which was started, tells where it is, also in later passes.
 
-    Not that of a Hugging Face stream of which it is not known, nor a number of batches.
+    A Hugging Face stream begins each later pass, too, where a loaded state is. A Loader of
+    torchdata.nodes says after its last batch that it is in the next epoch. What only counts batches
+    counts some twice.
     """
-    streams = [part for part in parts_of(source) if list(find_stages(part))]
-    return all(map(has_exact_state, streams)) and not _counts_batches(source)
+    parts = list(parts_of(source))
+    is_of_nodes = any(hasattr(part, "restart_on_stop_iteration") for part in parts)
+    has_stream = any(list(find_stages(part)) for part in parts)
+    return not (is_of_nodes or has_stream or _counts_batches(source))
 
 
 def _counts_batches(loader: Any) -> bool:
