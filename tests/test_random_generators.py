@@ -78,6 +78,37 @@ def test_who_waits_for_a_dataset_does_not_hold_them(monkeypatch):
     assert 2 == dataset.epoch
 
 
+class Shuffles:
+    """A sampler that draws its order where it is told the epoch, in the place of the last one."""
+
+    def __init__(self) -> None:
+        self.order = list(range(10))
+        self.told: list[int] = []
+
+    def set_epoch(self, epoch) -> None:
+        self.told.append(epoch)
+        random.shuffle(self.order)
+
+    def __iter__(self):
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def test_a_sampler_that_draws_in_set_epoch_is_told_once_and_under_a_seed():
+    """A second time, or without the seed of all ranks, it would draw another order on each."""
+    orders = []
+    for seed in (1, 2):
+        random.seed(seed)
+        sampler, state = Shuffles(), random.getstate()
+        batches = sample_batches(sampler, 10, drop_last=False, key=(0, 3))
+        assert ([3], state) == (sampler.told, random.getstate())
+        orders.append(sampler.order)
+        assert batches is not None
+    assert orders[0] == orders[1] != list(range(10))
+
+
 class Busy:
     """A lock that is taken; it notes how long somebody would wait for it."""
 

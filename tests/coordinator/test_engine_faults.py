@@ -182,11 +182,23 @@ def test_a_start_that_fails_for_a_moment_can_be_tried_again(monkeypatch):
         remote.call("pid")
         with monkeypatch.context() as patched:
             patched.setattr(local, "ChildProcess", fail_to_start)
+            patched.setattr(local, "_PAUSES", (0.0,))
             for _ in range(2):
                 with pytest.raises(ProcessDiedError, match="worker 0: could not be started: OSErr"):
                     engine.restart(remote)
+        failures = [EOFError(), OSError("too many open files")]
+        start = local.ChildProcess
+
+        def fail_twice(*args):
+            if failures:
+                raise failures.pop()
+            return start(*args)
+
+        monkeypatch.setattr(local, "_PAUSES", (0.0, 0.0))
+        monkeypatch.setattr(local, "ChildProcess", fail_twice)
         engine.restart(remote)
         assert remote.call("pid") != os.getpid()
+        assert [] == failures
     finally:
         engine.close()
 

@@ -29,6 +29,8 @@ from torch_distinput.errors import UsageError, make_system_error
 
 _GRACE_SECONDS = 2.0
 """For processes that were asked to end, before they are killed."""
+_PAUSES = (0.1, 0.5, 2.0)
+"""Seconds between tries to start a process again; ``close`` waits for them."""
 _LONGEST_FOLDER = 80
 """The address of a socket has 107 characters at most."""
 
@@ -106,11 +108,7 @@ class LocalEngine:
                 raise ProcessDiedError(f"{remote.name}: ended by close()")
             started.child.kill()
             started.child.has_ended(self._timeout)
-            try:
-                child = self._new_child(remote.name, started.address, started.make)
-            except OSError as error:  # too many processes or open files: perhaps not for long
-                msg = f"{remote.name}: could not be started: {type(error).__name__}: {error}"
-                raise ProcessDiedError(msg) from error
+            child = self._try_new_child(remote.name, started.address, started.make)
             self._children.remove(started.child)
             started.child = child
             assert isinstance(remote, LocalObject)
@@ -121,6 +119,18 @@ class LocalEngine:
         with self._lock:
             self._closed = True
         self._end()
+
+    def _try_new_child(self, name: str, address: str, make: bytes) -> ChildProcess:
+        """Try again for a while: there may be too many processes or open files for a moment."""
+        for pause in (*_PAUSES, None):
+            try:
+                return self._new_child(name, address, make)
+            except (OSError, EOFError) as error:  # the second of a fork server that has ended
+                failed = error
+            if pause is not None:
+                time.sleep(pause)
+        msg = f"{name}: could not be started: {type(failed).__name__}: {failed}"
+        raise ProcessDiedError(msg) from failed
 
     def _new_child(self, name: str, address: str, make: bytes) -> ChildProcess:
         start = ProcessStart(

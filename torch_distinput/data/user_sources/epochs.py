@@ -56,7 +56,7 @@ def tell_epoch(source: Any, epoch: int) -> None:
 @contextmanager
 def telling(source: Any, epoch: int) -> Iterator[None]:
     """The same, and let nobody tell another epoch meanwhile."""
-    with AtEpoch(source, epoch, anew=True):
+    with AtEpoch(source, epoch, tells=True):
         _set_counters(source, epoch)
         yield  # and hold no part of it: torchdata's nodes end their threads when nobody does
 
@@ -84,9 +84,16 @@ class AtEpoch:
     Several threads may fetch at one epoch; who is at another one waits for them.
     """
 
-    def __init__(self, dataset: Any, epoch: int, *, anew: bool = False) -> None:
-        """Take a dataset of the user's, or None; ``anew``: tell it, whatever was told before."""
-        self._dataset, self._epoch, self._anew = dataset, epoch, anew
+    def __init__(self, dataset: Any, epoch: int, *, tells: bool | None = None) -> None:
+        """Take a dataset of the user's, or None.
+
+        Args:
+            dataset: whatever has ``set_epoch``, or holds what has.
+            epoch: to be at.
+            tells: whether to call ``set_epoch``; by default where another epoch was told. Who
+                tells it later, inside, has it to himself until then.
+        """
+        self._dataset, self._epoch, self._tells = dataset, epoch, tells
         # In one order, so that no two threads wait for each other.
         parts = sorted(filter(_knows_epochs, _parts_to_tell(dataset)), key=id)
         self._parts = tuple(parts)  # what is told does not keep them
@@ -100,7 +107,7 @@ class AtEpoch:
         """Tell the epoch to who was told another one."""
         for number, told in enumerate(self._told):
             try:
-                told.enter(self._epoch, anew=self._anew)
+                told.enter(self._epoch, tells=self._tells)
             except BaseException:
                 for entered in self._told[:number]:
                     entered.leave()
@@ -130,28 +137,28 @@ class _Told:
         self.waiting = 0  # threads, for the change
         call_in_child(self, _Told._leave_to_parent)
 
-    def enter(self, epoch: int, *, anew: bool = False) -> None:
-        """Begin a fetch when it may; ``anew``: tell the epoch, whatever was told before."""
+    def enter(self, epoch: int, *, tells: bool | None) -> None:
+        """Begin a fetch when it may; ``tells`` as in :class:`AtEpoch`."""
         me = get_ident()
         with self.lock:
             own = self.inside.get(me, ())
-            if not anew and self.epoch == epoch and (own or not self.waiting):
+            if not tells and self.epoch == epoch and (own or not self.waiting):
                 self.inside[me] = (*own, epoch)
                 return
-        self._begin_in_turn(me, epoch, anew=anew)
+        self._begin_in_turn(me, epoch, tells)
 
-    def _begin_in_turn(self, me: int, epoch: int, *, anew: bool) -> None:
+    def _begin_in_turn(self, me: int, epoch: int, tells: bool | None) -> None:
         if me in self.inside:  # who waits in the queue waits for this thread, too
-            self._begin(me, epoch, anew=anew)
+            self._begin(me, epoch, tells)
             return
         with self.queue:
-            self._begin(me, epoch, anew=anew)
+            self._begin(me, epoch, tells)
 
-    def _begin(self, me: int, epoch: int, *, anew: bool) -> None:
+    def _begin(self, me: int, epoch: int, tells: bool | None) -> None:
         with self.lock:
             is_told = self._is_told(me, epoch)
             self.inside[me] = (*self.inside.get(me, ()), epoch)
-        if anew or not is_told:
+        if tells or (tells is None and not is_told):
             try:
                 self._tell(epoch)
             except BaseException:

@@ -34,9 +34,10 @@ def sample_batches(
 
     ``key``: seed and epoch. The generators of torch, NumPy and random are put back afterwards.
     """
-    with AtEpoch(sampler, key[1]), forked_generators():
+    # First, as everywhere, the turn at the epoch; it is told inside, as ``set_epoch`` may draw.
+    with AtEpoch(sampler, key[1], tells=False), forked_generators():
         seed_generators(key)
-        tell_epoch(sampler, key[1])  # also who was told before: it may draw
+        tell_epoch(sampler, key[1])
         if batch_size is None:
             sampled = _bound(map(_indices, sampler), length_of(sampler), len)
             batches = tuple(batch for batch in sampled if len(batch))  # no step is empty
