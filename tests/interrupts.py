@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
@@ -36,7 +37,8 @@ def interrupt_at(number, call, *, watches, counts=is_line, raised=KeyboardInterr
                 raise KeyboardInterrupt
         return trace
 
-    before = sys.gettrace()
+    before, was_collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # finalizers of what other tests have left are none of the lines under the call
     sys.settrace(trace)
     try:
         call()
@@ -44,4 +46,6 @@ def interrupt_at(number, call, *, watches, counts=is_line, raised=KeyboardInterr
         pass
     finally:
         sys.settrace(before)
+        if was_collecting:
+            gc.enable()
     return reached >= number
