@@ -105,7 +105,7 @@ def test_a_sampler_that_draws_in_set_epoch_is_told_once_and_under_a_seed():
         batches = sample_batches(sampler, 10, drop_last=False, key=(0, 3))
         assert ([3], state) == (sampler.told, random.getstate())
         orders.append(sampler.order)
-        assert batches is not None
+        assert sampler.order == batches.order.sequence.tolist()
     assert orders[0] == orders[1] != list(range(10))
 
 

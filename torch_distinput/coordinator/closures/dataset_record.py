@@ -69,10 +69,9 @@ class DatasetRecord:
 
     def add(self, worker: int, reports: Iterable[IteratorReport]) -> None:
         """Note what a closure took from this dataset on a worker, or that it met the end."""
+        reports = tuple(reports)
         with self._lock:
-            has_taken = False
             for report in reports:
-                has_taken = has_taken or report.num_elements > 0
                 names: Iterable[Hashable] | None = report.ids
                 if names is None:
                     names = range(report.first, report.first + report.num_elements)
@@ -81,7 +80,7 @@ class DatasetRecord:
                 self._visits.update(names)
                 if report.place is not None:
                     self.places[worker] = report.place
-            self._num_closures += has_taken
+            self._num_closures += any(report.num_elements for report in reports)
 
     def lose(self) -> None:
         """A closure that took something, or was about to, was lost with its worker."""

@@ -289,8 +289,8 @@ class MixedReader:
         if self._passes[number]:
             msg = (
                 f"Expected source {name!r} of a mixture to give its examples again, got none when "
-                "it was read for another time. Pass what can be iterated again and "
-                "again; or look for a filter that has kept nothing of it this time."
+                "it was read for another time. Pass what can be iterated again and again; or look "
+                "for a filter that has kept nothing of it this time."
             )
             raise SourceError(msg)
         where = cure = ""
