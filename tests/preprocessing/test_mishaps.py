@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import fsspec
 import numpy as np
 import pytest
 import torch
@@ -30,6 +31,24 @@ class TestFolders:
         with pytest.raises(FileExistsError, match=r"1 other files, such as 'thesis.txt'"):
             pp.save(layer, path)
         assert b"x" == artifact.filesystem.load_file(f"{path}/thesis.txt", {})
+
+    @pytest.mark.parametrize("storage", ["local", "memory://mishaps/hidden"])
+    def test_what_cannot_be_listed_is_not_taken_for_nothing(self, storage, tmp_path, monkeypatch):
+        path = str(tmp_path / "out") if storage == "local" else storage
+        artifact.filesystem.store_file(f"{path}/below/thesis.txt", b"x", {})
+        system, inner = fsspec.core.url_to_fs(path)
+        listed = type(system).ls
+
+        def ls(self, path, *args, **options):
+            if path.rstrip("/").endswith("below"):
+                raise PermissionError(path)
+            return listed(self, path, *args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(system), "ls", ls)
+            with pytest.raises(PermissionError, match="below"):
+                pp.save(pp.Rescaling(2), path)
+        assert [f"{inner}/below/thesis.txt"] == system.find(inner)
 
     def test_a_folder_of_something_else(self, tmp_path, monkeypatch):
         (tmp_path / "train.py").write_text("")

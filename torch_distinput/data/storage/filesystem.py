@@ -151,11 +151,26 @@ def names_below(url: str, storage_options: Options) -> set[str]:
     """The names of all files in a folder and in those below it, relative to it."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     inner = inner.rstrip("/")
-    if system.isfile(inner):
+    try:
+        is_file = system.info(inner)["type"] == "file"
+    except FileNotFoundError:
+        return set()
+    if is_file:
         msg = f"Expected a folder, or nothing yet, at {url!r}, got a file. Choose another place."
         raise FileExistsError(msg)
-    root = f"{inner}/"
-    return {path.removeprefix(root) for path in system.find(inner) if path.startswith(root)}
+    return {path.removeprefix(f"{inner}/") for path in _files_below(system, inner)}
+
+
+def _files_below(system: AbstractFileSystem, folder: str) -> Iterator[str]:
+    """All files in a folder; find() passes over folders that cannot be listed."""
+    for info in system.ls(folder, detail=True):
+        path = info["name"].rstrip("/")
+        if path == folder:
+            continue  # object stores mark a folder by an object of its name
+        if info["type"] == "directory":
+            yield from _files_below(system, path)
+        else:
+            yield path
 
 
 def store_folder(
