@@ -175,7 +175,7 @@ class ReplayedStep:
         num_examples: examples in it.
         batches: the batch of each replica in sync, in order, in host memory; None for a replica
             that had no examples.
-        ids: for each of them the names of its examples, as in :class:`StepInfo`; None likewise.
+        ids: for each of them the names of its examples, as in :class:`StepInfo`; None as well.
     """
 
     index: int
@@ -237,7 +237,7 @@ class InputStats:
             that are read and not delivered yet. Under DATA every worker meets all of it.
         retries: requests to a storage that were made again after a failure.
         sources: of a :func:`mix`, the examples in sync by source; else empty.
-        repeats: likewise how often each source has begun again since the epoch began
+        repeats: of a :func:`mix`, how often each source has begun again since the epoch began
             (``stop="repeat"``); where each worker mixes its own, on the one that did most often.
         num_tokens: tokens in sync of the steps delivered, by the lengths of their examples; None
             where they are not known.
@@ -301,7 +301,7 @@ class StepIterator(Iterator[Any]):
         """Return the next step, or an empty :class:`OptionalStep` after the last one."""
         found: OptionalStep[Any] = OptionalStep(has_value=True)
         try:
-            found._value = self.__next__()  # noqa: SLF001 - as above: nothing is called after it
+            found._value = self.__next__()  # noqa: SLF001 - our own; nothing is called after the step is there
         except StopIteration:
             return OptionalStep(has_value=False)
         return found

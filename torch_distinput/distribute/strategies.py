@@ -104,10 +104,10 @@ class TPUStrategy(Strategy):
     ``distribute_values_from_function`` is refused: its values may have any shape.
 
     Args:
-        process_group: as those that follow, of :class:`MultiWorkerMirroredStrategy`.
-        device_mesh: likewise.
-        data_dims: likewise.
-        replicate_input: likewise.
+        process_group: as for :class:`MultiWorkerMirroredStrategy`.
+        device_mesh: as for :class:`MultiWorkerMirroredStrategy`.
+        data_dims: as for :class:`MultiWorkerMirroredStrategy`.
+        replicate_input: as for :class:`MultiWorkerMirroredStrategy`.
 
     Raises:
         ConfigurationError: a ValueError; torch_tpu is not installed, or sees no TPU.

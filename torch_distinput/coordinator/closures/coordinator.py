@@ -87,7 +87,7 @@ class ClusterCoordinator:
         Args:
             fn: called on a worker, where ``tdi.get_strategy()`` is the worker's own strategy.
             args: with iterators of per-worker datasets, and parameters, among them.
-            kwargs: likewise.
+            kwargs: as ``args``, by name.
 
         Raises:
             TypeError: something in them cannot be pickled; the message says what.
@@ -158,7 +158,8 @@ class ClusterCoordinator:
 
         Raises:
             SourceError: from the next call of the coordinator; a function raised on a worker.
-            ConfigurationError: likewise; ``resume="state"``, and the dataset has no state.
+            ConfigurationError: from the next call, too: ``resume="state"``, and the dataset has no
+                state.
             TypeError: it is neither an iterable nor a function, is an iterator, or cannot be
                 pickled.
         """

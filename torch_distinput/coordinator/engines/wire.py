@@ -90,7 +90,7 @@ def receive(file: int) -> Frame:
 
     Raises:
         EOFError: the other side is gone.
-        ConnectionError: likewise.
+        ConnectionError: the other side is gone, and with it what was on its way.
     """
     ahead = memoryview(os.read(file, _AHEAD_BYTES))
     head, ahead = _take(file, ahead, _HEAD.size)

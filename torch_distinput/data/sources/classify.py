@@ -3,9 +3,9 @@
 A source may look like several kinds: a TensorDataset has an index and tensors, a Hugging Face
 stream is iterable and has shards. So the order of ``_TABLE`` is part of the promise:
 
-    MIXTURE   it is no other, and nobody else knows what it is
-    PACKING   likewise
-    BUCKETS   the same
+    MIXTURE   made by mix(): no other kind looks like it
+    PACKING   made by pack(): no other kind looks like it
+    BUCKETS   made by bucket(): no other kind looks like it
     LOADER    before its dataset, whose batch size, order and functions the user chose with it
     FILES     it has neither an index nor elements, and nobody else may read it
     COLUMNS   before INDEXED: rows are gathered leaf by leaf, and no example is ever made

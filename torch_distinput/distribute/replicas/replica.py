@@ -330,7 +330,7 @@ def split_arguments(value: Any, num_replicas: int) -> list[Any]:
 
 
 def split_results(value: Any, num_replicas: int) -> tuple[Any, ...]:
-    """Likewise, of results: a value without any PerReplica is the only one."""
+    """What each replica has returned: a value without any PerReplica is the only one."""
     if not any(isinstance(leaf, PerReplica) for leaf in flatten(value)[0]):
         return (value,)
     return tuple(split_arguments(value, num_replicas))

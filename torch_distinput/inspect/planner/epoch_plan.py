@@ -30,7 +30,7 @@ class EpochPlan(EpochNumbers):
         num_dropped: examples that ``drop_last`` leaves out.
         zero_row_steps: steps in which a replica in sync gets a zero-row batch.
         requests: to a storage, over all workers, reading each file from one end to the other.
-        listing_requests: likewise, to list the files by pages of 1,000.
+        listing_requests: to a storage, to list the files by pages of 1,000.
         costs: what each way to read the files comes to.
         notes: what was assumed, in words.
         examples_by_worker: an int64 array ``(num_workers,)``, as the three that follow.

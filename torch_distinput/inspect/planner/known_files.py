@@ -67,7 +67,7 @@ class KnownFiles:
         examples: of each; None where they are not known.
         is_exact: examples were counted, and not estimated from bytes.
         parts: what files are read in, where they were looked into.
-        split_parts: likewise, what would be dealt out if files are split.
+        split_parts: what would be dealt out if files are split; None where nobody has looked.
         is_split: parts are dealt out instead of files.
         order_key: seed and epoch, where files are dealt out in the order of an epoch.
         operations: what is done to the records of a stream.

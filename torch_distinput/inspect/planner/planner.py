@@ -74,7 +74,7 @@ def plan_epoch(
         global_batch_size: as for ``distribute_dataset``; None where a DataLoader has it.
         replicas_per_worker: local replicas of each worker.
         shuffle: as for ``distribute_dataset``: of files it permutes the list.
-        seed: likewise.
+        seed: as for ``distribute_dataset``.
         epoch: of which the order is asked.
         drop_last: leave out the last partial batch.
         split_files: deal out parts of files. For paths: a FileDataset says so itself.

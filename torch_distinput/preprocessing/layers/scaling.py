@@ -28,7 +28,7 @@ class Rescaling(Layer):
 
     Args:
         scale: a number, or one for each place of the last dimension.
-        offset: likewise.
+        offset: a number, or one for each place of the last dimension.
     """
 
     takes: Takes = "floats"

@@ -24,7 +24,7 @@ class SeenEpoch:
         indices: what the sampler has drawn for these batches, as far as it was noted.
         digests: of the rows of each of the first batches.
         wait_seconds: from asking for a batch to having it, after the first one.
-        step_seconds: likewise from having the batch before to asking for it.
+        step_seconds: from having a batch to asking for the next one.
         first_seconds: until the first batch.
     """
 
