@@ -45,6 +45,28 @@ def make_stream_loader():
     return StatefulDataLoader(Stream(), batch_size=2)
 
 
+class NumberStream(Stream):
+    """It tells where it is, and begins again after its end."""
+
+    place = 0
+
+    def __iter__(self):
+        while self.place < 40:
+            self.place += 1
+            yield self.place - 1
+        self.place = 0
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def make_process_loader():
+    return StatefulDataLoader(NumberStream(), batch_size=2, num_workers=1)
+
+
 def make_hugging_face_stream():
     """A state that was loaded is where each later pass begins, too."""
     rows = datasets.Dataset.from_dict({"number": list(range(40))})
@@ -254,7 +276,8 @@ class TestState:
             assert [[0, 1], [2, 3], [4, 5]] == alone.fetch(values)
 
     @pytest.mark.parametrize(
-        "make", [make_stream_loader, make_hugging_face_stream, make_node_loader]
+        "make",
+        [make_stream_loader, make_process_loader, make_hugging_face_stream, make_node_loader],
     )
     def test_one_that_is_not_exact_is_refused(self, alone, make) -> None:
         """Torchdata counts twice what it passes over, which only a second restart shows."""

@@ -48,6 +48,7 @@ from torch_distinput.data.user_sources.start_from_state import (
 from torch_distinput.data.user_sources.states import (
     UnreadableStateError,
     find_holders,
+    has_ended_process,
     has_state,
     is_prompt,
     join_states,
@@ -179,7 +180,8 @@ class SourceRun:
     def place(self, **numbers: int) -> Start:
         """Where it can be started again, behind what it has yielded; None if it does not tell.
 
-        Nor does it after its end, where it may tell of the beginning of what follows.
+        Nor does it after its end, or that of one of its processes, where it may tell of the
+        beginning of what follows.
 
         Raises:
             SourceError: it keeps its place itself, and was started again meanwhile.
@@ -190,8 +192,11 @@ class SourceRun:
         name, number = next(iter(numbers.items()))
         if number - self._began_at.get(name, 0) < self._num_blind:
             return None
+        states = [holder.state_dict() for holder in self._holders]
+        if any(map(has_ended_process, self._holders, states)):
+            return None
         try:
-            state = self._state()
+            state = join_states([pack_state(own) for own in states])
         except UnreadableStateError as error:
             self._holders = []  # it goes on as one without a state
             warn_of_state(self._source, error)

@@ -31,7 +31,7 @@ import io
 import json
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -174,12 +174,24 @@ def is_exact(source: Any) -> bool:
 
     A Hugging Face stream begins each later pass, too, where a loaded state is. A Loader of
     torchdata.nodes says after its last batch that it is in the next epoch. What only counts batches
-    counts some twice.
+    counts some twice. Processes of a StatefulDataLoader that have ended may begin again.
     """
     parts = list(parts_of(source))
     is_of_nodes = any(hasattr(part, "restart_on_stop_iteration") for part in parts)
     has_stream = any(list(find_stages(part)) for part in parts)
-    return not (is_of_nodes or has_stream or _counts_batches(source))
+    has_processes = _loads_stream(source) and source.num_workers > 0
+    return not (is_of_nodes or has_stream or has_processes or _counts_batches(source))
+
+
+def has_ended_process(source: Any, state: Any) -> bool:
+    """Whether the stream in a process of a StatefulDataLoader has ended, by the loader's state.
+
+    When the state is loaded, that process is asked for one batch more, and a stream that begins
+    anew by itself would be played again.
+    """
+    if not _loads_stream(source) or not isinstance(state, Mapping):
+        return False
+    return any(found is True for found in _find_values(state.get("_snapshot"), ("fetcher_ended",)))
 
 
 def _counts_batches(loader: Any) -> bool:
@@ -188,19 +200,25 @@ def _counts_batches(loader: Any) -> bool:
     Its state is a number of batches. Started from one it passes over so many, and counts them
     twice: what it says next is of a later place.
     """
-    names = {kind.__name__ for kind in type(loader).__mro__}
-    if "StatefulDataLoader" not in names or not isinstance(loader.dataset, IterableDataset):
+    if not _loads_stream(loader):
         return False
-    return not any(state is not None for state in _states_of_dataset(loader.state_dict()))
+    of_dataset = _find_values(loader.state_dict(), ("dataset_state", "dataset_iter_state"))
+    return not any(state is not None for state in of_dataset)
 
 
-def _states_of_dataset(state: Any) -> Iterator[Any]:
-    """Those of the dataset and its iterator, in each process."""
+def _loads_stream(source: Any) -> bool:
+    """Whether it is a StatefulDataLoader over a stream."""
+    names = {kind.__name__ for kind in type(source).__mro__}
+    return "StatefulDataLoader" in names and isinstance(source.dataset, IterableDataset)
+
+
+def _find_values(state: Any, names: Collection[str]) -> Iterator[Any]:
+    """What has one of these names in the state of a loader, in each of its processes."""
     for name, value in state.items() if isinstance(state, Mapping) else ():
-        if name in ("dataset_state", "dataset_iter_state"):
+        if name in names:
             yield value
         else:
-            yield from _states_of_dataset(value)
+            yield from _find_values(value, names)
 
 
 def join_states(states: list[str]) -> str:
