@@ -254,8 +254,9 @@ class PackedStrings:
         offsets = self.offsets.cpu().numpy()
         starts, stops = offsets[chosen], offsets[chosen + 1]
         data = torch.from_numpy(gather_spans(self.data.cpu().numpy(), starts, stops))
-        missing = None if self.missing is None else self.missing[torch.from_numpy(chosen)]
         ends, device = offsets_of(stops - starts), self.data.device
+        picked = torch.from_numpy(chosen).to(device)
+        missing = None if self.missing is None else self.missing[picked]
         return _trust(data.to(device), ends.to(device), missing, self.dtype)
 
 

@@ -220,11 +220,20 @@ class TestReplicaFunctions:
     """They have threads of their own, and work on the streams of who calls ``run``."""
 
     def test_their_streams(self, accelerator, monkeypatch):
-        entered = []
-        monkeypatch.setattr(torch.accelerator, "set_stream", entered.append)
-        strategy = tdi.MirroredStrategy(["meta:0", "cpu", "meta:0"])
-        strategy.run(lambda: None)
-        assert [accelerator, accelerator] == entered
+        """Of all devices: each reads the parameters of the first one. Then its device is current.
+
+        To enter a stream of another device makes that one the current one.
+        """
+        streams = {torch.device("meta", index): Stream(META) for index in (0, 1)}
+        calls = []
+        monkeypatch.setattr(torch.accelerator, "current_stream", streams.__getitem__)
+        monkeypatch.setattr(torch.accelerator, "set_stream", calls.append)
+        monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
+        strategy = tdi.MirroredStrategy(["meta:0", "meta:1"])
+        seen = strategy.run(lambda: [calls.pop() for _ in range(len(calls))])
+        for (current, *entered), device in zip(strategy.local_results(seen), streams, strict=True):
+            assert device == current
+            assert set(streams.values()) == set(entered)
 
 
 class TestNothingIsLeft:

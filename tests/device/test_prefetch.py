@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,12 @@ from torch.utils.data import IterableDataset
 import torch_distinput as tdi
 from torch_distinput.device import backend as backend_module
 from torch_distinput.device import prefetch
-from torch_distinput.device.backend import CpuBackend, host_memory
+from torch_distinput.device.backend import (
+    BlockingBackend,
+    CpuBackend,
+    backend_for,
+    host_memory,
+)
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 
 META = torch.device("meta")  # any device that is not the CPU
@@ -244,6 +250,14 @@ def test_what_is_written_over_is_copied_before(recorder, monkeypatch, device):
 
     for one in Prefetcher(source(), [device, META], buffer_size=3):
         assert [one.note, one.note] == [leaf.item() for leaf in one.leaves[0]]
+
+
+@pytest.mark.parametrize("kind", ["tpu", "mps"])
+def test_devices_without_streams_block(kind):
+    """torch has no ``record_stream`` for MPS, and the events of torch_tpu do nothing."""
+    device = mock.Mock(type=kind)  # torch knows "tpu" with torch_tpu only
+    assert isinstance(backend_for(device), BlockingBackend)
+    assert host_memory([CPU, device]) is None
 
 
 def test_host_memory_is_pinned_where_a_device_reads_it():

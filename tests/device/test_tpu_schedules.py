@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.conftest import LONG
 from tests.device.plays import NO_CLOCKS, Play, has_outcome, outcomes, play
 from torch_distinput.device import prefetch
-from torch_distinput.device.backend import TpuBackend, backend_for, host_memory
+from torch_distinput.device.backend import BlockingBackend, backend_for, host_memory
 from torch_distinput.device.prefetch import Prefetcher, ReplicaLeaves
 from torch_distinput.device.staging import StagingRing, StagingSlot
 from torch_distinput.testing.simulated_device import RaceError
@@ -36,7 +36,7 @@ now = SimpleNamespace(machine=None)
 
 def make_tpu(machine, _):
     now.machine = machine
-    return TpuBackend(TPU)
+    return BlockingBackend(TPU)
 
 
 def to(tensor, device, *, non_blocking):
@@ -62,7 +62,7 @@ TPUS = {"make_backend": make_tpu, "orders_by_data": True, "devices": LAYOUTS[0]}
 def _torch_reaches_the_machine():
     pretended = [(torch.Tensor, "to", to), (torch.Tensor, "clone", clone)]
     with ExitStack() as patches:
-        for call in [*pretended, (TpuBackend, "holds", holds)]:
+        for call in [*pretended, (BlockingBackend, "holds", holds)]:
             patches.enter_context(mock.patch.object(*call))
         yield
 
@@ -134,30 +134,30 @@ def let_go(*_):
 
 
 STAGED = [
-    (TpuBackend, "copies_at_once", False),
-    (TpuBackend, "host_buffer", lambda _, num_bytes: now.machine.host_buffer(num_bytes)),
-    (TpuBackend, "write", lambda _, *both: now.machine.write(*both)),
+    (BlockingBackend, "copies_at_once", False),
+    (BlockingBackend, "host_buffer", lambda _, num_bytes: now.machine.host_buffer(num_bytes)),
+    (BlockingBackend, "write", lambda _, *both: now.machine.write(*both)),
 ]
 
 MUTANTS = {
-    "the copy does not block": [(TpuBackend, "copy", start)],
-    "an event is waited for instead": [(TpuBackend, "copy", start_and_wait_for_an_event)],
-    "a slot is used again": [*STAGED, (TpuBackend, "copy", start)],
+    "the copy does not block": [(BlockingBackend, "copy", start)],
+    "an event is waited for instead": [(BlockingBackend, "copy", start_and_wait_for_an_event)],
+    "a slot is used again": [*STAGED, (BlockingBackend, "copy", start)],
     "a slot is used again, after an event": [
         *STAGED,
-        (TpuBackend, "copy", start_and_wait_for_an_event),
+        (BlockingBackend, "copy", start_and_wait_for_an_event),
     ],
-    "the reference is dropped at once": [(TpuBackend, "copy", start_from_memory_of_its_own)],
+    "the reference is dropped at once": [(BlockingBackend, "copy", start_from_memory_of_its_own)],
     "the reference is dropped when the step is handed over": [
-        (TpuBackend, "copy", start_from_memory_that_is_kept),
-        (TpuBackend, "wait_on_consumer", let_go),
+        (BlockingBackend, "copy", start_from_memory_that_is_kept),
+        (BlockingBackend, "wait_on_consumer", let_go),
     ],
     "the reference is dropped when the slot opens": [
-        (TpuBackend, "copy", start_from_memory_that_is_kept),
+        (BlockingBackend, "copy", start_from_memory_that_is_kept),
         (StagingSlot, "open", let_go),
     ],
 }
-NOT_DUPLICATED = [(TpuBackend, "duplicate", lambda _, leaf: leaf)]
+NOT_DUPLICATED = [(BlockingBackend, "duplicate", lambda _, leaf: leaf)]
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -193,8 +193,8 @@ class TestOneStep:
             return real_clone(tensor)
 
         monkeypatch.setattr(torch.Tensor, "to", to)
-        monkeypatch.setattr(TpuBackend, "holds", lambda *_: False)
-        return StagingRing(TpuBackend(TPU), num_slots=2)
+        monkeypatch.setattr(BlockingBackend, "holds", lambda *_: False)
+        return StagingRing(BlockingBackend(TPU), num_slots=2)
 
     @pytest.mark.parametrize("owned", [False, True])
     def test_leaves_are_copied_from_where_they_are(self, ring, owned):
@@ -224,7 +224,7 @@ class TestOneStep:
 def test_a_tpu_gets_its_backend_and_ordinary_memory():
     """By the name that torch_tpu gives it, which torch knows only with torch_tpu."""
     tpu = SimpleNamespace(type="tpu")
-    assert isinstance(backend_for(tpu), TpuBackend)
+    assert isinstance(backend_for(tpu), BlockingBackend)
     assert host_memory([tpu, torch.device("cpu")]) is None
     assert host_memory([tpu, torch.device("cuda")]) is not None
 

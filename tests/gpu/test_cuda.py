@@ -108,7 +108,7 @@ class TestForcedRaces:
 
         def steps():
             for number in range(12):
-                with one._copies._first._side:
+                with one._copies._accelerators[0]._side:
                     torch.cuda._sleep(LONG_CYCLES)
                 yield ReplicaLeaves(leaves=([buffer.fill_(number)],), note=number)
 

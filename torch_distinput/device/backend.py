@@ -1,9 +1,9 @@
 """What prefetching asks of a device: one operation for each copy, and one for each wait.
 
-:class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`TpuBackend` does
-without streams, :class:`CpuBackend` has nothing to wait for, and the test kit's ``TracingBackend``
-proves that no wait is missing. What has to wait for what is not decided here but in ``staging``,
-which runs over any of them.
+:class:`AcceleratorBackend` says it in torch's device-neutral stream API, :class:`BlockingBackend`
+does without streams, :class:`CpuBackend` has nothing to wait for, and the test kit's
+``TracingBackend`` proves that no wait is missing. What has to wait for what is not decided here but
+in ``staging``, which runs over any of them.
 """
 
 # ruff: noqa: B027 - that nothing waits is what a direct backend has to say
@@ -19,6 +19,7 @@ import torch
 
 TPU = "tpu"
 """What torch_tpu calls its devices."""
+_WITHOUT_STREAMS = ("cpu", TPU, "mps")
 
 HostMemory = Callable[[int], torch.Tensor]
 """Makes so many bytes of host memory, not initialized."""
@@ -210,7 +211,7 @@ class AcceleratorBackend:
         used on this same stream, or recorded by ``keep_for_consumer``. So no wait is needed here.
         """
         with self._side:
-            return source.to(self._device, non_blocking=True)
+            return source.detach().to(self._device, non_blocking=True)
 
     def duplicate(self, tensor: torch.Tensor) -> torch.Tensor:
         """On the producer's stream: behind what computes it, before what writes over it."""
@@ -240,29 +241,33 @@ class AcceleratorBackend:
         tensor.record_stream(torch.accelerator.current_stream(self._device))
 
 
-class TpuBackend(DirectBackend):
-    """A TPU of torch_tpu, where streams and events have names only.
+class BlockingBackend(DirectBackend):
+    """A device whose streams and events cannot be relied on: a TPU, or Apple's MPS.
 
-    There ``Event.wait`` and ``Stream.wait_event`` do nothing, ``Stream.query`` is not implemented,
-    and what an event promises to wait for are copies *from* the device. So no event says when a
-    copy *to* it has read its source. A ring of staging buffers would write the next batch into
-    memory that the last one is still read from, and nobody would be told:
+    With torch_tpu they have names only. ``Event.wait`` and ``Stream.wait_event`` do nothing,
+    ``Stream.query`` is not implemented, and what an event promises to wait for are copies *from*
+    the device. So no event says when a copy *to* it has read its source. A ring of staging buffers
+    would write the next batch into memory that the last one is still read from, and nobody would
+    be told:
 
         host   stage step 4 | start its copy | wait for the event: at once | stage step 5
         TPU                            ....... reads the buffer: some of step 4, some of step 5
 
+    MPS has no ``record_stream``: nothing would tell the allocator that a batch is still read.
+
     Two things can be relied on, and this needs no others. A copy that is not ``non_blocking``
     returns when the TPU has the bytes (torch_tpu waits for the future of the transfer), as torch
     promises of any device. And a program starts when the values that it reads are there, and memory
-    is freed after the last program that reads it: XLA orders by data, not by streams. So what
-    is written to a tensor later is another value, also to its duplicate.
+    is freed after the last program that reads it: XLA orders by data, not by streams, and MPS has
+    one queue for all threads. So what is written to a tensor later is another value, also to its
+    duplicate.
 
     The copies still overlap the training step: they wait in the prefetch thread, without the GIL.
-    A process has one TPU, which is the current one in each of its threads.
+    A process has one such device, which is the current one in each of its threads.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Take the TPU of this process, ``tpu:0``."""
+        """Take the one of this process: ``tpu:0``, ``mps:0``."""
         self._device = device
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -285,6 +290,11 @@ def _side_stream(device: torch.device) -> torch.Stream:
     return torch.Stream(device)
 
 
+def has_streams(device: torch.device) -> bool:
+    """Whether copies to it can overlap the host, in streams that the allocator knows of."""
+    return device.type not in _WITHOUT_STREAMS
+
+
 def _pinned(num_bytes: int) -> torch.Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
@@ -294,11 +304,11 @@ def host_memory(devices: Sequence[torch.device]) -> HostMemory | None:
 
     None where any memory will do: only devices whose copies overlap the host read pinned memory.
     """
-    return None if all(device.type in ("cpu", TPU) for device in devices) else _pinned
+    return _pinned if any(map(has_streams, devices)) else None
 
 
 def backend_for(device: torch.device) -> Backend:
     """Choose by the kind of device."""
     if device.type == "cpu":
         return CpuBackend()
-    return TpuBackend(device) if device.type == TPU else AcceleratorBackend(device)
+    return AcceleratorBackend(device) if has_streams(device) else BlockingBackend(device)

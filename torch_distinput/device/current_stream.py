@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import torch
 
-from torch_distinput.device.backend import TPU
+from torch_distinput.device.backend import has_streams
 
 
 def find_current_streams(devices: Iterable[torch.device]) -> dict[torch.device, torch.Stream]:
-    """The calling thread's, of each device that has streams: CPUs and TPUs have none."""
-    with_streams = {device for device in devices if device.type not in ("cpu", TPU)}
+    """The calling thread's, of each device that has streams."""
+    with_streams = set(filter(has_streams, devices))
     return {device: torch.accelerator.current_stream(device) for device in with_streams}
 
 

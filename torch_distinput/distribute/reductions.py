@@ -1,13 +1,13 @@
 """Values of all replicas in sync into one: sum, mean, gather, and gather in order.
 
 Before the first collective the workers compare structures, shapes and dtypes, all leaves at once:
-gloo aborts the process, or waits, when they differ.
+gloo aborts the process, or waits, when they differ. Where a value is on the host here and on an
+accelerator there, all go over the host: a group may have a backend for each, which never meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from torch_distinput.distribute.gathering import (
     read_indices,
     sort_rows,
 )
+from torch_distinput.distribute.replicas.worker_part import WorkerPart
 from torch_distinput.errors import MismatchError, PeerFailedError
 from torch_distinput.options import ReduceOp
 from torch_distinput.packed_strings import PackedStrings
@@ -41,41 +42,17 @@ _SUMMABLE = (torch.float64, torch.float32, torch.complex64, torch.complex128)
 of two halves that fit, the sum may not. Whole numbers are added in int64."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """This worker's part of one leaf, before any collective.
-
-    Attributes:
-        facts: what must be equal on all workers.
-        value: a tensor, or the rows of a list.
-        count: what is added up over the workers beside the value.
-        dtype: what the caller gave, before it was widened.
-        is_number: of Python's floats, which have 64 bits unless another worker has a tensor.
-    """
-
-    facts: tuple[object, ...]
-    value: Any
-    count: int = 1
-    dtype: torch.dtype = torch.int64
-    is_number: bool = False
-
-    def as_tensor(self) -> _Part:
-        """What torch makes of Python's floats."""
-        dtype = torch.get_default_dtype()
-        return replace(self, value=self.value.to(dtype), dtype=dtype, is_number=False)
-
-
 def reduce_values(session: Session, value: Any, *, op: ReduceOp, axis: Axis) -> Any:
     """Reduce each leaf over all replicas; with ``axis`` first within each, weighted by rows."""
 
-    def parts_of() -> tuple[list[_Part], Structure]:
+    def parts_of() -> tuple[list[WorkerPart], Structure]:
         part_of = partial(_part_of_sum, op=op, axis=axis)
         return _leaf_parts(session, value, part_of, may_be_bare=op is ReduceOp.MEAN)
 
-    def combine(part: _Part, count: int) -> torch.Tensor:
+    def combine(part: WorkerPart, count: int) -> Any:
         total = session.communicator.all_reduce(part.value)
         dtype = _choose_dtype(part.dtype, op)
-        return (total / count if op is ReduceOp.MEAN else total).to(dtype)
+        return part.deliver((total / count if op is ReduceOp.MEAN else total).to(dtype))
 
     parts, counts, structure = _compare(session, parts_of)
     return unflatten(structure, [combine(*pair) for pair in zip(parts, counts, strict=True)])
@@ -84,12 +61,12 @@ def reduce_values(session: Session, value: Any, *, op: ReduceOp, axis: Axis) -> 
 def gather_values(session: Session, value: Any, *, axis: int) -> Any:
     """Join each leaf of all replicas along an axis, in replica order."""
 
-    def parts_of() -> tuple[list[_Part], Structure]:
+    def parts_of() -> tuple[list[WorkerPart], Structure]:
         return _leaf_parts(session, value, partial(_part_of_join, axis=axis))
 
     parts, _, structure = _compare(session, parts_of)
     join = partial(join_rows, axis=axis, communicator=session.communicator)
-    return unflatten(structure, [join(part.value) for part in parts])
+    return unflatten(structure, [part.deliver(join(part.value)) for part in parts])
 
 
 def gather_in_order(session: Session, index: Any, value: Any) -> Any:
@@ -101,10 +78,10 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
             if a pair of file and record number comes twice.
     """
 
-    def parts_of() -> tuple[list[_Part], Structure]:
+    def parts_of() -> tuple[list[WorkerPart], Structure]:
         own = read_indices(_values("index", index, session))
 
-        def part_of(name: str, values: Values) -> _Part:
+        def part_of(name: str, values: Values) -> WorkerPart:
             check_rows(name, values, own)
             return _part_of_join(name, values, axis=0)
 
@@ -112,7 +89,9 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
         return [_part_of_join("index", own, axis=0), *parts], structure
 
     parts, _, structure = _compare(session, parts_of)
-    indices, *leaves = (join_rows(part.value, 0, session.communicator) for part in parts)
+    indices, *leaves = (
+        part.deliver(join_rows(part.value, 0, session.communicator)) for part in parts
+    )
     order = find_order(indices)
     return unflatten(structure, [sort_rows(leaf, order) for leaf in leaves])
 
@@ -120,10 +99,10 @@ def gather_in_order(session: Session, index: Any, value: Any) -> Any:
 def _leaf_parts(
     session: Session,
     value: Any,
-    part_of: Callable[[str, Values], _Part],
+    part_of: Callable[[str, Values], WorkerPart],
     *,
     may_be_bare: bool = False,
-) -> tuple[list[_Part], Structure]:
+) -> tuple[list[WorkerPart], Structure]:
     leaves, structure = flatten(value)
     pairs = list(zip(leaf_names(structure, "value"), leaves, strict=True))
     columns = (_values(name, leaf, session, may_be_bare=may_be_bare) for name, leaf in pairs)
@@ -131,8 +110,8 @@ def _leaf_parts(
 
 
 def _compare(
-    session: Session, parts_of: Callable[[], tuple[list[_Part], Structure]]
-) -> tuple[list[_Part], list[int], Structure]:
+    session: Session, parts_of: Callable[[], tuple[list[WorkerPart], Structure]]
+) -> tuple[list[WorkerPart], list[int], Structure]:
     """Make this worker's parts, compare their facts over the workers, and add up their counts.
 
     With them goes where loops have ended: values of other steps must not be combined.
@@ -143,18 +122,27 @@ def _compare(
     except Exception as error:
         communicator.gather_objects(f"{type(error).__name__}: {error}")  # the others wait for it
         raise
-    own = [(part.facts, part.count, part.is_number) for part in parts]
+    own = [(part.facts, part.count, part.is_number, _kind(part)) for part in parts]
     told = communicator.gather_objects((own, loops.told()))
     _check_made(told)
     loops.compare([ended for _, ended in told])
     shown = [own for own, _ in told]
     _check_alike(shown)
     columns = list(zip(*shown, strict=True))
-    counts = [sum(count for _, count, _ in column) for column in columns]
-    for place, (part, column) in enumerate(zip(parts, columns, strict=True)):
-        if part.is_number and not all(is_number for _, _, is_number in column):
-            parts[place] = part.as_tensor()  # such as a total to which nothing was added here
+    counts = [sum(count for _, count, _, _ in column) for column in columns]
+    for place, column in enumerate(columns):
+        # Such as a total to which nothing was added here: a float of Python.
+        if parts[place].is_number and not all(is_number for _, _, is_number, _ in column):
+            parts[place] = parts[place].as_tensor()
+        if len({kind for *_, kind in column}) > 1:
+            parts[place] = parts[place].over_host(session.devices[0])
     return parts, counts, structure
+
+
+def _kind(part: WorkerPart) -> str | None:
+    """Which kind of device its value is on."""
+    device = part.find_device()
+    return None if device is None else device.type
 
 
 def _check_made(told: list[Any]) -> None:
@@ -176,7 +164,7 @@ def _check_alike(shown: list[Any]) -> None:
                 raise MismatchError(msg)
 
 
-def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
+def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> WorkerPart:
     given = [_tensor(name, value) for value in values]
     given = _with_one_dtype(name, values, given)
     shown, is_number = given[0].dtype, all(map(_is_number, values, given))
@@ -192,7 +180,7 @@ def _part_of_sum(name: str, values: Values, op: ReduceOp, axis: Axis) -> _Part:
         count = sum(count for _, count in pairs)
     dtype = given[0].dtype
     facts = (name, op.value, axis, str(shown), tuple(local.shape))
-    return _Part(facts=facts, value=local, count=count, dtype=dtype, is_number=is_number)
+    return WorkerPart(facts=facts, value=local, count=count, dtype=dtype, is_number=is_number)
 
 
 def _with_one_dtype(name: str, values: Values, given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -230,10 +218,10 @@ def _choose_dtype(given: torch.dtype, op: ReduceOp) -> torch.dtype:
     return given if given is torch.uint64 else torch.int64
 
 
-def _part_of_join(name: str, values: Values, axis: int) -> _Part:
+def _part_of_join(name: str, values: Values, axis: int) -> WorkerPart:
     if all(isinstance(value, list) for value in values):
         rows = [row for value in values for row in value]
-        return _Part(facts=(name, "gather", axis, "list"), value=rows)
+        return WorkerPart(facts=(name, "gather", axis, "list"), value=rows)
     if all(isinstance(value, PackedStrings) for value in values):
         return _part_of_packed(name, values, axis)
     tensors = [_tensor(name, value) for value in values]
@@ -246,13 +234,13 @@ def _part_of_join(name: str, values: Values, axis: int) -> _Part:
             raise _make_shape_error(name, [_shape(t) for t in tensors])
     facts = (name, "gather", axis, str(first.dtype), tuple(first.shape[1:]))
     value = torch.cat([tensor.to(first.device) for tensor in moved])
-    return _Part(facts=facts, value=value)
+    return WorkerPart(facts=facts, value=value)
 
 
-def _part_of_packed(name: str, values: Sequence[PackedStrings], axis: int) -> _Part:
+def _part_of_packed(name: str, values: Sequence[PackedStrings], axis: int) -> WorkerPart:
     device = values[0].data.device
     joined = PackedStrings.concat([strings.to(device) for strings in values])
-    return _Part(facts=(name, "gather", axis, f"packed {joined.dtype.__name__}"), value=joined)
+    return WorkerPart(facts=(name, "gather", axis, f"packed {joined.dtype.__name__}"), value=joined)
 
 
 def _values(

@@ -75,6 +75,8 @@ class _Dense(LeafKind):
         return torch.unsafe_split_with_sizes(leaf, sizes)
 
     def take(self, leaf: Any, rows: torch.Tensor) -> Any:
+        if not (leaf.is_cpu and rows.is_cpu):
+            rows = rows.to(leaf.device)
         if is_selectable(leaf):
             return leaf.index_select(0, rows)
         if leaf.dtype in _SIGNED:

@@ -90,7 +90,8 @@ class _Column:
 
     @staticmethod
     def of(leaf: Any, allocate: Allocate) -> _Column:
-        if not is_selectable(leaf) or leaf.requires_grad:  # out= has no gradient
+        # The buffers are in host memory, and out= has no gradient.
+        if not is_selectable(leaf) or leaf.requires_grad or not leaf.is_cpu:
             return _Column(leaf)
         return _Column(leaf, leaf[:1].nbytes, tuple(leaf.shape[1:]), Buffers(allocate))
 

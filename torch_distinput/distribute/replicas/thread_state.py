@@ -67,10 +67,12 @@ class ThreadState:
     def enter(self, device: torch.device) -> ExitStack:
         """Enter the same state in another thread, on the replica's device."""
         stack = ExitStack()
-        if device.type != "cpu":
-            torch.accelerator.set_device_index(device)  # per thread, and the thread is the run's
-        if device in self.streams:  # else what it computes would not wait for its arguments
-            enter_stream(self.streams[device])
+        # Per thread, and the thread is the run's. What it reads may be under way on the caller's
+        # streams: its arguments, and on another device the parameters of a ReplicatedModule.
+        for stream in self.streams.values():
+            enter_stream(stream)
+        if device.type != "cpu":  # after the streams, each of which made its device the current one
+            torch.accelerator.set_device_index(device)
         if self.default.type != "cpu":  # a default of the replica's kind is the replica's device
             stack.enter_context(device if device.type == self.default.type else self.default)
         stack.enter_context(torch.inference_mode(self.inference))

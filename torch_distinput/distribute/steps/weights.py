@@ -95,7 +95,7 @@ def sum_weights(
         own = math.fsum(map(_sum_up, weights))
     except Exception as raised:  # noqa: BLE001 - raised again when the others have heard of it
         error = raised
-    vector = torch.tensor([own, error is not None], dtype=torch.float64)
+    vector = torch.tensor([own, error is not None], dtype=torch.float64, device="cpu")
     context = get_replica_context()
     try:
         if context is not None:
