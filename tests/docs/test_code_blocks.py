@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.docs.pages import FENCED, PAGES, ROOT, Block, blocks_of, headings
 from torch_distinput.testing import run_ranks
@@ -80,6 +81,10 @@ def run_block(block: Block, name: str, folder: Path, namespace: dict[str, Any]) 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # Pages show what is printed where there is no accelerator.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # for ranks
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page.read_text()):
         run_block(block, f"{page.name}", tmp_path, namespace)
