@@ -83,6 +83,44 @@ def test_workers_with_other_arguments_hear_of_it(tmp_path, policy, make, words):
         simulate(work, num_workers=2)
 
 
+class CroppedByEpoch(torch.utils.data.Dataset):
+    """Documents whose lengths are others in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return [index] * (1 + (index * 7 + 3 * self.epoch) % 9)
+
+
+@pytest.mark.parametrize(
+    ("size", "balance"),
+    [(4, tdi.PaddedCost(len)), (4, len), (tdi.TokenBudget(20, length=len), None)],
+)
+def test_lengths_are_those_of_the_first_epoch(size, balance):
+    """Whichever epoch is played first: one that is resumed goes on by what it has begun with."""
+
+    def make():
+        return one().distribute_dataset(
+            CroppedByEpoch(), global_batch_size=size, balance=balance, collate_fn=list
+        )
+
+    played = make()
+    list(played)
+    iterator = iter(played)
+    next(iterator)
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(played.state_dict())))
+    rest = list(iterator)
+    assert rest == list(resumed)
+    assert all(len(example) == 1 + (example[0] * 7 + 3) % 9 for step in rest for example in step)
+
+
 class Cropped:
     """Documents of random lengths."""
 

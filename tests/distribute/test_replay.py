@@ -19,6 +19,28 @@ from tests.distribute.street import options, shown, stream_of
 from torch_distinput.testing import simulate
 
 
+def test_a_beginning_whose_costs_were_not_measured():
+    """Or were, and are not where it is replayed: nothing has been dealt by them before a step."""
+
+    def make():
+        return tdi.MirroredStrategy(["cpu"] * 2).distribute_dataset(
+            [[row] * (1 + row * 7 % 5) for row in range(12)],
+            global_batch_size=4,
+            balance=len,
+            collate_fn=lambda rows: torch.tensor([row[0] for row in rows]),
+        )
+
+    dataset = make()
+    fresh = dataset.state_dict()
+    iterator = iter(dataset)
+    begun = dataset.state_dict()
+    next(iterator)
+    expected = [part.tolist() for part in next(iterator)]
+    for state in (fresh, begun):
+        for player in (make(), dataset):
+            assert expected == [part.tolist() for part in player.replay(state, 1).batches]
+
+
 def files(tmp_path, **keywords):
     """Files of numbers with a recipe."""
     pattern = write_numbers(tmp_path, [range(9), range(20, 24), [], range(40, 55)])

@@ -114,9 +114,9 @@ class EpochBatches:
         sampler = self._source.sampler
         return {} if sampler is None else _describe_order(self.of(epoch), type(sampler).__name__)
 
-    def describe_lengths(self, epoch: int) -> dict[str, object]:
+    def describe_lengths(self) -> dict[str, object]:
         """The lengths that batches are filled by, if they are: all workers need the same."""
-        return {} if self._lengths is None else {LENGTHS: self._lengths.digest(epoch)}
+        return {} if self._lengths is None else {LENGTHS: self._lengths.digest()}
 
     def _uniform(self, epoch: int, num_examples: int) -> UniformBatches:
         """As many examples, in batches of the size that was asked for."""
@@ -134,7 +134,7 @@ class EpochBatches:
         sampled = None if self._source.sampler is None else order
         planned = self._planned
         if planned is None or not planned.holds(epoch, sampled, size):
-            lengths = self._lengths.read(epoch)
+            lengths = self._lengths.read()
             batches = BudgetBatches.of(order, lengths, size, drop_last=drop_last)
             self._planned = planned = _Planned(epoch, sampled, size, batches)
         return planned.batches

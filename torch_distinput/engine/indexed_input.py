@@ -112,18 +112,18 @@ class IndexedInput:
     def _describe(self, position: Position) -> Recipe:
         """The number of examples, and what they are measured by."""
         costs = {} if self._dealer is None else self._dealer.describe(position, self._splitter)
-        return {**self._counts, **costs, **self._batches.describe_lengths(position.epoch)}
+        return {**self._counts, **costs, **self._batches.describe_lengths()}
 
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
         dataset = self._source.dataset
+        if self._dealer is not None:
+            self._dealer.costs.measure()
         tell_epoch(dataset, position.epoch)  # loader processes tell theirs
         self._source.check_length(position.epoch)
         self._check_mixture(position.epoch)
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        if self._dealer is not None:
-            self._dealer.costs.measure(position.epoch)
         order = self._batches.facts(position.epoch)
         facts = {**self._describe(position), **described, **order}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
@@ -258,7 +258,7 @@ class IndexedInput:
         indices = batches.take(number)
         sizes = splitter.cut(len(indices))[0].sizes
         if self._dealer is not None:
-            self._dealer.costs.measure(position.epoch)
+            self._dealer.costs.measure()
             dealt = self._dealer.deal(indices, splitter)
             indices, sizes = indices[dealt.rows], dealt.sizes
         fetch, lengths = self._source.fetch, self._source.padded_lengths

@@ -92,7 +92,7 @@ class ExampleDealer:
         """
         if not splitter.shared or not (position.steps or self.costs.is_known):
             return {}
-        return self.costs.describe(position.epoch)
+        return self.costs.describe()
 
     def plan_steps(
         self,

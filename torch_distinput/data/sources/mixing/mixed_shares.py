@@ -74,7 +74,7 @@ def _find_mean_lengths(mixture: Mixture, opened: Mapping[str, Source]) -> list[F
 
 
 def _find_mean_length(name: str, length: Length, source: IndexedSource) -> Fraction:
-    lengths = source.find_lengths(length, name=f"length of {name!r}").read(0)
+    lengths = source.find_lengths(length, name=f"length of {name!r}").read()
     if not len(lengths):
         return Fraction(1)  # it is refused for that
     total = int(lengths.sum())

@@ -137,23 +137,23 @@ class ExampleCosts:
         self._measured = source.find_lengths(balance.cost, name=BALANCE)
         self._found: Indices | None = None
         if not _is_looked_up(balance.cost):
-            self.measure(0)
+            self.measure()
 
     @property
     def is_known(self) -> bool:
         """Whether they have been measured."""
         return self._found is not None
 
-    def measure(self, epoch: int) -> Indices:
+    def measure(self) -> Indices:
         """Return them; see :meth:`KnownLengths.read`. Costs that are too large are refused."""
         if self._found is None:
-            self._found = check_costs(self._measured.read(epoch))
+            self._found = check_costs(self._measured.read())
         return self._found
 
-    def describe(self, epoch: int) -> Recipe:
+    def describe(self) -> Recipe:
         """Name them: ranks with others would deal other rows."""
-        self.measure(epoch)
-        return {COSTS: self._prefix + self._measured.digest(epoch)}
+        self.measure()
+        return {COSTS: self._prefix + self._measured.digest()}
 
     def look_up(self, indices: Indices) -> Indices:
         """Return those of some examples, once they are measured."""

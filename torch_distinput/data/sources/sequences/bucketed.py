@@ -167,7 +167,7 @@ def _measure_budget(source: IndexedSource) -> tuple[Request, Indices | None]:
     budget = source.request.budget
     if budget is None:
         return source.request, None
-    lengths = source.find_lengths(budget.length).read(0)
+    lengths = source.find_lengths(budget.length).read()
     size = size_of(budget)
     counted = size.cap(lengths)
     check_fits(np.arange(len(counted)), counted, size)
@@ -183,8 +183,8 @@ def _bucket_indexed(
     size, measured = source.request.size, source.find_lengths(buckets.length)
     assert size is not None, "checked for all sources of examples"
     request, counted = _measure_budget(source)
-    lengths = measured.read(0)
-    facts = {**_describe(buckets, window, size), "lengths": measured.digest(0)}
+    lengths = measured.read()
+    facts = {**_describe(buckets, window, size), "lengths": measured.digest()}
     return replace(
         source,
         name=repr(buckets),

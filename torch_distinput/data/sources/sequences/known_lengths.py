@@ -33,7 +33,7 @@ class KnownLengths:
             length: of an example.
             fetch: the source's.
             num_indices: that it answers for; None where only its sampler knows.
-            dataset: the user's, which is told the epoch in which it is read.
+            dataset: the user's, which is told that it is read in epoch 0.
             name: of the argument, for messages.
         """
         self._length = length
@@ -44,9 +44,10 @@ class KnownLengths:
         self._lengths: Indices | None = None
         self._digest = ""
 
-    def read(self, epoch: int) -> Indices:
-        """Return the length of each index.
+    def read(self) -> Indices:
+        """Return the length of each index; of a dataset that is told epochs that in epoch 0.
 
+        They hold for all epochs, whichever is played first: after a resume they must be the same.
         Random generators are as they were afterwards, and the same on all ranks meanwhile.
 
         Raises:
@@ -54,15 +55,15 @@ class KnownLengths:
             SourceError: the source, or the function, raised.
         """
         if self._lengths is None:
-            self._lengths = self._measure(epoch)
+            self._lengths = self._measure()
         return self._lengths
 
-    def digest(self, epoch: int) -> str:
+    def digest(self) -> str:
         """Name them: on all ranks they must be the same, and after a resume."""
-        self._digest = self._digest or digest_lengths(self.read(epoch))
+        self._digest = self._digest or digest_lengths(self.read())
         return self._digest
 
-    def _measure(self, epoch: int) -> Indices:
+    def _measure(self) -> Indices:
         length, num_indices, name = self._length, self._num_indices, self._name
         is_array = not (callable(length) or isinstance(length, str))
         if num_indices is None:
@@ -76,6 +77,6 @@ class KnownLengths:
             num_indices = len(np.asarray(length))
         if is_array:
             return measure_examples(length, self._fetch, num_indices, name=name)
-        with AtEpoch(self._dataset, epoch), forked_generators():
+        with AtEpoch(self._dataset, 0), forked_generators():
             seed_generators((0, 0))
             return measure_examples(length, self._fetch, num_indices, name=name)
