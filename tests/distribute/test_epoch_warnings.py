@@ -36,6 +36,19 @@ def test_split_files_with_fewer_parts_than_workers(tmp_path, caplog):
     assert 'auto_shard_policy="data"' in words
 
 
+@pytest.mark.parametrize(
+    ("size", "cure"),
+    [(2, "The global batch size is 2, and there are 3 replicas"), (4, 'partial_batch="pad"')],
+)
+def test_replicas_without_examples(caplog, size, cure):
+    """What helps depends on the batch size."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        play(torch.arange(5), size, 3)
+    (words,) = (r.getMessage() for r in caplog.records if "no examples" in r.getMessage())
+    assert cure in words
+
+
 def test_split_files_with_enough_parts(tmp_path, caplog):
     """Nothing is said of as many files as workers, of lines, or under DATA."""
     files = make_csv(tmp_path, 2)

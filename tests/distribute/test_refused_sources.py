@@ -73,6 +73,7 @@ class TestRefused:
             (iter(range(3)), "iterated only once"),
             ((k for k in range(3)), "pass the function that makes it"),
             ({1, 2}, "Got set"),
+            (torch.utils.data.Dataset(), "Got Dataset, which has __getitem__ and no __len__"),
             ((torch.ones(2), ["a", "b"]), "all are tensors or arrays, got {0: Tensor, 1: list}"),
             ({"x": np.ones(2), "y": [1, 2]}, "'y': list.*pass examples"),
         ],

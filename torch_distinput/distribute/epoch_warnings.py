@@ -8,8 +8,23 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.input import Input
+    from torch_distinput.plan.progress.position import BatchLayout
 
 _log = logging.getLogger(__name__)
+
+
+def _cure(layout: BatchLayout) -> str:
+    """What to do about batches of zero rows."""
+    size, num_replicas = layout.global_batch_size, layout.num_workers * layout.replicas_per_worker
+    if isinstance(size, int) and size < num_replicas:
+        return (
+            f"The global batch size is {size}, and there are {num_replicas} replicas: choose a "
+            "larger one, or fewer replicas."
+        )
+    return (
+        'If your model or metric does not, use InputOptions(partial_batch="pad"), or '
+        'drop_last=True (with whole files also auto_shard_policy="data").'
+    )
 
 
 @final
@@ -43,17 +58,17 @@ class EpochWarnings:
         if idle is None:
             self._warn_of_few_parts()
         elif idle.steps:
+            first = self._input.first(epoch)
             _log.warning(
                 "%s: in %d of the %s steps of epoch %d some replicas have no examples and get "
                 "batches of zero rows (%d of them). torch's layers, step.average and our "
-                "integrations accept them. If your model or metric does not, use "
-                'InputOptions(partial_batch="pad") or drop_last=True, where whole files are dealt '
-                'out with auto_shard_policy="data"; for a metric, test step.is_empty.',
+                "integrations accept them. %s For a metric, test step.is_empty.",
                 self._name,
                 idle.steps,
-                self._input.num_steps(self._input.first(epoch)),
+                self._input.num_steps(first),
                 epoch,
                 idle.batches,
+                _cure(first.layout),
             )
 
     def end(self, record: EpochRecord) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -171,10 +172,12 @@ class _Table:
     ) -> None:
         self._file = file
         wanted = names if columns is None else [*columns]
-        if len(set(names)) < len(names) or not set(wanted) <= set(names):
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        if repeated or not set(wanted) <= set(names):
+            more = f", with {repeated} more than once" if repeated else ""
             msg = (
-                f"{file.path}: expected columns {wanted}, each once, got {names[:50]}. Check the "
-                "first line, columns= and delimiter=; header=False if there are no names."
+                f"{file.path}: expected columns {wanted}, each once, got {names[:50]}{more}. Check "
+                "the first line, columns= and delimiter=; header=False if there are no names."
             )
             raise SourceError(msg)
         types = columns if isinstance(columns, Mapping) else {}

@@ -139,6 +139,8 @@ def not_a_source(source: Any) -> TypeError:
         hint = ", whose [i] is the value with the label i; pass its values: series.to_numpy()"
     elif isinstance(source, Mapping):
         hint = "; its columns are to be tensors, arrays or PackedStrings: torch.tensor(column)"
+    elif hasattr(source, "__getitem__") and not hasattr(source, "__len__"):
+        hint = ", which has __getitem__ and no __len__; add it"
     expected = "; ".join(kind.value for kind in SourceKind)
     return TypeError(f"Expected a source: {expected}. Got {type(source).__name__}{hint}.")
 
