@@ -41,12 +41,14 @@ class TestLoaders:
             ours = play(dataset, 4, 2, shuffle=shuffle, drop_last=True, seed=3)
             assert ours == play(loader, None, 2, seed=3)
 
-    def test_stateful_loader(self):
-        """torchdata's StatefulDataLoader is one too."""
+    @pytest.mark.parametrize("generator", [None, torch.Generator()])
+    def test_stateful_loader(self, generator, caplog):
+        """torchdata's StatefulDataLoader is one too. A generator that was given is not used."""
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        loader = StatefulDataLoader(Squares(11), batch_size=4, shuffle=True)
+        loader = StatefulDataLoader(Squares(11), batch_size=4, shuffle=True, generator=generator)
         assert play(Squares(11), 4, 2, shuffle=True) == play(loader, None, 2)
+        assert ("generator is not used" in caplog.text) is (generator is not None)
 
     def test_stateful_loader_with_a_position(self):
         """Which nobody would look at, unless its batches are ready."""

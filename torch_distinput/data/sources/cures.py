@@ -37,7 +37,10 @@ def way_to_more_files(dataset: FileDataset) -> str:
 def way_to_more_shards(source: Any) -> str:
     """How to get more shards to deal out; ``{}``: how many."""
     if type(source).__module__.partition(".")[0] == "datasets":
-        return "make it with to_iterable_dataset(num_shards={}), or of as many data files"
+        return (
+            "make it with to_iterable_dataset(num_shards={0}), of as many data files, or with "
+            "from_generator and a list of {0} items or more in gen_kwargs"
+        )
     return "give it num_shards of {} or more"
 
 

@@ -87,7 +87,9 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
-    if ours and getattr(order, "generator", None) is not None:
+    # The sampler that torchdata's loader makes has one in any case.
+    is_given = loader.generator is not None or not type(order).__module__.startswith("torchdata.")
+    if ours and is_given and getattr(order, "generator", None) is not None:
         _log.warning(
             "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
             "decide the order, so that it is the same on all ranks."
