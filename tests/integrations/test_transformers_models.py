@@ -126,6 +126,28 @@ def test_the_loss_is_that_of_one_process(kind, tmp_path):
             assert evaluated == pytest.approx(found[2], abs=2e-6)
 
 
+def measure_unlogged(strategy, folder, size, accumulation):
+    with trainer_on(
+        strategy,
+        folder,
+        model=make_regression(),
+        source=list(measured())[:COUNT],
+        collator=pad,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=1,
+    ) as trainer:
+        return trainer.train().training_loss
+
+
+def test_the_loss_of_a_training_that_logs_nothing(tmp_path):
+    """Trainer takes it from one process, which has a share of it."""
+    job = partial(measure_unlogged, folder=tmp_path)
+    [expected] = run_ranks(partial(job, size=6, accumulation=1), 1, timeout=120)
+    found = run_ranks(partial(job, size=1, accumulation=2), 3, timeout=120)
+    assert [expected] * 3 == pytest.approx(found, abs=2e-6)
+
+
 @pytest.mark.parametrize("kind", ["by token", "as a mean"])
 def test_a_rank_that_never_gets_an_example(kind, tmp_path):
     """Whether the model divides by labels is found out by the one that has one."""

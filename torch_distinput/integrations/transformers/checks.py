@@ -16,6 +16,7 @@ _WRAPS = {"MULTI_CPU", "MULTI_GPU"}
 
 _OVERRIDDEN = (
     *("_get_dataloader", "set_initial_training_values", "_init_training_state", "_run_epoch"),
+    "_finalize_training",
     *("get_batch_samples", "training_step", "_save_checkpoint", "_get_output_dir"),
     *("evaluation_loop", "prediction_step"),
 )

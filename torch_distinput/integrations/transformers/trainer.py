@@ -302,6 +302,11 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
             self.loss_is_scaled_for_ga = before
         return torch.where(weight == 0, 0, loss)  # the mean over labels that do not count is NaN
 
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        """As of Trainer, which takes what was not logged from one process: its share is no mean."""
+        self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
+        return super()._finalize_training(*args, **kwargs)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """As of Trainer, with the position in the same folder."""
         if self._run is not None:
@@ -317,8 +322,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
         if not isinstance(dataloader, EvaluationLoader):
             return super().evaluation_loop(dataloader, *args, **kwargs)
         check_gathering(self.args)
-        before: Any = self.gather_function
-        self._evaluated = dataloader
+        before, self._evaluated = self.gather_function, dataloader
         self.gather_function = RowGatherer(dataloader, self.accelerator)
         try:
             return super().evaluation_loop(dataloader, *args, **kwargs)
