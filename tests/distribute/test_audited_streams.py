@@ -55,6 +55,17 @@ def ready(examples):
     return stream_of([torch.tensor(examples[i : i + 4]) for i in range(0, len(examples), 4)])
 
 
+def packed(examples):
+    """Rows of three documents of one token each."""
+    documents = [{"input_ids": [example]} for example in examples]
+    return tdi.pack(stream_of(documents), length=3, window=8)
+
+
+def numbers_of(step):
+    """All that a step has."""
+    return (step["input_ids"] if isinstance(step, dict) else step).flatten().tolist()
+
+
 SOURCES = {
     "examples": lambda examples: (stream_of(examples), {"global_batch_size": 4}),
     "in a loader process": lambda examples: (
@@ -70,6 +81,15 @@ SOURCES = {
         stream_of(list(map(Pixel, examples))), {"global_batch_size": 4, "collate_fn": values}
     ),
     "shards": lambda examples: (Shards([examples[:9], [], examples[9:]]), {"global_batch_size": 4}),
+    "buckets": lambda examples: (
+        tdi.bucket(stream_of(examples), length=lambda n: 1 + n % 5, boundaries=(3,), window=7),
+        {"global_batch_size": 4},
+    ),
+    "packed": lambda examples: (packed(examples), {"global_batch_size": 4}),
+    "packed buckets": lambda examples: (
+        tdi.bucket(packed(examples), length=lambda _: 1, boundaries=(3,), window=5),
+        {"global_batch_size": 4},
+    ),
     "ready batches": lambda examples: (ready(examples), {}),
     "ready in a loader process": lambda examples: (ready(examples), {"num_workers": 1}),
     "a DataLoader": lambda examples: (DataLoader(Iterated(examples), batch_size=4), {}),
@@ -89,7 +109,7 @@ def played(num_workers, make, **keywords):
         source, more = make(strategy.worker_index)
         try:
             steps = audited(strategy, source, **more, **keywords)
-            return [example for step in steps for example in step.tolist()]
+            return [example for step in steps for example in numbers_of(step)]
         except (tdi.AuditError, tdi.MismatchError) as error:
             return error
 

@@ -17,6 +17,13 @@ def pack(source, **keywords):
     return tdi.pack(source, length=LENGTH, window=4, **keywords)
 
 
+def bucket(rows):
+    def length(row):
+        return int(row["loss_mask"].sum())
+
+    return tdi.bucket(rows, length=length, boundaries=(3,), window=4)
+
+
 def stats_of(rows):
     """What rows show: documents, tokens, and the share of padding."""
     ids = [row for batch in rows for row in batch["document_ids"].tolist()]
@@ -42,10 +49,8 @@ SOURCES = {
     "a stream": lambda: pack(stream_of(dicts(TEXTS))),
     "a mixture by index": lambda: mixture(list),
     "a mixture with a stream": lambda: mixture(stream_of),
-    "buckets": lambda: tdi.bucket(
-        pack(dicts(TEXTS)),
-        length=lambda row: int(row["loss_mask"].sum()), boundaries=(3,), window=4,
-    ),
+    "buckets": lambda: bucket(pack(dicts(TEXTS))),
+    "buckets of a stream": lambda: bucket(pack(stream_of(dicts(TEXTS)))),
 }  # fmt: skip
 
 

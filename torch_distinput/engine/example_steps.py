@@ -11,6 +11,7 @@ from torch_distinput.data.batch.spec import spec_of
 from torch_distinput.data.loader.options import LoaderOptions
 from torch_distinput.data.loader.processes import run_stages
 from torch_distinput.data.sources.sequences.balance import Balance
+from torch_distinput.data.sources.sequences.windowed_stream import makes_rows
 from torch_distinput.data.sources.source import Prepared, StreamSource
 from torch_distinput.data.steps.balanced import RowDealer
 from torch_distinput.data.steps.budgeted import BudgetedDataset, BudgetReader
@@ -248,12 +249,11 @@ class ExampleSteps(Steps):
     ) -> IdSum | None:
         """Running numbers of a shared stream, or the records of counted files."""
         topology = self.route.splitter.topology
-        worker, num_workers = topology.worker_index, topology.num_workers
         if self.route.policy is AutoShardPolicy.OFF:
             return None  # all of it comes many times
         if self._is_budgeted and self.source.request.drop_last:
             return None  # what is left out is found where it is read
-        if reading is not None:
+        if reading is not None and not makes_rows(self._stream):
             stop = self._end(before, reading)
             return sum_running_numbers(self.route, before.examples, stop)
         is_numbered = self._counted is None and not self.source.has_shards
@@ -261,7 +261,7 @@ class ExampleSteps(Steps):
             return sum_running_numbers(self.route, before.examples, after.examples)
         if before.steps or self.source.request.drop_last or self._counted is None:
             return None
-        ids = self._counted.all_ids(worker, num_workers)
+        ids = self._counted.all_ids(topology.worker_index, topology.num_workers)
         return None if ids is None else sum(map(sum_ids, ids), IdSum())
 
     def make_all_workers(self, position: Position) -> list[Steps]:

@@ -276,8 +276,8 @@ def _missing(name: str, values: list[Any]) -> ValueError:
     count = sum(value is None for value in values)
     return ValueError(
         f"Expected a value of column {name!r} in every record, but it is null or missing in "
-        f"{count} of {len(values)} read together. Leave the column out with columns=, write values into the "
-        "file, or read lines with reader='text' and parse them in .map()."
+        f"{count} of {len(values)} read together. Leave the column out with columns=, write values "
+        "into the file, or read lines with reader='text' and parse them in .map()."
     )
 
 

@@ -304,7 +304,7 @@ class DistributedInputMixin(Trainer):  # type: ignore[misc] # transformers is no
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         """As of Trainer, which takes what was not logged from one process: its share is no mean."""
-        self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
+        self._tr_loss: Any = self.accelerator.gather(self._tr_loss).mean()
         return super()._finalize_training(*args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

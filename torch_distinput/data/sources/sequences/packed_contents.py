@@ -31,7 +31,9 @@ def _is_packed(stream: Stream) -> bool:
         return all(map(_is_packed, stream.streams))
     if isinstance(stream, IndexedStream):
         return stream.packed_contents is not None
-    return isinstance(stream, WindowedStream) and isinstance(stream.plan, RowPlan)
+    if not isinstance(stream, WindowedStream):
+        return False
+    return isinstance(stream.plan, RowPlan) or _is_packed(stream.inner)  # bucketed rows, perhaps
 
 
 def _count(stream: Stream, data: Any) -> Indices:
@@ -44,5 +46,6 @@ def _count(stream: Stream, data: Any) -> Indices:
         contents: Indices = stream.packed_contents[data]
         return contents
     assert isinstance(stream, WindowedStream), "asked before"
-    assert isinstance(stream.plan, RowPlan), "asked before"
-    return stream.plan.count_contents(data)
+    if isinstance(stream.plan, RowPlan):
+        return stream.plan.count_contents(data)
+    return _count(stream.inner, data)

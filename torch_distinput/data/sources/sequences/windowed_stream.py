@@ -107,10 +107,9 @@ class WindowedStream(CountedStream):
     def open(self, shard: Shard, start: Start = None) -> RowReader:
         """Start at the beginning of a window, the first or that of a place."""
         own = _inner_shard(shard)
-        # What workers have read is compared, and their ids are summed up, where those are in order:
-        # not from the middle of a window on, and not of made rows.
-        is_whole = start is None and not isinstance(self.plan, RowPlan)
-        return WindowedReader(self, replace(own, watched=shard.watched and is_whole), start)
+        # What workers have read is compared, but not from the middle of a window on.
+        watched = shard.watched and start is None
+        return WindowedReader(self, replace(own, watched=watched), start)
 
     def finish(self, chunk: Chunk, shard: Shard) -> Batch:
         """Collate made rows; finish others as if they had never been in a window."""
@@ -191,6 +190,13 @@ class WindowedStream(CountedStream):
     def _counted(self) -> CountedStream | None:
         """What is read, if its rows may be counted before."""
         return self.inner if isinstance(self.inner, CountedStream) else None
+
+
+def makes_rows(stream: Stream) -> bool:
+    """Whether it hands out rows that are made of what is read, and not what is read."""
+    if not isinstance(stream, WindowedStream):
+        return False
+    return isinstance(stream.plan, RowPlan) or makes_rows(stream.inner)
 
 
 def _inner_shard(shard: Shard) -> Shard:
