@@ -87,13 +87,8 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
     plain = not ready and _is_plain_batching(batches)
     order = None if ready else batches.sampler if plain else batches
     ours = plain and _is_plain(order, loader.dataset)
-    # The sampler that torchdata's loader makes has one in any case.
-    is_given = loader.generator is not None or not type(order).__module__.startswith("torchdata.")
-    if ours and is_given and getattr(order, "generator", None) is not None:
-        _log.warning(
-            "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch "
-            "decide the order, so that it is the same on all ranks."
-        )
+    if ours:
+        _warn_of_generator(loader, order)
     collate_fn = loader.collate_fn
     return LoaderParts(
         dataset=loader.dataset,
@@ -110,6 +105,17 @@ def look_through(loader: DataLoader[Any], *, is_cut_here: bool = False) -> Loade
             dataset=loader.dataset,
             init_fn=loader.worker_init_fn,
         ),
+    )
+
+
+def _warn_of_generator(loader: DataLoader[Any], sampler: Any) -> None:
+    if getattr(sampler, "generator", None) is None:
+        return
+    if loader.generator is None and type(sampler).__module__.startswith("torchdata."):
+        return  # it has made that itself
+    _log.warning(
+        "The DataLoader's generator is not used: distribute_dataset(seed=) and the epoch decide "
+        "the order, so that it is the same on all ranks."
     )
 
 
