@@ -6,6 +6,7 @@ import logging
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import torch_distinput as tdi
 from tests.distribute.street import Shards, options, play, stream_of, write_files
@@ -47,6 +48,49 @@ def test_replicas_without_examples(caplog, size, cure):
         play(torch.arange(5), size, 3)
     (words,) = (r.getMessage() for r in caplog.records if "no examples" in r.getMessage())
     assert cure in words
+
+
+class TestADatasetForEachEpoch:
+    """Each of them would have the order of epoch 0."""
+
+    def play(self, caplog, data, *, epochs=3, before=lambda dataset, epoch: None, **keywords):
+        """The warnings of datasets that are made anew for each epoch."""
+        strategy = tdi.OneDeviceStrategy("cpu")
+        keywords = {"global_batch_size": 4, "shuffle": True, **keywords}
+        with caplog.at_level(logging.WARNING):
+            for epoch in range(epochs):
+                dataset = strategy.distribute_dataset(data(), **keywords)
+                before(dataset, epoch)
+                list(dataset)
+        return [r.getMessage() for r in caplog.records]
+
+    @pytest.mark.parametrize("is_loader", [False, True])
+    def test_is_told_once(self, caplog, is_loader):
+        numbers = torch.utils.data.TensorDataset(torch.arange(8))
+        if is_loader:
+            keywords = {"shuffle": False, "global_batch_size": None}
+            messages = self.play(caplog, lambda: DataLoader(numbers, 4, shuffle=True), **keywords)
+        else:
+            messages = self.play(caplog, lambda: numbers)
+        (words,) = messages
+        assert "before the loop over epochs" in words
+
+    def test_is_none_where_the_order_is_another(self, caplog):
+        numbers = torch.arange(8)
+        assert not self.play(caplog, lambda: numbers, shuffle=False)
+        assert not self.play(caplog, lambda: torch.arange(8))  # other data
+        assert not self.play(
+            caplog, lambda: numbers, before=lambda dataset, epoch: dataset.set_epoch(epoch)
+        )
+
+    def test_is_none_where_one_dataset_is_told_to_begin_again(self, caplog):
+        dataset = tdi.OneDeviceStrategy("cpu").distribute_dataset(
+            torch.arange(8), global_batch_size=4, shuffle=True
+        )
+        for _ in range(3):
+            dataset.set_epoch(0)
+            list(dataset)
+        assert not caplog.records
 
 
 def test_split_files_with_enough_parts(tmp_path, caplog):

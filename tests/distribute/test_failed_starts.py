@@ -27,10 +27,10 @@ def test_an_error_behind_the_start_of_the_threads_ends_them(monkeypatch):
     """There is no iterator that could be closed; the next one plays."""
     begin = EpochWarnings.begin
 
-    def break_off(self, epoch):
-        if epoch == 0:
+    def break_off(self, position):
+        if position.epoch == 0:
             raise Broken
-        begin(self, epoch)
+        begin(self, position)
 
     monkeypatch.setattr(EpochWarnings, "begin", break_off)
 

@@ -27,6 +27,7 @@ from torch_distinput.data.user_sources.sequences.length import Length
 from torch_distinput.data.user_sources.sequences.padded_cost import PaddedCost
 from torch_distinput.device.backend import host_memory
 from torch_distinput.distribute.dataset import DistributedDataset
+from torch_distinput.distribute.epoch_warnings import FirstOrder
 from torch_distinput.distribute.static_shapes import choose_partial_batch
 from torch_distinput.engine.indexed_input import IndexedInput
 from torch_distinput.engine.input import Input
@@ -100,7 +101,19 @@ def build_dataset(
         facts=_facts(opened, session, options, balance),
         options=options,
         padding=padding,
+        order=_find_order(session, source, seed) if opened.request.shuffle else None,
     )
+
+
+def _find_order(session: Session, source: Any, seed: int) -> FirstOrder | None:
+    """The order of the first epoch; None for lists and tuples, which nobody can refer to weakly."""
+    data = getattr(source, "dataset", source)  # of a DataLoader, which may be made anew as well
+    try:
+        if data not in session.first_orders:
+            session.first_orders[data] = {}
+    except TypeError:
+        return None
+    return FirstOrder(session.first_orders[data], seed)
 
 
 def _choose_policy(source: Any, opened: Source, options: InputOptions) -> AutoShardPolicy:

@@ -13,7 +13,7 @@ from torch_distinput.cluster.handshake import EXAMPLE, NOT_KNOWN
 from torch_distinput.cluster.membership import check_alone
 from torch_distinput.data.stream.bad_records import ReadCounter
 from torch_distinput.distribute import context
-from torch_distinput.distribute.epoch_warnings import EpochWarnings
+from torch_distinput.distribute.epoch_warnings import EpochWarnings, FirstOrder
 from torch_distinput.distribute.iteration import EpochRun, Iteration
 from torch_distinput.distribute.iterator import DistributedIterator
 from torch_distinput.distribute.next_start import NextStart
@@ -58,6 +58,7 @@ class DistributedDataset(Distributed):
         facts: dict[str, object],
         options: InputOptions,
         padding: Padding | None = None,
+        order: FirstOrder | None = None,
     ) -> None:
         """Called by the strategy."""
         self._session = session
@@ -84,6 +85,7 @@ class DistributedDataset(Distributed):
             speaks=session.is_first,
             num_workers=session.topology.num_workers,
             allows_zero_rows=padding is None,
+            order=order,
         )
         is_checked = session.has_static_shapes and options.fetch_to_device
         self._checks = [LeafCheck(self._title)] if is_checked else []
@@ -294,7 +296,7 @@ class DistributedDataset(Distributed):
         )
         feed = iteration.open(prepared, opening, self._broadcast, self._slices)
         record.open(feed.origin)
-        self._warnings.begin(record.position.epoch)
+        self._warnings.begin(record.position)
         run = EpochRun(
             feed=feed,
             record=record,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from torch_distinput.engine.epoch_record import EpochRecord
     from torch_distinput.engine.input import Input
-    from torch_distinput.plan.progress.position import BatchLayout
+    from torch_distinput.plan.progress.position import BatchLayout, Position
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,32 @@ def _cure(layout: BatchLayout) -> str:
 
 
 @final
+class FirstOrder:
+    """The order in which shuffled data begins: a dataset that is made anew has it again.
+
+    Args:
+        seeds: with which datasets of the same data have played epoch 0; and whether it was said.
+        seed: of this one.
+    """
+
+    def __init__(self, seeds: dict[int, bool], seed: int) -> None:
+        """Nothing has been played by this dataset."""
+        self.seed = seed
+        self._seeds = seeds
+
+    def was_played(self) -> bool:
+        """Whether another dataset has played it; True once, as one warning is enough."""
+        was_played = self._seeds.get(self.seed) is False
+        if was_played:
+            self._seeds[self.seed] = True
+        return was_played
+
+    def end(self) -> None:
+        """It has been played."""
+        self._seeds.setdefault(self.seed, False)
+
+
+@final
 class EpochWarnings:
     """The warnings of one dataset.
 
@@ -37,10 +63,18 @@ class EpochWarnings:
         speaks: this rank speaks for all.
         num_workers: workers that the source is dealt out to.
         allows_zero_rows: batches of zero rows may be delivered.
+        order: of the first epoch, where it is drawn.
     """
 
     def __init__(
-        self, name: str, source: Input, *, speaks: bool, num_workers: int, allows_zero_rows: bool
+        self,
+        name: str,
+        source: Input,
+        *,
+        speaks: bool,
+        num_workers: int,
+        allows_zero_rows: bool,
+        order: FirstOrder | None,
     ) -> None:
         """Nothing has been said."""
         self._name = name
@@ -48,9 +82,15 @@ class EpochWarnings:
         self._num_workers = num_workers
         self._foresees = speaks and allows_zero_rows
         self._tells_empty = speaks
+        self._order = order if speaks else None
+        self._is_new = True
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, position: Position) -> None:
         """Foresee batches of zero rows before the first epoch: some models cannot take them."""
+        epoch = position.epoch
+        is_new, self._is_new = self._is_new, False
+        if is_new and not epoch and not position.steps:
+            self._warn_of_order()
         foresees, self._foresees = self._foresees, False
         if not foresees:
             return
@@ -73,6 +113,8 @@ class EpochWarnings:
 
     def end(self, record: EpochRecord) -> None:
         """Tell of an epoch that had no step; the rest of a resumed one may well be empty."""
+        if self._order is not None and not record.before.epoch:
+            self._order.end()
         if self._tells_empty and not record.steps:
             self._tells_empty = False
             _log.warning(
@@ -81,6 +123,17 @@ class EpochWarnings:
                 "examples than a global batch. Check the source, or choose a smaller batch.",
                 self._name,
                 record.before.epoch,
+            )
+
+    def _warn_of_order(self) -> None:
+        if self._order is not None and self._order.was_played():
+            _log.warning(
+                "%s: the same data was distributed before, and is played in the same order, that "
+                "of epoch 0 with seed=%d. Call distribute_dataset once, before the loop over "
+                "epochs: each iter() of what it returns is an epoch, with an order of its own. If "
+                "this is another training, all is well.",
+                self._name,
+                self._order.seed,
             )
 
     def _warn_of_few_parts(self) -> None:

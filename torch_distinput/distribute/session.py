@@ -49,6 +49,7 @@ class Session:
         is_merging: whether a ``merge_call`` is under way, whose arguments the replicas have made.
         of_each_replica: tensors of which each local replica has returned the same one.
         step_log: of the iterator made last among those that measure their steps; None without one.
+        first_orders: of data that was distributed, the seeds of the orders that were played.
         datasets: numbers the strategy's datasets, alike on all ranks. So do ``iterations`` and
             ``scopes``.
     """
@@ -79,6 +80,7 @@ class Session:
         self.heartbeat = Heartbeat(self.communicator)
         if self.partners is not None:
             self.heartbeat = Heartbeat(self.partners.everyone, self.partners.names)
+        self.first_orders = WeakIdKeyDictionary()
         self.datasets = itertools.count()
         self.iterations = itertools.count()
         self.scopes = itertools.count()
