@@ -18,7 +18,8 @@ from tests.coordinator.waiting import Waits
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
 from torch_distinput.coordinator.engines import child_process
 from torch_distinput.coordinator.engines.engine import Engine
-from torch_distinput.coordinator.parameters import handle, identity
+from torch_distinput.coordinator.parameters import identity
+from torch_distinput.coordinator.parameters import parameters as parameters_module
 from torch_distinput.testing import rank_pool
 
 child_process._PRELOAD = rank_pool._PRELOAD  # one fork server for all that tests start
@@ -82,7 +83,7 @@ def simulated() -> Iterator[SimulatedEngine]:
     yield SimulatedEngine()
     # Workers in this process say that it is theirs, and what they keep would end with theirs.
     identity._workers.clear()
-    handle._clients.clear()
+    parameters_module._clients.clear()
     SimulatedObject.known.clear()
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 from torch_distinput.coordinator.engines.engine import Lent, ProcessDiedError
-from torch_distinput.coordinator.parameters import handle
+from torch_distinput.coordinator.parameters import identity
+from torch_distinput.coordinator.parameters import parameters as parameters_module
 from torch_distinput.coordinator.parameters.create import create_parameters
-from torch_distinput.coordinator.parameters.handle import Parameters
-from torch_distinput.coordinator.parameters.identity import Caller, as_caller
+from torch_distinput.coordinator.parameters.identity import Caller
+from torch_distinput.coordinator.parameters.parameters import Parameters
 from torch_distinput.coordinator.parameters.server import ParameterServer
 
+_played: ContextVar[Caller | None] = ContextVar("played", default=None)
 _objects: dict[int, Any] = {}
 """By number: a pickled remote object finds its own again, as a pickled address would."""
 
@@ -61,8 +64,23 @@ def start_servers(num_servers: int) -> tuple[InProcess, ...]:
 
 def forget_all() -> None:
     """Let go of all servers and clients, and of their threads."""
-    handle._clients.clear()
+    parameters_module._clients.clear()
     _objects.clear()
+
+
+@contextmanager
+def as_caller(caller: Caller) -> Iterator[None]:
+    """Be a worker, in this thread."""
+    token = _played.set(caller)
+    try:
+        yield
+    finally:
+        _played.reset(token)
+
+
+_find_caller = identity.current_caller
+identity.current_caller = lambda: _played.get() or _find_caller()
+"""For the whole process: several threads play workers at a time."""
 
 
 class PlayedWorker:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from torch_distinput.coordinator.parameters.handle import Parameters, release_all
 from torch_distinput.coordinator.parameters.identity import set_worker
+from torch_distinput.coordinator.parameters.parameters import Parameters, release_all
 
 
 class Lookup(nn.Module):

@@ -15,7 +15,7 @@ from tests.coordinator.simulated_engine import Gate, die
 from tests.coordinator.test_staleness import Later, until_waiting
 from tests.coordinator.waiting import add
 from torch_distinput.coordinator import ClusterCoordinator, ParameterServerStrategy
-from torch_distinput.coordinator.parameters import handle
+from torch_distinput.coordinator.parameters import parameters as parameters_module
 
 
 class Model(nn.Module):
@@ -51,8 +51,9 @@ def test_servers_and_workers_let_go_of_them(simulated):
         kept = strategy.create_parameters(Model, make_sgd)
         for one in (parameters, kept):
             coordinator.schedule(train_step, args=(one,)).fetch()
-        copy = weakref.ref(handle._clients[next(iter(handle._clients))]._local.module)
-        assert 2 == len(handle._clients)
+        first, _ = parameters_module._clients.values()
+        copy = weakref.ref(first._local.module)
+        del first
         parameters.close()
         parameters.close()
         servers = [simulated.objects[f"server {i}"].made[0] for i in range(2)]

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from tests.coordinator.in_process import InProcess, PlayedWorker, forget_all, start
-from torch_distinput.coordinator.parameters import handle
-from torch_distinput.coordinator.parameters.identity import as_caller
+from tests.coordinator.in_process import InProcess, PlayedWorker, as_caller, forget_all, start
+from torch_distinput.coordinator.parameters import parameters as parameters_module
 from torch_distinput.coordinator.parameters.server import ParameterServer
 from torch_distinput.errors import ServerLostError, UsageError
 
@@ -61,7 +60,7 @@ def test_a_push_of_a_worker_that_dies_is_applied_on_all_servers_or_on_none(
     before = parameters.state_dict()
     worker = PlayedWorker(parameters, "worker 0")
     module = worker.pull()
-    client = handle._clients[parameters._connection.key, worker.caller]
+    client = parameters_module._clients[parameters._connection.key, worker.caller]
     remotes = list(servers)
     remotes[number] = Trap(servers[number], method)
     client._fan_out._remotes = tuple(remotes)
@@ -88,7 +87,7 @@ def test_a_closure_that_ends_without_push_holds_nobody_up():
     one = PlayedWorker(parameters, "worker 0")
     one.pull()
     with as_caller(one.caller):
-        handle.release_all()
+        parameters_module.release_all()
     PlayedWorker(parameters, "worker 1").pull()
     with pytest.raises(UsageError, match="pull before each push"):
         one.push(ones(Model()))
@@ -110,7 +109,7 @@ def test_a_pull_that_fails_halfway_holds_nobody_up(monkeypatch):
         one.pull()
     monkeypatch.undo()
     with as_caller(one.caller):
-        handle.release_all()
+        parameters_module.release_all()
     PlayedWorker(parameters, "worker 1").pull()
 
 

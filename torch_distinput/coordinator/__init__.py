@@ -17,7 +17,7 @@ from torch_distinput.coordinator.closures.strategy import ParameterServerStrateg
 from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.engines.ray import RayEngine
 from torch_distinput.coordinator.parameters.gate import ParameterStats
-from torch_distinput.coordinator.parameters.handle import Parameters
+from torch_distinput.coordinator.parameters.parameters import Parameters
 
 __all__ = [
     "ClusterCoordinator",

@@ -21,7 +21,7 @@ from torch_distinput.coordinator.closures.closure_pickling import check_owner
 from torch_distinput.coordinator.closures.queue import ClosureQueue, raise_unless_saving_helps
 from torch_distinput.coordinator.closures.worker_thread import WorkerThread
 from torch_distinput.coordinator.engines.engine import Engine, RemoteObject
-from torch_distinput.coordinator.parameters.handle import Parameters
+from torch_distinput.coordinator.parameters.parameters import Parameters
 from torch_distinput.errors import ServerLostError, UsageError
 from torch_distinput.threads import Thread, new_lock, start_thread
 

@@ -17,8 +17,8 @@ from torch_distinput.coordinator.engines.engine import Engine
 from torch_distinput.coordinator.engines.local import LocalEngine
 from torch_distinput.coordinator.engines.ray import RayEngine
 from torch_distinput.coordinator.parameters.create import create_parameters
-from torch_distinput.coordinator.parameters.handle import Parameters
 from torch_distinput.coordinator.parameters.optimizers import OptimizerFn
+from torch_distinput.coordinator.parameters.parameters import Parameters
 from torch_distinput.coordinator.parameters.placement import Partitioner
 from torch_distinput.coordinator.parameters.server import ParameterServer
 from torch_distinput.coordinator.workers.messages import WorkerPlace

@@ -18,7 +18,6 @@ from torch_distinput.coordinator.parameters.description import (
     make_module,
 )
 from torch_distinput.coordinator.parameters.fan_out import FanOut, Request
-from torch_distinput.coordinator.parameters.handle import Parameters
 from torch_distinput.coordinator.parameters.held import ServerPart
 from torch_distinput.coordinator.parameters.identity import Caller
 from torch_distinput.coordinator.parameters.optimizers import (
@@ -26,6 +25,7 @@ from torch_distinput.coordinator.parameters.optimizers import (
     check_sharded,
     make_optimizer,
 )
+from torch_distinput.coordinator.parameters.parameters import Parameters
 from torch_distinput.coordinator.parameters.payload import pack_tensors
 from torch_distinput.coordinator.parameters.placement import Partitioner, place_parameters
 from torch_distinput.errors import ServerLostError

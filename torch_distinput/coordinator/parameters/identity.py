@@ -1,16 +1,9 @@
-"""Whose pulls and pushes these are: the worker whose process this is, or nobody's.
-
-set_worker("worker 2")                     once, in a worker process
-with as_caller(Caller(worker="worker 2", nonce="a")): ...    a thread that plays a worker, in tests
-"""
+"""Whose pulls and pushes these are: the worker whose process this is, or nobody's."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -35,7 +28,6 @@ def token_prefix(worker: str | None) -> str:
 _workers: dict[int, str] = {}
 """The worker of this process, by the process: a forked child is not its parent."""
 _nonces: dict[int, str] = {}
-_played: ContextVar[Caller | None] = ContextVar("played", default=None)
 
 
 def set_worker(name: str) -> None:
@@ -43,20 +35,7 @@ def set_worker(name: str) -> None:
     _workers[os.getpid()] = name
 
 
-@contextmanager
-def as_caller(caller: Caller) -> Iterator[None]:
-    """Be somebody else, in this thread."""
-    token = _played.set(caller)
-    try:
-        yield
-    finally:
-        _played.reset(token)
-
-
 def current_caller() -> Caller:
     """Who this is."""
-    played = _played.get()
-    if played is not None:
-        return played
     nonce = _nonces.setdefault(os.getpid(), uuid.uuid4().hex)
     return Caller(worker=_workers.get(os.getpid()), nonce=nonce)

@@ -17,8 +17,8 @@ import torch
 
 import torch_distinput as tdi
 from torch_distinput.coordinator.engines.pickling import ByValue
-from torch_distinput.coordinator.parameters.handle import drop_client, release_all
 from torch_distinput.coordinator.parameters.identity import set_worker
+from torch_distinput.coordinator.parameters.parameters import drop_client, release_all
 from torch_distinput.coordinator.workers.datasets import WorkerDatasets
 from torch_distinput.coordinator.workers.iterator import serving
 from torch_distinput.coordinator.workers.messages import (

@@ -18,11 +18,12 @@ from torch import nn
 
 import torch_distinput as tdi
 from torch_distinput import threads
+from torch_distinput.coordinator.parameters import identity
 from torch_distinput.coordinator.parameters.client import Client, Connection
 from torch_distinput.coordinator.parameters.description import ModuleRecipe, check_same, make_module
 from torch_distinput.coordinator.parameters.fan_out import FanOut
 from torch_distinput.coordinator.parameters.gate import ParameterStats
-from torch_distinput.coordinator.parameters.identity import Caller, current_caller
+from torch_distinput.coordinator.parameters.identity import Caller
 from torch_distinput.errors import ServerLostError, UsageError
 from torch_distinput.random_generators import put_back_generators
 
@@ -166,7 +167,7 @@ class Parameters:
 
 def release_all() -> None:
     """A closure of this process has ended: pulls without a push wait for none any more."""
-    caller = current_caller()
+    caller = identity.current_caller()
     for (_, whose), client in list(_clients.items()):
         if whose == caller:
             client.withdraw()
@@ -179,7 +180,7 @@ def drop_client(key: str) -> None:
 
 
 def _find_client(connection: Connection) -> Client:
-    caller = current_caller()
+    caller = identity.current_caller()
     with threads.named_lock(f"parameters {connection.key}"):
         found = _clients.get((connection.key, caller))
         if found is None:
