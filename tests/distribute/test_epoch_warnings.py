@@ -79,6 +79,8 @@ class TestADatasetForEachEpoch:
         numbers = torch.arange(8)
         assert not self.play(caplog, lambda: numbers, shuffle=False)
         assert not self.play(caplog, lambda: torch.arange(8))  # other data
+        parts = iter(torch.utils.data.random_split(range(9), [3, 3, 3]))
+        assert not self.play(caplog, lambda: next(parts), global_batch_size=1)
         assert not self.play(
             caplog, lambda: numbers, before=lambda dataset, epoch: dataset.set_epoch(epoch)
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_distinput.data.sources import pipelines
 from torch_distinput.data.sources.classify import is_stream
+from torch_distinput.data.sources.dataloader import is_loader
 from torch_distinput.data.sources.resolve import open_source
 from torch_distinput.data.sources.source import (
     IndexedSource,
@@ -107,7 +108,7 @@ def build_dataset(
 
 def _find_order(session: Session, source: Any, seed: int) -> FirstOrder | None:
     """The order of the first epoch; None for lists and tuples, which nobody can refer to weakly."""
-    data = getattr(source, "dataset", source)  # of a DataLoader, which may be made anew as well
+    data = source.dataset if is_loader(source) else source  # loaders are made anew as well
     try:
         if data not in session.first_orders:
             session.first_orders[data] = {}
