@@ -105,7 +105,7 @@ class Discretization(AdaptiveLayer):
 
     def count(self, state: Quantiles, column: Any) -> None:
         """Add numbers of any shape."""
-        state.update(to_floats(column, self, self.missing).detach().numpy())
+        state.update(to_floats(column, self, self.missing).detach().cpu().numpy())
 
     def _set_state(self, found: torch.Tensor) -> None:
         self.boundaries = found

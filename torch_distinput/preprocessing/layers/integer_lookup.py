@@ -187,4 +187,4 @@ class IntegerLookup(Lookup):
             # Counted as what is left out in the end: it is none of the tokens.
             values = torch.where(absent, self.layout.oov_token, values)
         num_rows = values.shape[0] if values.ndim else 1
-        state.update(values.reshape(num_rows, math.prod(values.shape[1:])).numpy())
+        state.update(values.reshape(num_rows, math.prod(values.shape[1:])).cpu().numpy())

@@ -183,7 +183,7 @@ class Normalization(AdaptiveLayer):
 
     def count(self, state: ColumnMoments, column: Any) -> None:
         """Add the rows of a column."""
-        values = to_floats(column, self, self.missing).detach().numpy()
+        values = to_floats(column, self, self.missing).detach().cpu().numpy()
         axes = self._find_axes(values.ndim) if values.ndim > 1 else []
         if 0 in axes:
             msg = (
