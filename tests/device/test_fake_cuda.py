@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import torch_distinput as tdi
 from torch_distinput.data.batch import rows
 from torch_distinput.data.sources.indexed import _Column
 from torch_distinput.distribute.gathering import sort_rows
@@ -39,6 +40,20 @@ def test_rows_in_order(leaf, order):
         order = torch.zeros(4, dtype=torch.int64, device=order)
         found = sort_rows(torch.empty(4, 2, device=leaf), order)
         assert torch.device(leaf) == found.device
+
+
+def test_weights_are_added_up_on_the_host():
+    """Whatever the default device is: those of replicas on several devices meet there."""
+    strategy = tdi.MirroredStrategy(["cpu", "cpu"])
+    dataset = strategy.distribute_dataset(torch.arange(4.0), global_batch_size=4)
+
+    def loss_of(step, batch):
+        return step.average(batch, weights=batch.new_ones(len(batch)))
+
+    for step in dataset.steps():
+        with torch.device("meta"):
+            losses = strategy.run(loss_of, args=(step, step.batch))
+        assert [0.25, 1.25] == [loss.item() for loss in losses]
 
 
 class TestSomeOnTheHost:
