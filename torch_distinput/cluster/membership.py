@@ -74,7 +74,8 @@ def find_cluster(
     communicator = ProcessGroupCommunicator(process_group)
     partners, groups_beside = None, find_compared(process_group)
     if groups_beside is not None:
-        partners = find_partners(torch.tensor(groups_beside), dist.get_rank(), broadcasts=False)
+        groups = torch.tensor(groups_beside, device="cpu")
+        partners = find_partners(groups, dist.get_rank(), broadcasts=False)
     return Membership(communicator=communicator, partners=partners)
 
 

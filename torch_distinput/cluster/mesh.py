@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def rows_of(mesh: DeviceMesh, axes: Sequence[int]) -> torch.Tensor:
         ConfigurationError: ranks of a column would be numbered differently, and share no data.
     """
     rest = [axis for axis in range(mesh.ndim) if axis not in axes]
-    size = int(torch.tensor([mesh.mesh.shape[axis] for axis in axes]).prod())
+    size = math.prod(mesh.mesh.shape[axis] for axis in axes)
     rows = mesh.mesh.permute(*rest, *axes).reshape(-1, size)
     rows = rows[:, rows[0].argsort()]
     if not torch.equal(rows, rows.sort(dim=1).values):

@@ -240,7 +240,7 @@ class _Shape:
                 f"shape {tuple(labels.shape)}. Let source_fn pack or pad rows to that length."
             )
             raise tdi.ConfigurationError(msg)
-        positions = torch.arange(labels.shape[1]).expand(labels.shape)
+        positions = torch.arange(labels.shape[1], device=labels.device).expand(labels.shape)
         inputs = {"positions": positions, **inputs}
         for name, value in inputs.items():
             if isinstance(value, torch.Tensor) and value.shape[:2] == labels.shape:

@@ -112,7 +112,7 @@ class _Held:
     def note_rows(self, version: int, indices: torch.Tensor) -> None:
         """These rows have changed."""
         if self.rows is None:
-            self.rows = torch.zeros(len(self.parameter), dtype=torch.int64)
+            self.rows = torch.zeros(len(self.parameter), dtype=torch.int64, device="cpu")
         self.rows[indices] = version
         self.recent.append((version, indices.clone()))  # or the whole message would be kept
         while self._is_recent_long():
@@ -129,7 +129,7 @@ class _Held:
             return (self.rows > seen).nonzero().view(-1)
         after = [indices for version, indices in self.recent if version > seen]
         if not after:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         rows: torch.Tensor = torch.unique(torch.cat(after))
         return rows
 

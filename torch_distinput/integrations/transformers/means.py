@@ -22,7 +22,7 @@ def count_items(batch: Any, num_rows: int, shifts_labels: bool) -> torch.Tensor:
     """
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if not isinstance(labels, torch.Tensor):
-        return torch.tensor(float(num_rows), dtype=torch.float64)
+        return torch.tensor(float(num_rows), dtype=torch.float64, device="cpu")
     if "shift_labels" in batch:
         labels = batch["shift_labels"]
     elif shifts_labels:

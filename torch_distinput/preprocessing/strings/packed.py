@@ -166,7 +166,7 @@ def apply_to_rows(
     """
     if (longest := rows.longest()) <= NARROW:
         return fn(_pad(rows, shape, longest))
-    out = torch.empty(len(rows.lengths), dtype=torch.int64)
+    out = torch.empty(len(rows.lengths), dtype=torch.int64, device="cpu")
     rows = rows.leave_room(longest + NARROW)  # once, not for each block
     for block in rows.split_by_length():
         chosen = rows.take(block)

@@ -42,8 +42,9 @@ def build_directory(keys: torch.Tensor) -> Directory | None:
     num_keys = keys.shape[0]
     num_bits = min(max(num_keys.bit_length(), 1), _MOST_BITS)
     half = 1 << (num_bits - 1)
-    starts = torch.searchsorted(keys, torch.arange(-half, half) << (64 - num_bits))
-    most = int(torch.diff(starts, append=torch.tensor([num_keys])).max())
+    begins = torch.arange(-half, half, device=keys.device) << (64 - num_bits)
+    starts = torch.searchsorted(keys, begins)
+    most = int(torch.diff(starts, append=starts.new_tensor([num_keys])).max())
     reach = (1 << most.bit_length()) - 1
     if reach > num_keys:
         return None

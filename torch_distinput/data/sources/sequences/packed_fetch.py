@@ -185,7 +185,7 @@ def make_rows(layout: RowLayout, pieces: list[FlatDocuments], packing: DocumentP
 def join_jagged(examples: Sequence[Mapping[str, torch.Tensor]], row_length: int) -> Batch:
     """Rows without padding, each by itself, as a batch of nested tensors."""
     filled = [len(row[LABELS]) for row in examples]
-    offsets = torch.tensor([0, *itertools.accumulate(filled)])
+    offsets = torch.tensor([0, *itertools.accumulate(filled)], device="cpu")
     return {
         name: make_jagged(torch.cat([row[name] for row in examples]), offsets, row_length)
         for name in examples[0]

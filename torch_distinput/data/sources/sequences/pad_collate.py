@@ -181,8 +181,8 @@ class PadCollate:
             )
             raise ConfigurationError(msg)
         name, rows = next(iter(padded.items()))
-        lengths = torch.tensor([len(example[name]) for example in examples])
-        return torch.arange(rows.shape[1]) < lengths[:, None]
+        lengths = torch.tensor([len(example[name]) for example in examples], device=rows.device)
+        return torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
 
     def _collate_column(self, where: str, column: Sequence[Any]) -> Any:
         if not _is_sequence(column[0]):
