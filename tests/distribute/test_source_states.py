@@ -16,7 +16,6 @@ from tests.distribute.stateful_sources import (
     BATCHES,
     COUNT,
     EXAMPLES,
-    Counting,
     Forgetful,
     OwnIterator,
     Shuffled,
@@ -312,16 +311,6 @@ def test_streams_that_end_at_once():
     assert [[], [], []] == [list(dataset) for _ in range(3)]
     dataset.load_state_dict(dataset.state_dict())
     assert [] == list(dataset)
-
-
-@pytest.mark.parametrize("size", [7, COUNT])
-def test_a_loader_whose_processes_begin_anew_after_their_end(size):
-    """Which comes within the last batch of each, or after it."""
-
-    def make():
-        return StatefulDataLoader(Counting(COUNT), batch_size=size, num_workers=2)
-
-    check_every_stop(partial(played, make, 1, batch_size=None))
 
 
 @pytest.mark.parametrize("stops", [[3, 1, 9], [4, 1, 1, 9], [1] * 9])

@@ -32,6 +32,7 @@ import json
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def find_holders(source: Any, iterator: Any) -> list[Any]:
         return []
     if not has_state(source):
         return [iterator] if has_state(iterator) else []
-    if _counts_batches(source):
+    if any(map(_counts_batches, parts_of(source))):
         return []
     both = isinstance(source, IterableDataset) and iterator is not source and has_state(iterator)
     return [source, iterator] if both else [source]
@@ -179,19 +180,25 @@ def is_exact(source: Any) -> bool:
     parts = list(parts_of(source))
     is_of_nodes = any(hasattr(part, "restart_on_stop_iteration") for part in parts)
     has_stream = any(list(find_stages(part)) for part in parts)
-    has_processes = _loads_stream(source) and source.num_workers > 0
-    return not (is_of_nodes or has_stream or has_processes or _counts_batches(source))
+    counts = any(map(_counts_batches, parts))
+    return not (is_of_nodes or has_stream or counts or any(map(_has_processes, parts)))
 
 
 def has_ended_process(source: Any, state: Any) -> bool:
-    """Whether the stream in a process of a StatefulDataLoader has ended, by the loader's state.
+    """Whether the stream in a process of a StatefulDataLoader has ended: its own, or one inside.
 
-    When the state is loaded, that process is asked for one batch more, and a stream that begins
-    anew by itself would be played again.
+    When its state is loaded, that process is asked for one batch more, and a stream that begins
+    anew by itself would be played again. The state tells of an end within the last batch, the
+    loader of one after it.
     """
-    if not _loads_stream(source) or not isinstance(state, Mapping):
+    loaders = list(filter(_has_processes, parts_of(source)))
+    if not loaders:
         return False
-    return any(found is True for found in _find_values(state.get("_snapshot"), ("fetcher_ended",)))
+    iterators = (getattr(loader, "_iterator", None) for loader in loaders)
+    go_on = chain.from_iterable(getattr(each, "_workers_status", ()) for each in iterators)
+    snapshots = _find_values(state, ("_snapshot",))
+    ended = chain.from_iterable(_find_values(each, ("fetcher_ended",)) for each in snapshots)
+    return not all(go_on) or any(found is True for found in ended)
 
 
 def _counts_batches(loader: Any) -> bool:
@@ -210,6 +217,11 @@ def _loads_stream(source: Any) -> bool:
     """Whether it is a StatefulDataLoader over a stream."""
     names = {kind.__name__ for kind in type(source).__mro__}
     return "StatefulDataLoader" in names and isinstance(source.dataset, IterableDataset)
+
+
+def _has_processes(source: Any) -> bool:
+    """Whether it is one whose processes read the stream."""
+    return _loads_stream(source) and source.num_workers > 0
 
 
 def _find_values(state: Any, names: Collection[str]) -> Iterator[Any]:
