@@ -14,7 +14,7 @@ import pytest
 import torch_distinput as tdi
 from tests.distribute.street import play
 from tests.formats import FORMATS
-from tests.storages import NAMES, Local, Memory, WebServer, open_storage
+from tests.storages import NAMES, Local, Memory, ObjectStore, WebServer, open_storage
 from torch_distinput.data.storage import filesystem, retries
 from torch_distinput.data.storage.range_reader import open_ranged
 from torch_distinput.data.storage.retries import Retries, attempt
@@ -60,6 +60,19 @@ def test_the_same_everywhere(storage):
     expected = lines[0::3] + lines[1::3] + lines[2::3]
     for split in (False, True):
         assert expected == records(urls, split_files=split)
+
+
+def test_names_below_a_folder_are_those_of_now(monkeypatch):
+    """Also what another process has written since the folder was listed."""
+    store = ObjectStore(monkeypatch)
+    folder = f"{store.url}/layers"
+    store.put("layers/below/state", b"x")
+    assert {"below/state"} == filesystem.names_below(folder, {})
+    other = fsspec.filesystem("s3", skip_instance_cache=True)
+    other.pipe_file(f"{folder}/more", b"x")
+    other.rm_file(f"{folder}/below/state")
+    assert {"more"} == filesystem.names_below(folder, {})
+    assert set() == filesystem.names_below(f"{store.url}/nothing", {})
 
 
 def test_globs(storage):

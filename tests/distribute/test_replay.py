@@ -41,6 +41,26 @@ def test_a_beginning_whose_costs_were_not_measured():
             assert expected == [part.tolist() for part in player.replay(state, 1).batches]
 
 
+def test_a_beginning_with_other_costs():
+    """Which are known from the state: the step would be dealt otherwise."""
+
+    def make(balance):
+        return tdi.MirroredStrategy(["cpu"] * 2).distribute_dataset(
+            [[row] * (1 + row % 5) for row in range(12)],
+            global_batch_size=4,
+            balance=balance,
+            collate_fn=list,
+        )
+
+    dataset = make(len)
+    iterator = iter(dataset)
+    state = dataset.state_dict()
+    for other in (None, lambda row: 9 - len(row)):
+        with pytest.raises(tdi.ConfigurationError, match="costs of examples was"):
+            make(other).replay(state, 1)
+    del iterator
+
+
 def files(tmp_path, **keywords):
     """Files of numbers with a recipe."""
     pattern = write_numbers(tmp_path, [range(9), range(20, 24), [], range(40, 55)])

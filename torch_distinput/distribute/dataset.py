@@ -260,9 +260,12 @@ class DistributedDataset(Distributed):
         """
         state = to_current(state, self._static_recipe, self._input.read_version_1, name=self._name)
         position = from_state(state)
-        check_recipe(state, self._recipe(position), name=self._name, dealt_alike=True)
+        check_recipe(state, self._recipe(position), name=self._name)
         step = check_count("step", step, minimum=0)
-        return replay_step(self._input, self._turn, position, step)
+        found = replay_step(self._input, self._turn, position, step)
+        # Again, as costs are measured now: a state may hold them before the first step.
+        check_recipe(state, self._recipe(position), name=self._name, dealt_alike=True)
+        return found
 
     def _start(self, record: EpochRecord) -> DistributedIterator:
         context.check_cross_replica(self._session, "iter(dataset)")

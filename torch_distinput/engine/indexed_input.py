@@ -117,6 +117,7 @@ class IndexedInput:
     def prepare(self, position: Position) -> PreparedIndices:
         """Sample the order where a sampler of the user gives it; find out what examples cost."""
         dataset = self._source.dataset
+        self._batches.describe_lengths()  # in epoch 0, as costs are
         if self._dealer is not None:
             self._dealer.costs.measure()
         tell_epoch(dataset, position.epoch)  # loader processes tell theirs
@@ -124,8 +125,7 @@ class IndexedInput:
         self._check_mixture(position.epoch)
         described = {} if dataset is None else {"dataset and part of it": describe_dataset(dataset)}
         self._batches.begin(position)
-        order = self._batches.facts(position.epoch)
-        facts = {**self._describe(position), **described, **order}
+        facts = {**self._describe(position), **described, **self._batches.facts(position.epoch)}
         sampled = None if self._source.sampler is None else self._batches.of(position.epoch)
         return PreparedIndices(self, position, facts, sampled)
 

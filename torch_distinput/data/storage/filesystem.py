@@ -151,6 +151,7 @@ def names_below(url: str, storage_options: Options) -> set[str]:
     """The names of all files in a folder and in those below it, relative to it."""
     system, inner = fsspec.core.url_to_fs(url, **storage_options)
     inner = inner.rstrip("/")
+    system.invalidate_cache()  # of listings, in which what others have written since is missing
     try:
         is_file = system.info(inner)["type"] == "file"
     except FileNotFoundError:

@@ -162,9 +162,9 @@ def check_recipe(
 ) -> None:
     """Refuse a state that was taken with another recipe; says what differs.
 
-    ``dealt_alike``: it matters which replica had which rows. Else, and before the first step, only
-    costs that have changed are refused: an epoch may well go on with them, or without, if it was
-    begun otherwise. They may not have been measured by then, either.
+    ``dealt_alike``: it matters which replica had which rows. Else only costs that have changed are
+    refused: an epoch may well go on with them, or without, if it was begun otherwise. A state from
+    before the first step need not hold them: they may not have been measured by then.
 
     Raises:
         ConfigurationError: a ValueError.
@@ -177,10 +177,9 @@ def check_recipe(
     }
     if DEALING in saved and DEALING not in here:
         here[DEALING] = "in parts"
-    dealt_alike = dealt_alike and state.get("steps") != 0
     if dealt_alike and COSTS in saved:
         here.setdefault(COSTS, None)
-    elif not dealt_alike and COSTS not in saved:
+    elif COSTS not in saved and not (dealt_alike and state["steps"]):
         here.pop(COSTS, None)
     odd = {fact: value for fact, value in here.items() if saved.get(fact) != value}
     if odd:
